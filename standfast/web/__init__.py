@@ -7,6 +7,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -22,6 +23,9 @@ from standfast.pipelines import Pipeline
 from standfast.stores.protocol import AgentStore
 from standfast.temporal.wire.names import TASK_QUEUE
 from standfast.web.access import Access, Person
+from standfast.web.api import api_routes
+from standfast.web.api.calls import Doors
+from standfast.web.api.senders import CORS, Senders, check_origins
 from standfast.web.listening import HEADERS, check_listening, hosts_of
 from standfast.web.mounts import STATIC, Assets, note_root, path_of, root_of
 from standfast.web.pages import Pages, status_of
@@ -45,6 +49,7 @@ def create_app(
     agents: Iterable[Agent] = (),
     pipelines: Iterable[Pipeline] = (),
     task_queue: str = TASK_QUEUE,
+    cors: Sequence[str] = (),
 ) -> Starlette:
     """Make the page as an ASGI application, which another one may mount: `app.mount("/ops", create_app(…))`.
 
@@ -59,14 +64,17 @@ def create_app(
         temporal_ui: the address of Temporal Web, for links.
         agents, pipelines: those that people may start from the page, with forms made from the types of inputs.
         task_queue: the queue of the workers that have them.
+        cors: origins, such as "https://app.example.com", whose pages may use the doors for programs with a token.
 
     Raises:
         DefinitionError: strangers could reach it, and nobody has to sign in.
     """
     check_listening(host, access, names)
-    visitors = Visitors(access, store)
+    visitors, starts = Visitors(access, store), starts_of(agents, pipelines)
     assets = Assets()
-    pages = Pages(client, visitors, store, temporal_ui, starts_of(agents, pipelines), task_queue, assets)
+    pages = Pages(client, visitors, store, temporal_ui, starts, task_queue, assets)
+    items = {name: start.item for name, start in starts.items()}
+    doors = Doors(client, store, Senders(access), items, task_queue)
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == 401:
@@ -94,11 +102,12 @@ def create_app(
         return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")
 
     app = Starlette(
-        routes=[Mount("/static", StaticFiles(directory=STATIC)), *pages.routes()],
+        routes=[Mount("/static", StaticFiles(directory=STATIC)), *api_routes(doors), *pages.routes()],
         middleware=[
             Middleware(_Health),
             Middleware(_Headers, assets=assets),
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
+            *([Middleware(CORSMiddleware, **CORS, allow_origins=check_origins(cors))] if cors else []),
             Middleware(Recognised, visitors=visitors),
             Middleware(_Limit),
         ],
@@ -111,7 +120,12 @@ def create_app(
             Exception: broken,
         },
     )
-    app.state.close = pages.looks.close
+
+    def close() -> None:
+        pages.looks.close()
+        doors.closing.set()
+
+    app.state.close = close
     return app
 
 

@@ -12,6 +12,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any, Literal
 
@@ -22,11 +23,13 @@ from starlette.responses import Response
 
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import person as identity
+from standfast.stores.protocol import check_tenant_id
 from standfast.temporal.activities.approval_links import SHORTEST_SECRET, Link, read_link
 from standfast.tools import check_choice
 from standfast.web.connection_owners import LOCAL, is_ours
 
 Role = Literal["viewer", "approver", "operator"]
+SCOPES = ("read", "start", "decide", "answer", "message", "resume", "resolve", "cancel", "export", "delete")
 ROLES: tuple[Role, ...] = ("viewer", "approver", "operator")  # each may do what those before it may
 COOKIE = "standfast_session"
 SESSION = 12 * 3_600  # seconds that somebody stays signed in
@@ -44,6 +47,12 @@ class Person:
         role: "viewer" sees everything, "approver" also decides and answers, "operator" also starts, resumes, cancels.
         token: the secret that people sign in with and programs send as a bearer token, or its `token_digest`; None if
             a proxy says who it is.
+        tenants: whose runs they see and act on; None is all runs, also those without a tenant.
+        only_own: whether they see and act on those runs alone that were started for them.
+        scopes: of a program's token, the acts that it may do of those that its role allows; None is all. "read" is
+            looking, and the others are the acts by their names, with "start".
+        expires: when the token ends.
+        per_minute: how many requests of theirs are answered, in each process of the page; None is as many as come.
 
     Raises:
         DefinitionError: naming the field and the rule.
@@ -52,17 +61,55 @@ class Person:
     name: str
     role: Role = "viewer"
     token: str | None = field(default=None, repr=False)
+    tenants: Sequence[str] | None = None
+    only_own: bool = False
+    scopes: Sequence[str] | None = None
+    expires: datetime | None = None
+    per_minute: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable():
             raise DefinitionError(f"person.name must be text, got {self.name!r}")
         check_choice(f"person {self.name}: role", self.role, ROLES)
+        self._check_bounds()
         if self.token is None:
             return
         if len(self.token) < SHORTEST_SECRET:
             raise DefinitionError(f"person {self.name}: a token has at least {SHORTEST_SECRET} characters")
         if self.token.startswith(_DIGEST) and not is_digest(self.token):
             raise DefinitionError(f"person {self.name}: what follows {_DIGEST} must be 64 hexadecimal digits")
+
+    def _check_bounds(self) -> None:
+        for name in ("tenants", "scopes"):
+            given = getattr(self, name)
+            if given is not None and (isinstance(given, str) or not all(isinstance(one, str) for one in given)):
+                raise DefinitionError(f"person {self.name}: {name} must be a list of texts, got {given!r:.80}")
+        for scope in self.scopes or ():
+            check_choice(f"person {self.name}: scopes", scope, SCOPES)
+        for tenant in self.tenants or ():
+            try:
+                check_tenant_id(tenant)
+            except InputError as error:
+                raise DefinitionError(f"person {self.name}: tenants: {error}") from error
+        if self.expires is not None and (not isinstance(self.expires, datetime) or self.expires.tzinfo is None):
+            raise DefinitionError(f"person {self.name}: expires must be a time with a zone, like 2027-01-31T00:00:00Z")
+        if not isinstance(self.only_own, bool):
+            raise DefinitionError(f"person {self.name}: only_own must be true or false, got {self.only_own!r:.80}")
+        is_rate = isinstance(self.per_minute, int) and not isinstance(self.per_minute, bool) and self.per_minute > 0
+        if self.per_minute is not None and not is_rate:
+            raise DefinitionError(f"person {self.name}: per_minute must be a number, got {self.per_minute!r:.80}")
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether they see only some of the runs."""
+        return self.tenants is not None or self.only_own
+
+    def has_expired(self) -> bool:
+        return self.expires is not None and datetime.now(UTC) >= self.expires
+
+    def may_do(self, scope: str) -> bool:
+        """Whether the scopes of a token have an act; its role is asked besides."""
+        return self.scopes is None or scope in self.scopes
 
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
@@ -130,6 +177,10 @@ class Access:
 
     def who(self, request: Request) -> tuple[Person | None, str]:
         """Return the sender of a request, None for a stranger, and the session that identified them, if one did."""
+        person, session = self._sender(request)
+        return (None, "") if person is not None and person.has_expired() else (person, session)
+
+    def _sender(self, request: Request) -> tuple[Person | None, str]:
         if (token := bearer(request)) is not None:
             return self.by_token(token), ""
         if (
@@ -171,7 +222,7 @@ class Access:
             known = token_digest(person.token or secrets.token_urlsafe()).removeprefix(_DIGEST)
             if hmac.compare_digest(given, known) and person.token is not None:
                 found = person
-        return found
+        return None if found is not None and found.has_expired() else found
 
     def by_link(self, token: str) -> tuple[Link, Person]:
         """Return the decision that a signed link allows, and its person.
@@ -186,7 +237,7 @@ class Access:
         except InputError as error:
             raise HTTPException(403, f"{error}.") from error
         person = self._named(link.by)
-        if person is None or not person.may("approver"):
+        if person is None or not person.may("approver") or not person.may_do("decide") or person.has_expired():
             raise HTTPException(403, "The person for whom this link was made is not an approver here.")
         return link, person
 

@@ -25,10 +25,11 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal import OnRecord, StandfastClient
 from standfast.temporal.client.audits import Entry, load_acts
 from standfast.temporal.client.items import read_result
-from standfast.temporal.client.runs import outcome
+from standfast.temporal.client.runs import our_run, outcome
 from standfast.web.access import Person, Role
 from standfast.web.actions import ACTS, SAID, Form, Read, act_id
 from standfast.web.asked import load_all, load_whole
+from standfast.web.bounds import admit, tenant_for
 from standfast.web.graphs import draw
 from standfast.web.inbox import address, read_inbox
 from standfast.web.live_updates import Looks, digest, position, read_position
@@ -88,7 +89,7 @@ class Pages:
             Route("/start", self.starts),
             Route("/start/{name}", self.start, methods=["GET", "POST"]),
             *(
-                Route(f"/runs/{{run:path}}/{name}", self._acting(*rule), methods=["POST"])
+                Route(f"/runs/{{run:path}}/{name}", self._acting(name, *rule), methods=["POST"])
                 for name, rule in ACTS.items()
             ),
             Route("/runs/{run:path}", self.run),
@@ -96,10 +97,12 @@ class Pages:
 
     # --- common parts ---
 
-    def person(self, request: Request, role: Role = "viewer") -> Person:
+    def person(self, request: Request, role: Role = "viewer", scope: str = "read") -> Person:
         person = who(request)
         if person is None:
             raise HTTPException(401)
+        if not person.may_do(scope):
+            raise HTTPException(403, f"The token of {person.name} is not for this: it lacks the scope {scope}.")
         if not person.may(role):
             raise HTTPException(403, f"This is for the role {role}; {person.name} has the role {person.role}.")
         return person
@@ -153,8 +156,8 @@ class Pages:
 
     async def run(self, request: Request) -> Response:
         """One run: how far it is, what it waits for, its messages, and who has decided what."""
-        self.person(request)
         run = request.path_params["run"]
+        await admit(self.client, self.person(request), run)
         try:
             seen = await self._runs.seen(run)
         except InputError as error:
@@ -198,8 +201,8 @@ class Pages:
 
     async def arguments(self, request: Request) -> Response:
         """All arguments that somebody is asked to approve, a part at a time, or as a file."""
-        self.person(request)
         run, gate = request.path_params["run"], request.query_params.get("gate", "")
+        await admit(self.client, self.person(request), run)
         items = [item for item in await self.people.pending(run) if item["name"] == gate]
         whole = await load_whole(self._store, items[0]) if items else None
         if whole is None or (whole.why is not None and whole.shown is None):
@@ -232,6 +235,8 @@ class Pages:
         has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
         words = (asked["words"], has) if "words" in asked else None
         of = json.dumps([asked.get("of", "/"), person.name, person.role])
+        if person.is_bounded:
+            words = await self._words_of(person, asked.get("of", "/"), words)
         events = self.looks.events(of, asked.get("shown", ""), words)
 
         async def until_gone() -> AsyncIterator[str]:
@@ -246,6 +251,17 @@ class Pages:
 
         return StreamingResponse(until_gone(), media_type="text/event-stream")
 
+    async def _words_of(
+        self, person: Person, of: str, words: tuple[str, PartialAnswer | None] | None
+    ) -> tuple[str, PartialAnswer | None] | None:
+        """Return the words that a bounded person may hear: those of the run that the page shows."""
+        if not of.startswith("/runs/"):
+            return None
+        run = of.removeprefix("/runs/")
+        await admit(self.client, person, run)
+        keys = [] if words is None else [(await our_run(self.client, run)).raw_info.first_run_id]
+        return words if words is not None and words[0] in keys else None
+
     async def _look(self, of: str) -> Any:
         """Return what a page shows a person: JSON of its address and of the person's name and role."""
         path, name, role = json.loads(of)
@@ -258,12 +274,12 @@ class Pages:
 
     async def starts(self, request: Request) -> Response:
         """The agents and pipelines that can be started."""
-        self.person(request, "operator")
+        self.person(request, "operator", "start")
         return self.page(request, "starts", starts=self._starts.values(), changes=None)
 
     async def start(self, request: Request) -> Response:
         """Start an agent or a pipeline by a form; input that cannot be used stays in the form."""
-        person = self.person(request, "operator")
+        person = self.person(request, "operator", "start")
         start = self._starts.get(request.path_params["name"])
         if start is None:
             raise HTTPException(404, "There is no agent or pipeline of this name here.")
@@ -275,7 +291,9 @@ class Pages:
         try:
             named = act_id({**form, "key": key}, request.url.path, person.name)
             on = OnRecord(store=self._store, by=person.name, id=str(named))
-            run, is_new = await start.run(self.client, form, key=key, on_record=on, task_queue=self._task_queue)
+            tenant = tenant_for(person, form.get("tenant") or None)
+            options: dict[str, Any] = {"task_queue": self._task_queue, "tenant_id": tenant}
+            run, is_new = await start.run(self.client, form, key=key, on_record=on, **options)
         except (InputError, SessionConflictError) as error:
             return self.page(request, "start", status=422, typed=form, why=str(error), key=key, **shown)
         except StoreError as error:
@@ -284,12 +302,13 @@ class Pages:
 
     # --- acting ---
 
-    def _acting(self, role: Role, read: Read) -> Callable[[Request], Awaitable[Response]]:
+    def _acting(self, name: str, role: Role, read: Read) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            person = self.person(request, role)
+            person = self.person(request, role, name)
             form = await self.access.form(request)
             run = request.path_params["run"]
             try:
+                await admit(self.client, person, run)
                 asked = read(form, person)
                 await asked.do(self.people, run, id=act_id(form, request.url.path, person.name))
             except (StandfastError, RPCError) as error:
@@ -304,6 +323,7 @@ class Pages:
         """Show the item that a signed link is for, and decide by its form: a person with the link needs no session."""
         token = request.path_params["token"]
         link, person = self.access.by_link(token)
+        await admit(self.client, person, link.workflow_id)
         found = await self.people.pending(link.workflow_id)
         items = [{**item, "workflow_id": link.workflow_id} for item in found if link.is_for(item)]
         if request.method == "GET" or not items:

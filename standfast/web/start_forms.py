@@ -10,7 +10,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from standfast.agents import Agent
 from standfast.errors import DefinitionError, InputError, SessionConflictError
 from standfast.pipelines import Pipeline
-from standfast.stores.protocol import check_session_id
+from standfast.stores.protocol import check_session_id, session_key_of
 from standfast.temporal import OnRecord, start_agent, start_pipeline
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.forms import Field, form_of
@@ -43,13 +43,14 @@ class Start:
         return (self.item.description if isinstance(self.item, Agent) else self.fields[0].help) or ""
 
     async def run(
-        self, client: Client, form: Mapping[str, str], *, key: str, on_record: OnRecord, task_queue: str
+        self, client: Client, form: Mapping[str, str], *, key: str, on_record: OnRecord, **options: Any
     ) -> tuple[str, bool]:
         """Start it as the form says, and return the workflow id, and whether this has started it.
 
         Args:
             key: the key of the form that was shown; sending it twice starts one run.
             on_record: the audit trail, and the person who starts it.
+            options: `tenant_id` and `task_queue`, and others of `start_agent` and `start_pipeline`.
 
         Raises:
             InputError: what was typed cannot be used.
@@ -57,7 +58,7 @@ class Start:
             StoreError: it could not be put on the audit trail, and so it was not started.
         """
         session = None
-        options: dict[str, Any] = {"user_id": on_record.by, "task_queue": task_queue, "on_record": on_record}
+        options |= {"user_id": on_record.by, "on_record": on_record}
         try:
             if isinstance(self.item, Pipeline):
                 given = self.fields[0].read(form)
@@ -75,7 +76,7 @@ class Start:
         except SessionConflictError:
             if session is not None:
                 raise
-            return workflow_id(self.name, key), False
+            return workflow_id(self.name, session_key_of(options.get("tenant_id"), key)), False
         return run.id, run.first_execution_run_id is not None
 
 

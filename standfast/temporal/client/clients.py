@@ -135,9 +135,13 @@ class StandfastClient:
                 raise
             raise StandfastError(f"Run {workflow_id}: no worker has answered within {self._timeout:g} s") from error
 
-    async def events(self, workflow_id: str) -> list[Event]:
-        """Return what has happened in a run so far, also in one that has ended; nothing is asked of a worker."""
-        return await RunEvents(self.client, self._store, workflow_id).so_far()
+    async def events(self, workflow_id: str, *, after: str | None = None) -> list[Event]:
+        """Return what has happened in a run so far, also in one that has ended; nothing is asked of a worker.
+
+        Args:
+            after: as for `stream`.
+        """
+        return await RunEvents(self.client, self._store, workflow_id, after).so_far()
 
     async def stream(self, workflow_id: str, *, after: str | None = None) -> AsyncGenerator[Event, None]:
         """Yield what has happened in a run and what happens now, until it has ended; `RunEnded` is the last event.

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from temporalio.client import Client
 
 from standfast.errors import InputError, StandfastError
-from standfast.events import Event, RunEnded, TextDelta, TurnEnded
+from standfast.events import Event, RunEnded, TextDelta, ToolEnded, TurnEnded
+from standfast.messages import read_json
 from standfast.runtime.viewers import news_of, until_more
 from standfast.stores.capabilities import has_ledger, has_partial_answers
 from standfast.stores.partial_answers import PartialAnswer
@@ -24,6 +25,7 @@ from standfast.temporal.wire.limits import PREVIEW
 from standfast.temporal.wire.turn_records import read_record
 
 _ID = re.compile(r"(?P<run>[0-9a-fA-F-]{1,64})/(?P<number>[1-9][0-9]{0,8})\.(?P<place>[0-9]{1,6})")
+_MOST = 65_536  # bytes of a result that an event has whole
 _EVERY = 0.1  # seconds between two looks for words where nobody tells of them, and for an execution that goes on
 
 
@@ -122,7 +124,13 @@ class RunEvents:
             events = history.read(entry)
             self._begun.set()
             for event in events:
-                yield await self._whole(history, event) if isinstance(event, TurnEnded) else event
+                match event:
+                    case TurnEnded():
+                        yield await self._whole(history, event)
+                    case ToolEnded() if event.size is not None and event.size <= _MOST:
+                        yield await self._whole_result(history, event)
+                    case _:
+                        yield event
 
     async def _whole(self, history: History, event: TurnEnded) -> TurnEnded:
         """Return an answer with all of its text and arguments, of which a history has only the beginning."""
@@ -137,6 +145,20 @@ class RunEvents:
                 message = read_record(history.journal_key, event.turn, kept).message
                 history.know(event.turn, message.tool_calls or ())
                 return replace(event, text=message.content, calls=message.tool_calls or ())
+        return event
+
+    async def _whole_result(self, history: History, event: ToolEnded) -> ToolEnded:
+        """Return the end of a call with all of its result, if the ledger has it."""
+        turn, key = history.ended
+        if not turn or not has_ledger(self._store):
+            return event
+        with suppress(StandfastError):
+            kept = await self._store.load_reply(history.journal_key, turn)
+            scope = "" if kept is None else read_record(history.journal_key, turn, kept).key
+            entry = (await self._store.load_entries(scope, [key])).get(key)
+            written = None if entry is None or entry.result is None else read_json(entry.result)
+            if isinstance(written, dict) and isinstance(text := written.get(event.outcome), str):
+                return replace(event, text=text)
         return event
 
     # --- words ---

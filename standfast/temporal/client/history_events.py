@@ -41,6 +41,7 @@ from standfast.messages import ToolCall, Usage, read_usage
 from standfast.temporal.client.histories import Entry
 from standfast.temporal.wire import names
 from standfast.temporal.wire.outcomes import is_outcome, outcome_of_result, write_outcome
+from standfast.tools.attempts import call_key
 
 _OUTCOMES: tuple[ToolOutcome, ...] = ("returned", "failed", "asked", "terminated", "unknown", "cancelled")
 _SAID = {names.MESSAGE: "text", names.ANSWER: "text", names.RESUME: "action", names.RESOLVE: "decision"}
@@ -76,6 +77,7 @@ class History:
         journal_key: by which the store has what the run keeps; known when the first entry was read.
         turn: the last turn that has begun; `said` if it has ended.
         next: the execution that goes on, if this one has continued as new.
+        ended: of the last call that has ended, the turn and its key in the ledger.
         is_copy: what is read happened before a reset, in another execution.
     """
 
@@ -84,6 +86,7 @@ class History:
     turn: int = 0
     said: bool = True
     next: str | None = None
+    ended: tuple[int, str] = (0, "")
     is_copy: bool = False
     _turns: int = 0  # the last one that was answered
     _calls: dict[tuple[int, int], ToolCall] = field(default_factory=dict)
@@ -296,9 +299,11 @@ class History:
         self, work: _Work, outcome: Mapping[str, Any], at: datetime, *, recovered: bool = False
     ) -> Iterator[Event]:
         assert work.call is not None
-        where = work.given.get("call") if isinstance(work.given.get("call"), Mapping) else work.given
-        self._ended.add(_place(cast("Mapping[str, Any]", where)))
-        ended = _tool_ended(work.call, outcome)
+        where = _fields(work.given.get("call")) or work.given
+        self._ended.add(_place(where))
+        ended, (turn, position) = _tool_ended(work.call, outcome), _place(where)
+        dispatch = outcome.get("dispatch") or where.get("dispatch") or 1
+        self.ended = (turn, call_key(position, work.call.id, _number(dispatch)))
         yield replace(ended, seconds=work.seconds(at), recovered=recovered)
         if ended.outcome == "asked":
             yield QuestionAsked(ended.text, work.call)

@@ -1,0 +1,180 @@
+"""Speaks AG-UI 1.0: a thread is a session, and what waits for a person is an interrupt of its run."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from standfast.events import Event, RunEnded, TextDelta, ToolEnded, TurnEnded, TurnStarted
+from standfast.messages import Usage
+from standfast.stores.protocol import check_session_id
+from standfast.web.access import Person
+from standfast.web.api.calls import Doors
+from standfast.web.api.errors import problem
+from standfast.web.api.models import StartRun
+from standfast.web.api.senders import dumped, read_body
+from standfast.web.api.talks import Answer, Talk, Waits, interrupt_id, listen, response_schema, say, settle, texts_of
+
+_REASONS = {"approval": "tool_call", "question": "input_required", "unknown": "unknown_outcome", "pause": "paused"}
+_ENDED = {"complete": "success", "cancelled": "cancelled"}
+
+
+class _Resume(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    interruptId: str = Field(max_length=10_000)  # noqa: N815  # the protocol's names
+    status: str
+    payload: Any = None
+
+
+class _Input(BaseModel):
+    """What a client sends; what an agent does not take from it (tools, state, context) must be empty or is left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    threadId: str = Field(max_length=200)  # noqa: N815
+    runId: str = Field(min_length=1, max_length=200)  # noqa: N815
+    messages: list[dict[str, Any]] = []
+    tools: list[Any] = []
+    resume: list[_Resume] = Field(default=[], max_length=100)
+
+
+async def run_agent(doors: Doors, request: Request, person: Person, name: str) -> Response:
+    """Answer a client's POST with the events of the run."""
+    agent, given = doors.agent(name), _Input.model_validate(await read_body(request))
+    if given.tools:
+        raise HTTPException(422, "tools: the tools of an agent are its own; send none.")
+    session = check_session_id(given.threadId, "threadId")
+    answered = [entry for entry in given.resume if entry.status == "resolved"]
+    if answered:
+        talks = [await settle(doors, person, request, one.interruptId, one.payload, given.runId) for one in answered]
+        talk = talks[0]
+    else:
+        doors.senders.check_rights(person, "operator", "start")
+        asked = StartRun(name=agent.name, message=_said(given), session_id=session, if_running="message")
+        talk = await say(doors, person, asked, given.runId)
+    return doors.streamed(person, _texts(doors, talk, given))
+
+
+def _said(given: _Input) -> str:
+    """Return what the user says: the session has the messages before."""
+    last = given.messages[-1] if given.messages else {}
+    if last.get("role") != "user":
+        raise HTTPException(422, "messages must end with one of the user, or resume must answer an interrupt.")
+    return texts_of(last.get("content"), "The last message")
+
+
+async def _texts(doors: Doors, talk: Talk, given: _Input) -> AsyncIterator[str]:
+    where = {"threadId": given.threadId, "runId": given.runId}
+    yield _text({"type": "RUN_STARTED", **where})
+    translation = _Translation(talk.run)
+    try:
+        async for found in listen(doors, talk):
+            match found:
+                case None:
+                    yield ": still here\n\n"
+                case Waits(items, after):
+                    interrupts = [_interrupt(talk.run, item, after) for item in items]
+                    outcome = {"type": "interrupt", "interrupts": interrupts}
+                    yield _text({"type": "RUN_FINISHED", **where, "outcome": outcome})
+                    return
+                case RunEnded():
+                    yield _text({**_ending(found), **where})
+                    return
+                case _:
+                    for told in translation.of(found):
+                        yield _text(told)
+        yield _text({"type": "RUN_ERROR", "message": "The page is closing; the run goes on.", "code": "CLOSING"})
+    except Exception as error:  # the answer has begun: it is told in the stream
+        told = problem(error)
+        yield _text({"type": "RUN_ERROR", "message": told["message"], "code": told["code"]})
+
+
+class _Translation:
+    """The events of a run in the words of the protocol."""
+
+    def __init__(self, run: str) -> None:
+        self._run, self._answer, self._open, self._count = run, Answer(), False, 0
+
+    def of(self, event: Event) -> list[dict[str, Any]]:
+        match event:
+            case TurnStarted(turn):
+                ended = self._end()
+                self._answer.begin(turn)
+                return ended
+            case TextDelta():
+                return self._say(self._answer.more(event))
+            case TurnEnded():
+                return self._turn_ended(event)
+            case ToolEnded(call) if event.outcome != "asked":
+                shown = event.text or f"({event.outcome})"
+                result = {"messageId": f"{call.id}-result", "toolCallId": call.id, "content": shown, "role": "tool"}
+                return [{"type": "TOOL_CALL_RESULT", **result}]
+        return []
+
+    def _turn_ended(self, event: TurnEnded) -> list[dict[str, Any]]:
+        rest, is_void = self._answer.rest(event)
+        told = [*(self._end() if is_void else []), *self._say(rest)]
+        message = self._id if self._open else None
+        told += self._end()
+        for call in event.calls:
+            at = {"toolCallId": call.id}
+            parent = {} if message is None else {"parentMessageId": message}
+            shown = call.arguments if isinstance(call.arguments, str) else dumped(call.arguments)
+            told.append({"type": "TOOL_CALL_START", **at, "toolCallName": call.name, **parent})
+            told += [{"type": "TOOL_CALL_ARGS", **at, "delta": shown}] if shown else []
+            told.append({"type": "TOOL_CALL_END", **at})
+        return told
+
+    @property
+    def _id(self) -> str:
+        return f"{self._run}/{self._answer.turn}.{self._count}"
+
+    def _say(self, words: str) -> list[dict[str, Any]]:
+        if not words:
+            return []
+        begun: list[dict[str, Any]] = []
+        if not self._open:
+            self._open, self._count = True, self._count + 1
+            begun = [{"type": "TEXT_MESSAGE_START", "messageId": self._id, "role": "assistant"}]
+        return [*begun, {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._id, "delta": words}]
+
+    def _end(self) -> list[dict[str, Any]]:
+        if not self._open:
+            return []
+        self._open = False
+        return [{"type": "TEXT_MESSAGE_END", "messageId": self._id}]
+
+
+def _interrupt(run: str, item: dict[str, Any], after: str | None) -> dict[str, Any]:
+    shown = {name: item[name] for name in ("kind", "digest", "tool", "arguments", "approvers", "cut") if name in item}
+    found: dict[str, Any] = {
+        "id": interrupt_id(run, item, after),
+        "reason": _REASONS[item["kind"]],
+        "message": item["message"],
+        "toolCallId": item["name"] if item["kind"] in ("question", "unknown") or "tool" in item else None,
+        "responseSchema": response_schema(item),
+        "expiresAt": item.get("deadline"),
+        "metadata": {**shown, "workflow_id": run},
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _ending(event: RunEnded) -> dict[str, Any]:
+    if event.status not in _ENDED:
+        return {"type": "RUN_ERROR", "message": event.error or event.response or event.status, "code": event.status}
+    ended: dict[str, Any] = {"type": "RUN_FINISHED", "outcome": {"type": _ENDED[event.status]}}
+    if event.usage is not None:
+        ended["usage"] = [_usage(event.usage)]
+    return {**ended, "result": event.response}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens, "totalTokens": usage.total_tokens}
+
+
+def _text(data: dict[str, Any]) -> str:
+    return f"data: {dumped(data)}\n\n"

@@ -1,0 +1,165 @@
+"""Holds what the doors for programs share: the client, who sends a request, and how runs are started and followed."""
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from temporalio.client import Client
+from temporalio.common import WorkflowIDReusePolicy
+
+from standfast.agents import Agent
+from standfast.errors import InputError, SessionConflictError
+from standfast.events import Event
+from standfast.pipelines import Pipeline
+from standfast.stores.protocol import AgentStore, session_key_of
+from standfast.temporal import OnRecord, StandfastClient, start_agent, start_pipeline
+from standfast.temporal.wire.names import workflow_id
+from standfast.web.access import Person
+from standfast.web.api.models import StartRun
+from standfast.web.api.senders import Senders
+from standfast.web.bounds import tenant_for
+
+IDEMPOTENCY_KEY = "Idempotency-Key"
+_LONGEST_KEY = 200
+_LISTENING = 50  # streams of one person
+_ALIVE = 10.0  # seconds between two signs of life
+SSE = {"X-Accel-Buffering": "no"}  # a proxy must not keep events back
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that a request has started, or had started before."""
+
+    workflow_id: str
+    is_new: bool
+
+
+class Doors:
+    """What all doors have: runs are reached through `people`, and started from `items`."""
+
+    def __init__(
+        self,
+        client: Client,
+        store: AgentStore | None,
+        senders: Senders,
+        items: Mapping[str, Agent | Pipeline],
+        task_queue: str,
+    ) -> None:
+        self.client, self.store, self.senders, self.items = client, store, senders, items
+        self.people = StandfastClient(client, store=store)
+        self.closing = asyncio.Event()
+        self._task_queue = task_queue
+        self._listening: Counter[str] = Counter()
+
+    def agent(self, name: str) -> Agent:
+        """Return an agent that can be started here.
+
+        Raises:
+            HTTPException: 404; there is none.
+        """
+        item = self.items.get(name)
+        if not isinstance(item, Agent):
+            raise HTTPException(
+                404, f"There is no agent {name[:200]!r} here: `standfast web --app` says which there are."
+            )
+        return item
+
+    async def start(self, person: Person, asked: StartRun, key: str | None, **options: Any) -> Begun:
+        """Start a run for a person; with the same key and words it is started once."""
+        item = self.items.get(asked.name)
+        if item is None:
+            raise HTTPException(
+                404, f"There is no agent or pipeline {asked.name!r} here: `standfast web --app` says which there are."
+            )
+        if isinstance(item, Agent) and asked.message is None and asked.session_id is None:
+            raise InputError("message: say something to the agent, or name the session that is to go on")
+        tenant = tenant_for(person, asked.tenant_id)
+        act = act_id(key, person, "start", asked.model_dump(mode="json")) or uuid4().hex
+        session = asked.session_id or f"api-{act}"
+        options |= {"user_id": person.name, "tenant_id": tenant, "task_queue": self._task_queue}
+        options["on_record"] = OnRecord(store=self.store, by=person.name, id=act)
+        if isinstance(item, Agent) and asked.session_id is None:
+            options["id_reuse_policy"] = WorkflowIDReusePolicy.REJECT_DUPLICATE
+        try:
+            if isinstance(item, Pipeline):
+                run = await start_pipeline(self.client, item, input=asked.input, run_key=session, **options)
+            else:
+                options |= {"images": asked.images, "if_running": asked.if_running}
+                given = {"message": asked.message} | options
+                run = await start_agent(self.client, item, session_id=session, **given)
+        except SessionConflictError:
+            if asked.session_id is not None:
+                raise
+            return Begun(workflow_id(item.name, session_key_of(tenant, session)), False)
+        return Begun(run.id, run.first_execution_run_id is not None)
+
+    async def follow(self, run: str, after: str | None = None) -> AsyncIterator[Event | None]:
+        """Yield a run's events until its end, and None from time to time, when nothing happens."""
+        async with aclosing(self.people.stream(run, after=after)) as events:
+            coming = asyncio.ensure_future(anext(events, None))
+            closing = asyncio.ensure_future(self.closing.wait())
+            try:
+                while True:
+                    await asyncio.wait({coming, closing}, timeout=_ALIVE, return_when=asyncio.FIRST_COMPLETED)
+                    if closing.done():
+                        return
+                    if not coming.done():
+                        yield None
+                        continue
+                    if (event := coming.result()) is None:
+                        return
+                    yield event
+                    coming = asyncio.ensure_future(anext(events, None))
+            finally:
+                coming.cancel()
+                closing.cancel()
+                await asyncio.gather(coming, closing, return_exceptions=True)
+
+    def streamed(self, person: Person, texts: AsyncIterator[str], **headers: str) -> StreamingResponse:
+        """Return server-sent events, as many streams at a time as one person may have.
+
+        Raises:
+            HTTPException: 429; they have that many.
+        """
+        if self._listening[person.name] >= _LISTENING:
+            raise HTTPException(429, f"{person.name} already listens to {_LISTENING} streams.", {"Retry-After": "10"})
+        self._listening[person.name] += 1
+
+        async def until_gone() -> AsyncIterator[str]:
+            try:
+                async for text in texts:
+                    if person.has_expired():
+                        return
+                    yield text
+            finally:
+                self._listening[person.name] -= 1
+
+        return StreamingResponse(until_gone(), media_type="text/event-stream", headers={**SSE, **headers})
+
+
+def key_of(request: Request) -> str | None:
+    """Return the key by which a request that is sent again is known.
+
+    Raises:
+        HTTPException: 400; it cannot be used.
+    """
+    key = request.headers.get(IDEMPOTENCY_KEY)
+    if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isprintable()):
+        raise HTTPException(400, f"{IDEMPOTENCY_KEY} must have 1 to {_LONGEST_KEY} characters on one line.")
+    return key
+
+
+def act_id(key: str | None, person: Person, *of: Any) -> str | None:
+    """Return the id of an act: the same words with the same key are one act; without a key each is one of its own."""
+    if key is None:
+        return None
+    return hashlib.blake2b(json.dumps([key, person.name, of]).encode(), digest_size=16).hexdigest()

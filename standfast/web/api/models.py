@@ -1,0 +1,151 @@
+"""The bodies of requests and answers of the JSON API, from which its OpenAPI document is made."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from standfast.messages import Image, Message
+from standfast.stores.protocol import LONGEST_TENANT, SESSION_ID
+
+_Name = Annotated[str, Field(min_length=1, max_length=200)]
+_Text = Annotated[str, Field(min_length=1, max_length=200_000)]
+_Session = Annotated[str, Field(pattern=f"^{SESSION_ID.pattern}$")]
+Tenant = Annotated[str, Field(pattern=f"^{SESSION_ID.pattern}$", max_length=LONGEST_TENANT)]
+
+
+class Body(BaseModel):
+    """What a request says; a field that is not known is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StartRun(Body):
+    """An agent or a pipeline that is to run."""
+
+    name: _Name = Field(description="Of the agent or pipeline.")
+    message: _Text | None = Field(default=None, description="What an agent is told.")
+    images: tuple[Image, ...] = Field(default=(), description="Beside the message.", max_length=20)
+    input: Any = Field(default=None, description="Of a pipeline.")
+    session_id: _Session | None = Field(default=None, description="The conversation or run key.")
+    tenant_id: Tenant | None = Field(default=None, description="Needed of who has several tenants.")
+    if_running: Literal["refuse", "message"] = Field(default="refuse", description="If one is in flight.")
+
+
+class Decide(Body):
+    """A decision at a gate; `digest` is that of what was looked at."""
+
+    gate: Annotated[str, Field(min_length=1, max_length=2_000)]
+    decision: Literal["approve", "reject"]
+    digest: Annotated[str, Field(min_length=1, max_length=200)]
+    comment: _Text | None = None
+    edit: dict[str, Any] | None = Field(default=None, description="All arguments, to run the call with.")
+
+
+class Answer(Body):
+    """An answer to the question of a call, or to the first that is open."""
+
+    text: _Text
+    tool_call_id: _Name | None = None
+
+
+class Say(Body):
+    """A message to an agent's run."""
+
+    text: _Text
+    images: tuple[Image, ...] = Field(default=(), max_length=20)
+
+
+class Resume(Body):
+    """How a paused run goes on; to skip what no worker has, say why."""
+
+    action: Literal["retry", "abort", "skip"] = "retry"
+    name: Annotated[str, Field(min_length=1, max_length=2_000)] | None = None
+    model: _Name | None = None
+    reason: _Text | None = None
+
+
+class Resolve(Body):
+    """What became of a call of unknown outcome."""
+
+    tool_call_id: _Name
+    decision: Literal["happened", "not-happened", "leave"]
+    result: Any = None
+    reason: _Text | None = None
+
+
+class Nothing(Body):
+    """No field is needed."""
+
+
+class Started(BaseModel):
+    """The run, and whether this request has started it: one that is sent again with its key has not."""
+
+    workflow_id: str
+    is_new: bool
+
+
+class Done(BaseModel):
+    """The act counts."""
+
+    done: Literal[True] = True
+
+
+class Me(BaseModel):
+    """Who sends the request; `csrf` is for browsers that have signed in by a cookie."""
+
+    name: str
+    role: str
+    tenants: list[str] | None = None
+    only_own: bool
+    scopes: list[str] | None = None
+    csrf: str | None = None
+
+
+class Run(BaseModel):
+    """The server's entry for a run; `state`, `result` or `error` only for a single one."""
+
+    model_config = ConfigDict(extra="allow")
+
+    workflow_id: str
+    run_id: str
+    type: str
+    status: str
+    waiting: list[str] = []
+    session_id: str | None = None
+    tenant_id: str | None = None
+    started: str | None = None
+    closed: str | None = None
+
+
+class Runs(BaseModel):
+    """A page of runs, the last started first; `next` is the `page` of the next one."""
+
+    runs: list[Run]
+    next: str | None = None
+
+
+class Transcript(BaseModel):
+    """Messages, the oldest first; `next` is the `after` of the next ones."""
+
+    messages: list[Message]
+    next: int | None = None
+
+
+class Items(BaseModel):
+    """What waits for people."""
+
+    items: list[dict[str, Any]]
+
+
+class Problem(BaseModel):
+    """What happened, and what to do."""
+
+    code: str
+    message: str
+    do: str
+
+
+class Error(BaseModel):
+    """The answer to every request that was not done."""
+
+    error: Problem

@@ -1,0 +1,122 @@
+"""Lets the senders of requests through to the API: who they are, what their token is for, and how often they may ask.
+
+A browser that has signed in by a cookie sends the token of its session with what changes something, in the header
+`X-CSRF-Token`, so that no other site can act in a person's name.
+"""
+
+import hmac
+import json
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from standfast.errors import DefinitionError, InputError
+from standfast.messages import read_object
+from standfast.web.access import Access, Person, Role, bearer
+from standfast.web.visitors import who
+
+CSRF = "X-CSRF-Token"
+CORS: dict[str, Any] = {
+    "allow_methods": ["GET", "POST"],
+    "allow_headers": ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+    "allow_credentials": False,
+    "expose_headers": ["Retry-After"],
+}
+_ORIGIN = re.compile(r"https?://[^/?#@\s]+")
+_REMEMBERED = 10_000
+
+
+class Senders:
+    """The rules for who may send what."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._allowance: dict[str, tuple[float, float]] = {}  # requests that are left, and when that was
+
+    def admit(self, request: Request, role: Role = "viewer", scope: str = "read") -> Person:
+        """Return the sender of a request.
+
+        Raises:
+            HTTPException: 401, 403 or 429.
+        """
+        person = who(request)
+        if person is None:
+            raise HTTPException(401, "Who sends this is not known, or the token has ended.")
+        self._count(person)
+        self._check_origin(request)
+        self.check_rights(person, role, scope)
+        return person
+
+    def check_rights(self, person: Person, role: Role, scope: str) -> None:
+        """Refuse what a person's role or token is not for.
+
+        Raises:
+            HTTPException: 403.
+        """
+        if not person.may(role):
+            raise HTTPException(403, f"This is for the role {role}; {person.name} has the role {person.role}.")
+        if scope and not person.may_do(scope):
+            raise HTTPException(403, f"The token of {person.name} lacks the scope {scope}.")
+
+    def _check_origin(self, request: Request) -> None:
+        if bearer(request) is not None:
+            return
+        origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
+        foreign = origin is not None and origin.partition("://")[2] != request.headers.get("Host")
+        if foreign or site not in (None, "same-origin", "none"):
+            raise HTTPException(403, "Another site has sent this. Programs send a bearer token.")
+        given = request.headers.get(CSRF, "")
+        if request.method not in ("GET", "HEAD") and not hmac.compare_digest(
+            given.encode(), self.access.csrf(request).encode()
+        ):
+            raise HTTPException(403, f"The header {CSRF} is not that of your session (GET /api/v1/me has it).")
+
+    def _count(self, person: Person) -> None:
+        if person.per_minute is None:
+            return
+        now, most = time.monotonic(), float(person.per_minute)
+        left, at = self._allowance.pop(person.name, (most, now))
+        left = min(most, left + (now - at) * most / 60)
+        if len(self._allowance) >= _REMEMBERED:
+            del self._allowance[next(iter(self._allowance))]
+        self._allowance[person.name] = (max(left - 1, 0.0) if left >= 1 else left, now)
+        if left < 1:
+            wait = str(int((1 - left) * 60 / most) + 1)
+            why = f"{person.name} may send {person.per_minute} requests a minute."
+            raise HTTPException(429, why, {"Retry-After": wait})
+
+
+def check_origins(origins: Sequence[str]) -> list[str]:
+    """Return origins whose pages may send requests.
+
+    Raises:
+        DefinitionError: one is not an origin, or is any.
+    """
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin) or "*" in origin:
+            raise DefinitionError(f"cors must name origins like https://app.example.com, got {origin!r:.80}")
+    return list(origins)
+
+
+async def read_body(request: Request) -> dict[str, Any]:
+    """Return the JSON object that a request has as its body; an empty body is an empty object.
+
+    Raises:
+        HTTPException: 400 or 415; it is not one.
+    """
+    body = await request.body()
+    kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if body and kind != "application/json":
+        raise HTTPException(415, f"The body must be application/json, got {kind or 'no Content-Type'}.")
+    try:
+        return read_object(body.decode() or "{}")
+    except (InputError, UnicodeDecodeError) as error:
+        raise HTTPException(400, f"The body is not a JSON object: {error}") from error
+
+
+def dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,242 @@
+"""Talks with an agent for the doors of other protocols: what a person says, the words that come back, what waits.
+
+A conversation is a session. Nothing of it is kept in this process: what continues it is in what the client sends.
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from standfast.errors import StandfastError
+from standfast.events import Event, GateOpened, QuestionAsked, StatusChanged, TextDelta, TurnEnded
+from standfast.web.access import Person, Role
+from standfast.web.api.calls import Begun, Doors, act_id
+from standfast.web.api.models import StartRun
+from standfast.web.asked import load_whole
+from standfast.web.bounds import admit
+
+ANSWERED = ("approval", "question", "unknown", "pause")  # what a person can end
+_TRIES, _PAUSE = 20, 0.1  # looks for what waits, after an event that says that something does, and seconds between them
+_RIGHTS: dict[str, tuple[Role, str]] = {
+    "approval": ("approver", "decide"),
+    "question": ("approver", "answer"),
+    "unknown": ("operator", "resolve"),
+    "pause": ("operator", "resume"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A run that somebody listens to, from the event with the id `after` on."""
+
+    run: str
+    after: str | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """The words of one turn as they were told; those of an attempt that was lost cannot be taken back."""
+
+    turn: int = 0
+    _told: str = ""
+    _now: str = ""
+
+    def begin(self, turn: int) -> None:
+        self.turn, self._told, self._now = turn, "", ""
+
+    def more(self, event: TextDelta) -> str:
+        """Return the words that are new."""
+        self._now = self._now[: event.offset] + event.text
+        if not self._now.startswith(self._told):
+            return ""
+        new, self._told = self._now[len(self._told) :], self._now
+        return new
+
+    def rest(self, event: TurnEnded) -> tuple[str, bool]:
+        """Return the words that are left, and whether those that were told are void."""
+        is_void = not event.text.startswith(self._told)
+        return (event.text if is_void else event.text[len(self._told) :]), is_void
+
+
+async def say(doors: Doors, person: Person, asked: StartRun, key: str | None, **options: Any) -> Talk:
+    """Say something in a session, whose run is started or goes on."""
+    begun: Begun = await doors.start(person, asked, key, **options)
+    if begun.is_new:
+        return Talk(begun.workflow_id)
+    await admit(doors.client, person, begun.workflow_id)
+    events = await doors.people.events(begun.workflow_id)
+    is_over = bool(events) and events[-1].type == "run-ended"
+    return Talk(begun.workflow_id, None if is_over or not events else events[-1].id)  # one that is over is told again
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a run waits for, once nothing else is to be told; `after` is the last event that was."""
+
+    items: list[dict[str, Any]]
+    after: str | None
+
+
+async def listen(doors: Doors, talk: Talk) -> AsyncIterator[Event | Waits | None]:
+    """Yield events until the run has ended or waits for a person, and None from time to time."""
+    last, is_waiting = talk.after, False
+    async for event in doors.follow(talk.run, talk.after):
+        yield event
+        if event is None or event.id is None:
+            continue
+        last, is_waiting = event.id, is_waiting or _may_wait(event)
+        # It may have waited for what is answered by now: only the last event tells what is so.
+        if is_waiting and not await doors.people.events(talk.run, after=last):
+            if items := await _what_waits(doors, talk.run):
+                yield Waits(items, last)
+                return
+            is_waiting = False
+
+
+def _may_wait(event: Event) -> bool:
+    """Whether an event says that the run begins to wait for a person."""
+    return isinstance(event, GateOpened | QuestionAsked) or (
+        isinstance(event, StatusChanged) and bool(set(event.waits_for) & set(ANSWERED))
+    )
+
+
+async def _what_waits(doors: Doors, run: str) -> list[dict[str, Any]]:
+    """Return what waits for people in a run, with all arguments; nothing if that is over already."""
+    for _ in range(_TRIES):
+        try:
+            found = [item for item in await doors.people.pending(run) if item["kind"] in ANSWERED]
+        except StandfastError:  # no worker answers now; the next event is looked at again
+            return []
+        if found:
+            return [await _whole(doors, item) for item in found]
+        if (await doors.people.events(run))[-1].type == "run-ended":
+            return []
+        await asyncio.sleep(_PAUSE)
+    return []
+
+
+async def _whole(doors: Doors, item: dict[str, Any]) -> dict[str, Any]:
+    whole = await load_whole(doors.store, item)
+    if whole is None:
+        return item
+    return {**item, "cut": whole.why} if whole.why is not None else {**item, "arguments": json.loads(whole.file)}
+
+
+# --- interrupts, which a client answers ---
+
+
+def interrupt_id(run: str, item: dict[str, Any], after: str | None) -> str:
+    """Return the id of something that waits: all that is needed to answer it, in whichever process."""
+    plain = [run, item["kind"], item["name"], item.get("digest"), after]
+    return base64.urlsafe_b64encode(json.dumps(plain).encode()).decode().rstrip("=")
+
+
+def read_interrupt_id(text: str) -> tuple[str, str, str, str | None, str | None]:
+    """Return the run, kind, name, digest, and the last event that was told.
+
+    Raises:
+        HTTPException: 422; it is no such id.
+    """
+    try:
+        found = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
+    except (binascii.Error, ValueError, RecursionError):
+        found = None
+    match found:
+        case [str(run), ("approval" | "question" | "unknown" | "pause") as kind, str(name), digest, after]:
+            if all(one is None or isinstance(one, str) for one in (digest, after)):
+                return run, kind, name, digest, after
+    raise HTTPException(422, "interruptId is not one that this door gave.")
+
+
+def response_schema(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of the answer to something that waits."""
+    text, words = {"type": "string"}, {"type": "object", "additionalProperties": False}
+    match item["kind"]:
+        case "approval":
+            decisions = ["reject"] if "cut" in item else ["approve", "reject"]
+            fields: dict[str, Any] = {"decision": {"enum": decisions}, "comment": text}
+            if item.get("tool") is not None and "cut" not in item:
+                fields["edit"] = {"type": "object", "description": "all arguments, to run the call with"}
+            return {**words, "properties": fields, "required": ["decision"]}
+        case "question":
+            return {**words, "properties": {"text": text}, "required": ["text"]}
+        case "unknown":
+            decided = {"enum": ["happened", "not-happened", "leave"]}
+            return {
+                **words,
+                "properties": {"decision": decided, "result": {}, "reason": text},
+                "required": ["decision"],
+            }
+    return {**words, "properties": {"action": {"enum": ["retry", "abort"]}, "model": text}, "required": ["action"]}
+
+
+async def settle(doors: Doors, person: Person, request: Request, interrupt: str, payload: Any, key: str | None) -> Talk:
+    """Answer something that waits, as its response schema says.
+
+    Raises:
+        HTTPException: 403 or 422.
+        InputError: it does not count.
+    """
+    run, kind, name, digest, after = read_interrupt_id(interrupt)
+    role, scope = _RIGHTS[kind]
+    doors.senders.check_rights(person, role, scope)
+    await admit(doors.client, person, run)
+    given = dict(payload) if isinstance(payload, dict) else {"text": payload} if isinstance(payload, str) else {}
+    allowed: dict[str, Any] = response_schema({"kind": kind, "tool": ""})["properties"]
+    if unknown := given.keys() - allowed.keys():
+        raise HTTPException(422, f"payload has {min(unknown)!r}; it may have {', '.join(allowed)}.")
+    act: dict[str, Any] = {"by": person.name, "id": act_id(key, person, interrupt, given)}
+    try:
+        match kind:
+            case "approval":
+                edit, comment = given.get("edit"), given.get("comment")
+                decision = _one_of(given, "decision", "approve", "reject")
+                await doors.people.decide(run, name, decision, digest=digest, edit=edit, comment=comment, **act)
+            case "question":
+                await doors.people.answer(run, _word(given, "text"), tool_call_id=name or None, **act)
+            case "unknown":
+                decision = _one_of(given, "decision", "happened", "not-happened", "leave")
+                settled = {"result": given.get("result"), "reason": given.get("reason")}
+                await doors.people.resolve(run, name, decision, **settled, **act)
+            case _:
+                action = _one_of(given, "action", "retry", "abort")
+                await doors.people.resume(run, action, name=name or None, model=given.get("model"), **act)
+    except ValidationError as error:
+        raise HTTPException(422, str(error)) from error
+    return Talk(run, after)
+
+
+def _word(given: dict[str, Any], name: str) -> str:
+    if not isinstance(given.get(name), str) or not given[name]:
+        raise HTTPException(422, f"payload must have {name}, a text.")
+    return str(given[name])
+
+
+def _one_of(given: dict[str, Any], name: str, *allowed: str) -> Any:
+    if given.get(name) not in allowed:
+        raise HTTPException(422, f"payload.{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}.")
+    return given[name]
+
+
+def texts_of(content: Any, what: str, kinds: Sequence[str] = ("text",)) -> str:
+    """Return the text of a message whose content is a text, or a list of parts that are texts.
+
+    Raises:
+        HTTPException: 422; it is something else.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        content = [None]
+    texts = [one.get("text") for one in content if isinstance(one, dict) and one.get("type") in kinds]
+    if len(texts) < len(content) or not all(isinstance(one, str) for one in texts):
+        raise HTTPException(422, f"{what} must be text: this door takes no other parts.")
+    return "".join(map(str, texts))
