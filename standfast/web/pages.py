@@ -43,6 +43,7 @@ from standfast.web.start_forms import Start
 from standfast.web.timelines import Timelines
 from standfast.web.visitors import Visitors, who
 
+_ENTRIES = 100  # of a timeline, the last, unless all are asked for
 _LISTENING = 50  # open pages of one person that are told of changes; there are connections for others, too
 _TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
 _NO_RUN = ("There is no run", "is not known as a run")
@@ -185,6 +186,7 @@ class Pages:
             unheard=await self._runs.unheard(seen, messages),
             acts=await load_acts(self._store, [journal_key, seen["first_run_id"]], run),
             timeline=await self._timelines.load(run, messages),
+            shown_entries=None if "all" in request.query_params else _ENTRIES,
             can_run_again=await self._again.is_possible(request, seen, progress),
             progress=progress,
             graph=None

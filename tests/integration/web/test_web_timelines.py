@@ -6,6 +6,7 @@ import html
 import re
 
 import httpx
+import pytest
 from support.pages import CHARGES, browser, charge
 from support.temporal_runs import Temporal, pending, result
 from support.transcripts import asks_for, call
@@ -14,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from standfast import Agent, Step, ToolContext, pipeline, tool
 from standfast.temporal import start_pipeline
 from standfast.testing import ScriptedModel
+from standfast.web import pages
 
 
 async def timeline(client: httpx.AsyncClient, run: str) -> list[str]:
@@ -112,3 +114,17 @@ async def test_who_did_not_start_a_run_is_not_offered_to_run_it_again(temporal: 
         )
         await result(run)
         assert "Run again from here" not in (await client.get(f"/runs/{run.id}")).text
+
+
+async def test_a_long_timeline_shows_its_end_and_all_of_it_when_asked(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_ENTRIES", 2)
+    agent = Agent("clerk", tools=[charge])
+    async with temporal.worker(agent, llm=ScriptedModel(["done"])), browser(temporal) as client:
+        run = await temporal.start(agent, "hello")
+        await result(run)
+        first, last = await timeline(client, run.id)
+        assert ("Model, turn 1" in first, "Ended: complete" in last) == (True, True)
+        assert "Earlier entries: 1." in (await client.get(f"/runs/{run.id}")).text
+        assert len(await timeline(client, f"{run.id}?all=1")) == 3
