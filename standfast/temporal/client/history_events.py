@@ -4,54 +4,52 @@ Which events there are, and their ids, follow from that history alone: whoever r
 What is read may have been written by anybody: a value that does not fit is left out, and nothing here raises for it.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
-from standfast.agent_loop import Gate
 from standfast.errors import StandfastError
 from standfast.events import (
     CancelRequested,
     Event,
     GateDecided,
-    GateOpened,
-    MessageReceived,
     ModelFailed,
     ModelRetried,
     QuestionAsked,
-    RunEnded,
     RunReset,
     RunStarted,
     StatusChanged,
-    StepCompleted,
-    StepFailed,
     StepStarted,
-    ToolEnded,
     ToolLost,
-    ToolOutcome,
     ToolRetried,
     ToolStarted,
     TurnEnded,
     TurnStarted,
 )
-from standfast.messages import ToolCall, Usage, read_usage
+from standfast.messages import ToolCall, read_usage
 from standfast.temporal.client.histories import Entry
+from standfast.temporal.client.history_values import (
+    CLOSED,
+    SAID,
+    ending,
+    fields,
+    gate_opened,
+    is_ours,
+    number,
+    place_of,
+    received,
+    shown,
+    stepped,
+    text,
+    tool_call,
+    tool_ended,
+    word,
+)
 from standfast.temporal.wire import names
 from standfast.temporal.wire.outcomes import is_outcome, outcome_of_result, write_outcome
 from standfast.tools.attempts import call_key
-
-_OUTCOMES: tuple[ToolOutcome, ...] = ("returned", "failed", "asked", "terminated", "unknown", "cancelled")
-_SAID = {names.MESSAGE: "text", names.ANSWER: "text", names.RESUME: "action", names.RESOLVE: "decision"}
-_CLOSED = {
-    "workflow_execution_completed": "completed",
-    "workflow_execution_failed": "failed",
-    "workflow_execution_canceled": "cancelled",
-    "workflow_execution_terminated": "terminated",
-    "workflow_execution_timed_out": "timed-out",
-}
 
 
 @dataclass(slots=True)
@@ -116,7 +114,7 @@ class History:
                 self._calls[place] = whole[call.id]
 
     def _meaning(self, entry: Entry) -> Iterator[Event]:
-        given = _fields(entry.value)
+        given = fields(entry.value)
         match entry.kind:
             case "workflow_execution_started":
                 yield from self._started(entry, given)
@@ -130,10 +128,10 @@ class History:
                 yield from self._status(given)
             case "workflow_execution_cancel_requested":
                 yield CancelRequested(entry.error)
-            case "workflow_execution_signaled" | "workflow_execution_update_accepted" if entry.name in _SAID:
-                yield _received(entry.name, given)
-            case kind if kind in _CLOSED and not entry.by_reset:
-                yield _ending(kind, entry, given)
+            case "workflow_execution_signaled" | "workflow_execution_update_accepted" if entry.name in SAID:
+                yield received(entry.name, given)
+            case kind if kind in CLOSED and not entry.by_reset:
+                yield ending(kind, entry, given)
             case _:
                 yield from self._worked(entry, given)
 
@@ -161,7 +159,7 @@ class History:
                 yield from self._lost(work, entry)
 
     def _started(self, entry: Entry, given: Mapping[str, Any]) -> Iterator[Event]:
-        carried = _fields(given.get("carried"))
+        carried = fields(given.get("carried"))
         self.is_copy = entry.run_id != self.run_id
         self.journal_key = str(carried.get("run") or entry.run_id)
         if entry.is_continued:
@@ -170,14 +168,14 @@ class History:
             self._learn_calls(self._turns, carried.get("calls"))
         else:
             message, user = given.get("message"), given.get("user_id")
-            yield RunStarted(entry.name, _word(message), given.get("input"), _word(user))
+            yield RunStarted(entry.name, word(message), given.get("input"), word(user))
 
     def _status(self, fields: Mapping[str, Any]) -> Iterator[Event]:
         if not fields.keys() & {names.STATUS_ATTRIBUTE, names.WAITING_ATTRIBUTE}:
             return
         status, waits_for = fields.get(names.STATUS_ATTRIBUTE, self._shown[0]), fields.get(names.WAITING_ATTRIBUTE)
         kinds = tuple(map(str, waits_for)) if isinstance(waits_for, list) else ()
-        shown = (_text(status[0] if isinstance(status, list) and status else status), kinds)
+        shown = (text(status[0] if isinstance(status, list) and status else status), kinds)
         if shown == self._shown:
             return
         self._shown = shown
@@ -190,26 +188,26 @@ class History:
     def _begun(self, entry: Entry, given: Mapping[str, Any]) -> Iterator[Event]:
         is_child = entry.kind.startswith("start_child")
         where = given.get("call") if is_child else given
-        call = None if entry.name == names.CALL_MODEL or _is_ours(entry.name) else self._call(entry, where)
+        call = None if entry.name == names.CALL_MODEL or is_ours(entry.name) else self._call(entry, where)
         self._work[entry.number] = _Work(entry.name, given, call, entry.is_safe, entry.at if is_child else None)
         yield from self._settled_inline(given)
         if entry.name == names.CALL_MODEL:
-            self.turn, self.said = _number(given.get("turn")), False
+            self.turn, self.said = number(given.get("turn")), False
             model, _, _ = entry.summary.rpartition(" · ")
             yield TurnStarted(self.turn, model or None)
         elif is_child and isinstance(given.get("step"), Mapping):
             self._work[entry.number].call = None
-            yield StepStarted(_text(given["step"].get("path")), entry.workflow_id)
+            yield StepStarted(text(given["step"].get("path")), entry.workflow_id)
         elif call is not None:
             yield ToolStarted(call, entry.workflow_id or None)
 
     def _call(self, entry: Entry, where: Any) -> ToolCall:
         """Return the call that an activity or an agent's run carries out."""
-        at = _fields(where)
-        if (known := self._calls.get(_place(at))) is not None and "path" not in at:
+        at = fields(where)
+        if (known := self._calls.get(place_of(at))) is not None and "path" not in at:
             return known
         shown, _, _ = entry.summary.partition(" · ")
-        return _tool_call(at.get("path") or "", entry.name, shown)
+        return tool_call(at.get("path") or "", entry.name, shown)
 
     def _settled_inline(self, given: Mapping[str, Any]) -> Iterator[Event]:
         """Yield the ends of calls that have no activity of their own, such as those that were refused."""
@@ -220,7 +218,7 @@ class History:
                     key = (self._turns, position)
                     if key in self._calls and key not in self._ended and is_outcome(source):
                         self._ended.add(key)
-                        yield _tool_ended(self._calls[key], source)
+                        yield tool_ended(self._calls[key], source)
 
     def _retried(self, work: _Work, entry: Entry) -> Iterator[Event]:
         if work.name == names.CALL_MODEL:
@@ -229,7 +227,7 @@ class History:
             yield ToolRetried(work.call, entry.error, entry.attempts)
 
     def _completed(self, work: _Work, entry: Entry) -> Iterator[Event]:
-        found = _fields(entry.value)
+        found = fields(entry.value)
         match work.name:
             case names.CALL_MODEL:
                 yield from self._replied(work, found, entry)
@@ -239,24 +237,24 @@ class History:
                 refused = found.get("of") if "receipt" in found else entry.value
                 given = work.given
                 yield GateDecided(
-                    _text(given.get("gate")),
-                    _text(given.get("decision")),
-                    _word(given.get("by")),
-                    _word(given.get("comment")),
-                    _word(refused),
+                    text(given.get("gate")),
+                    text(given.get("decision")),
+                    word(given.get("by")),
+                    word(given.get("comment")),
+                    word(refused),
                 )
             case names.SETTLE:
                 yield from self._settled(work, found, entry.at)
             case names.STEP:
-                yield from _stepped(work.given, found, entry.at)
+                yield from stepped(work.given, found, entry.at)
             case _ if work.call is not None:
-                outcome = found if is_outcome(found) else {"returned": _shown(entry.value)}
+                outcome = found if is_outcome(found) else {"returned": shown(entry.value)}
                 yield from self._came(work, outcome, entry.at)
 
     def _replied(self, work: _Work, found: Mapping[str, Any], entry: Entry) -> Iterator[Event]:
-        turn = _number(work.given.get("turn"))
+        turn = number(work.given.get("turn"))
         if "error" in found or not found:
-            self._trouble = _text(found.get("error"))
+            self._trouble = text(found.get("error"))
             yield ModelFailed(turn, self._trouble)
             return
         self._turns, self.said = turn, True
@@ -264,31 +262,31 @@ class History:
         usage = None
         with suppress(TypeError, ValueError):
             usage = read_usage(found.get("usage"))
-        yield TurnEnded(turn, _text(found.get("text")), tuple(calls), usage, work.seconds(entry.at))
+        yield TurnEnded(turn, text(found.get("text")), tuple(calls), usage, work.seconds(entry.at))
         gates = found.get("gates")
         for gate in gates if isinstance(gates, list) else ():
             with suppress(AttributeError, KeyError, TypeError, ValueError, StandfastError):
-                yield _gate_opened(gate, {call.id: call for call in calls}, entry.at)
+                yield gate_opened(gate, {call.id: call for call in calls}, entry.at)
 
     def _learn_calls(self, turn: int, calls: Any) -> list[ToolCall]:
         learned = []
         for call in calls if isinstance(calls, list) else ():
             match call:
                 case [str(call_id), str(name), int(position), *shown]:
-                    known = _tool_call(call_id, name, _text(shown[0] if shown else ""))
+                    known = tool_call(call_id, name, text(shown[0] if shown else ""))
                     self._calls[(turn, position)] = known
                     learned.append(known)
         return learned
 
     def _settled(self, work: _Work, found: Mapping[str, Any], at: datetime) -> Iterator[Event]:
-        call = self._calls.get(_place(work.given))
+        call = self._calls.get(place_of(work.given))
         if call is None:
-            path = _text(work.given.get("path"))
+            path = text(work.given.get("path"))
             call = next((one.call for one in self._work.values() if one.call and one.call.id == path), None)
         if call is None or found.keys() <= {"dispatch"}:
             return  # it never started, and is dispatched again
         is_safe = any(one.call == call and one.is_safe for one in self._work.values()) and "at_most_once" not in found
-        reason = _text(found.get("reason")) or self._trouble or ""
+        reason = text(found.get("reason")) or self._trouble or ""
         nobody_knows = {"failed" if is_safe else "unknown": reason}
         outcome = nobody_knows if "claimed" in found else found
         settled = _Work(work.name, work.given, call, False, None)
@@ -299,11 +297,11 @@ class History:
         self, work: _Work, outcome: Mapping[str, Any], at: datetime, *, recovered: bool = False
     ) -> Iterator[Event]:
         assert work.call is not None
-        where = _fields(work.given.get("call")) or work.given
-        self._ended.add(_place(where))
-        ended, (turn, position) = _tool_ended(work.call, outcome), _place(where)
+        where = fields(work.given.get("call")) or work.given
+        self._ended.add(place_of(where))
+        ended, (turn, position) = tool_ended(work.call, outcome), place_of(where)
         dispatch = outcome.get("dispatch") or where.get("dispatch") or 1
-        self.ended = (turn, call_key(position, work.call.id, _number(dispatch)))
+        self.ended = (turn, call_key(position, work.call.id, number(dispatch)))
         yield replace(ended, seconds=work.seconds(at), recovered=recovered)
         if ended.outcome == "asked":
             yield QuestionAsked(ended.text, work.call)
@@ -311,92 +309,6 @@ class History:
     def _lost(self, work: _Work, entry: Entry) -> Iterator[Event]:
         self._trouble = entry.error or "it was cancelled"
         if work.name == names.CALL_MODEL:
-            yield ModelFailed(_number(work.given.get("turn")), self._trouble)
+            yield ModelFailed(number(work.given.get("turn")), self._trouble)
         elif work.call is not None:
             yield ToolLost(work.call, self._trouble)
-
-
-# --- reading values ---
-
-
-def _is_ours(activity: str) -> bool:
-    return activity.startswith("standfast.")
-
-
-def _fields(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)[:500]
-
-
-def _place(given: Mapping[str, Any]) -> tuple[int, int]:
-    return _number(given.get("turn")), _number(given.get("position"))
-
-
-def _tool_call(call_id: str, name: str, shown: str) -> ToolCall:
-    return ToolCall(id=call_id, name=name, arguments=shown)
-
-
-def _tool_ended(call: ToolCall, written: Mapping[str, Any]) -> ToolEnded:
-    outcome = next(one for one in _OUTCOMES if one in written)
-    size, usage = written.get("size"), None
-    with suppress(TypeError, ValueError, StandfastError):
-        usage = read_usage(written.get("spent"))
-        if isinstance(written.get("used"), Mapping):
-            usage = Usage.model_validate(written["used"])
-    return ToolEnded(call, None, outcome, written[outcome], size if isinstance(size, int) else None, usage=usage)
-
-
-def _gate_opened(question: Mapping[str, Any], calls: Mapping[str, ToolCall], at: datetime) -> GateOpened:
-    gate = Gate.read({**question["gate"], "since": at.isoformat()})
-    return GateOpened(
-        gate.name, _text(question.get("question")), gate.digest, calls.get(gate.name), gate.rule.users,
-        gate.rule.quorum, gate.deadline,
-    )  # fmt: skip
-
-
-def _stepped(given: Mapping[str, Any], found: Mapping[str, Any], at: datetime) -> Iterator[Event]:
-    """Yield what became of a pipeline's step, and the gate that opens after it."""
-    done, made, making = (
-        one if isinstance(one, Mapping) else {} for one in (given.get("done"), found.get("made"), given.get("make"))
-    )
-    path = _text(done.get("path")) or _text(making.get("path"))
-    match found.get("failed"):
-        case [str(reason), str(error), *_]:
-            yield StepFailed(path, reason, error)
-        case _ if done:
-            yield StepCompleted(path, _number(done.get("iterations")), _text(done.get("response")))
-    match made.get("failed"):
-        case [str(reason), str(error), *_]:
-            yield StepFailed(_text(making.get("path")), reason, error)
-    if making.get("what") == "gate" and isinstance(made.get("digest"), str):
-        yield GateOpened(_text(making.get("path")), _text(made.get("message")), made["digest"])
-
-
-def _received(name: str, given: Mapping[str, Any]) -> MessageReceived:
-    of = given.get("tool_call_id") or given.get("name")
-    return MessageReceived(cast(Any, name), _text(given.get(_SAID[name])), _word(of), _word(given.get("by")))
-
-
-def _ending(kind: str, entry: Entry, result: Mapping[str, Any]) -> RunEnded:
-    usage, status = None, _CLOSED[kind]
-    if kind != "workflow_execution_completed":
-        return RunEnded(None, status, "", entry.error or None)
-    with suppress(TypeError, ValueError):
-        usage = None if result.get("usage") is None else Usage.model_validate(result["usage"])
-    said = _text(result.get("status")) or status
-    return RunEnded(dict(result), said, _text(result.get("response")), _word(result.get("error")), usage)

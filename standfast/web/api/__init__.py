@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
 from standfast.web.access import Person
-from standfast.web.api import ag_ui, openai
+from standfast.web.api import ag_ui, ai_sdk, openai
 from standfast.web.api.calls import Doors, key_of
 from standfast.web.api.errors import refusal
 from standfast.web.api.openapi import document
@@ -32,6 +32,7 @@ def api_routes(doors: Doors) -> list[BaseRoute]:
     return [
         _Below(_Api(doors).handle),
         Route("/agents/{name}/ag-ui", _door(doors, ag_ui.run_agent), methods=["POST"]),
+        Route("/agents/{name}/ai-sdk", _door(doors, ai_sdk.chat), methods=["POST"]),
         Route("/v1/models", _door(doors, openai.models), methods=["GET"]),
         Route("/v1/chat/completions", _door(doors, openai.chat_completions), methods=["POST"]),
         Route("/v1/responses", _door(doors, openai.responses), methods=["POST"]),

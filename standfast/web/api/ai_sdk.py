@@ -1,0 +1,155 @@
+"""Speaks the UI message stream of Vercel's AI SDK: a chat is a session, and a gate is a tool approval request."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from standfast.events import Event, RunEnded, TextDelta, ToolEnded, TurnEnded, TurnStarted
+from standfast.stores.protocol import check_session_id
+from standfast.web.access import Person
+from standfast.web.api.calls import Doors
+from standfast.web.api.errors import problem
+from standfast.web.api.models import StartRun
+from standfast.web.api.senders import dumped, read_body
+from standfast.web.api.talks import Answer, Talk, Waits, interrupt_id, listen, say, settle, texts_of
+
+_HEADER = {"x-vercel-ai-ui-message-stream": "v1"}
+
+
+class _Asked(BaseModel):
+    """What the client's transport sends; only what the last message adds is heard."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str = Field(max_length=200)
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=5_000)
+
+
+async def chat(doors: Doors, request: Request, person: Person, name: str) -> Response:
+    """Answer a message, or the person's answer to an approval request."""
+    agent, asked = doors.agent(name), _Asked.model_validate(await read_body(request))
+    session, last = check_session_id(asked.id, "id"), asked.messages[-1]
+    parts = [part for part in last.get("parts") or () if isinstance(part, dict)]
+    key = f"{last.get('id')}"[:200]
+    if last.get("role") == "user":
+        doors.senders.check_rights(person, "operator", "start")
+        said = texts_of(parts, "The last message")
+        start = StartRun(name=agent.name, message=said, session_id=session, if_running="message")
+        return doors.streamed(person, _texts(doors, await say(doors, person, start, key)), **_HEADER)
+    answers = [part["approval"] for part in parts if part.get("state") == "approval-responded"]
+    talks = [await _settled(doors, person, request, one, key) for one in answers]
+    if not talks:
+        raise HTTPException(422, "messages must end with one of the user, or with an answered approval request.")
+    return doors.streamed(person, _texts(doors, talks[-1]), **_HEADER)
+
+
+async def _settled(doors: Doors, person: Person, request: Request, approval: Any, key: str) -> Talk:
+    match approval:
+        case {"id": str(interrupt), "approved": bool(approved)}:
+            payload = {"decision": "approve" if approved else "reject"}
+            comment = approval.get("reason")
+            payload |= {"comment": comment} if isinstance(comment, str) and comment else {}
+            return await settle(doors, person, request, interrupt, payload, key)
+    raise HTTPException(422, "approval must have id and approved.")
+
+
+async def _texts(doors: Doors, talk: Talk) -> AsyncIterator[str]:
+    translation = _Translation(talk.run)
+    yield _text({"type": "start"})
+    try:
+        async for found in listen(doors, talk):
+            match found:
+                case None:
+                    yield ": still here\n\n"
+                    continue
+                case Waits(items, after):
+                    told = [*translation.end(), *(_request(talk.run, item, after) for item in items)]
+                    told.append({"type": "finish", "messageMetadata": {"workflow_id": talk.run}})
+                case RunEnded():
+                    told = [*translation.end(), *_ending(found, talk.run)]
+                case _:
+                    told = translation.of(found)
+            for one in told:
+                yield _text(one)
+    except Exception as error:  # the answer has begun: it is told in the stream
+        yield _text({"type": "error", "errorText": problem(error)["message"]})
+    yield "data: [DONE]\n\n"
+
+
+class _Translation:
+    """The events of a run in the words of the protocol; a turn is a step."""
+
+    def __init__(self, run: str) -> None:
+        self._run, self._answer, self._open, self._count = run, Answer(), False, 0
+        self._asked: set[str] = set()
+
+    def of(self, event: Event) -> list[dict[str, Any]]:
+        match event:
+            case TurnStarted(turn):
+                ended = self.end()
+                self._answer.begin(turn)
+                return [*ended, {"type": "start-step"}]
+            case TextDelta():
+                return self._say(self._answer.more(event))
+            case TurnEnded():
+                rest, is_void = self._answer.rest(event)
+                told = [*(self.end() if is_void else []), *self._say(rest), *self.end()]
+                self._asked |= {call.id for call in event.calls}
+                told += [_input(call.id, call.name, call.arguments) for call in event.calls]
+                return [*told, {"type": "finish-step"}]
+            case ToolEnded(call) if event.outcome != "asked":
+                # A client that has begun with this answer has not heard what the call was.
+                begun = [] if call.id in self._asked else [_input(call.id, call.name, call.arguments)]
+                at = {"toolCallId": call.id, "dynamic": True}
+                if event.outcome == "returned":
+                    return [*begun, {"type": "tool-output-available", **at, "output": event.text}]
+                return [*begun, {"type": "tool-output-error", **at, "errorText": event.text or event.outcome}]
+        return []
+
+    @property
+    def _id(self) -> str:
+        return f"{self._answer.turn}.{self._count}"
+
+    def _say(self, words: str) -> list[dict[str, Any]]:
+        if not words:
+            return []
+        begun: list[dict[str, Any]] = []
+        if not self._open:
+            self._open, self._count = True, self._count + 1
+            begun = [{"type": "text-start", "id": self._id}]
+        return [*begun, {"type": "text-delta", "id": self._id, "delta": words}]
+
+    def end(self) -> list[dict[str, Any]]:
+        if not self._open:
+            return []
+        self._open = False
+        return [{"type": "text-end", "id": self._id}]
+
+
+def _input(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    shown = {"toolCallId": call_id, "toolName": name, "input": arguments}
+    return {"type": "tool-input-available", **shown, "dynamic": True}
+
+
+def _request(run: str, item: dict[str, Any], after: str | None) -> dict[str, Any]:
+    """Return what asks for an approval; what cannot be answered so is data that a front end may show."""
+    if item["kind"] == "approval" and "tool" in item and "cut" not in item:
+        asked = {"approvalId": interrupt_id(run, item, after), "toolCallId": item["name"], "reason": item["message"]}
+        return {"type": "tool-approval-request", **asked}
+    shown = {"kind": item["kind"], "name": item["name"], "message": item["message"], "workflow_id": run}
+    return {"type": "data-waiting", "data": shown}
+
+
+def _ending(event: RunEnded, run: str) -> list[dict[str, Any]]:
+    if event.status != "complete":
+        why = event.error or event.response or event.status
+        return [{"type": "error", "errorText": f"The run ended with {event.status}: {why}"}]
+    return [{"type": "finish", "messageMetadata": {"workflow_id": run}}]
+
+
+def _text(data: dict[str, Any]) -> str:
+    return f"data: {dumped(data)}\n\n"
