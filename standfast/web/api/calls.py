@@ -132,9 +132,9 @@ class Doors:
         """
         if self._listening[person.name] >= _LISTENING:
             raise HTTPException(429, f"{person.name} already listens to {_LISTENING} streams.", {"Retry-After": "10"})
-        self._listening[person.name] += 1
 
         async def until_gone() -> AsyncIterator[str]:
+            self._listening[person.name] += 1  # here: what never begins never ends
             try:
                 async for text in texts:
                     if person.has_expired():

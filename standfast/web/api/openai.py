@@ -51,6 +51,7 @@ class _Responses(_Asked):
 
 async def models(doors: Doors, request: Request, person: Person, _: str) -> Response:
     """List the agents, as models."""
+    doors.senders.check_rights(person, "operator", "start")
     agents = [name for name, item in doors.items.items() if type(item).__name__ == "Agent"]
     data = [{"id": name, "object": "model", "created": 0, "owned_by": "standfast"} for name in sorted(agents)]
     return JSONResponse({"object": "list", "data": data})
