@@ -25,12 +25,13 @@ from standfast.temporal.wire.names import TASK_QUEUE
 from standfast.web.access import Access, Person
 from standfast.web.api import api_routes
 from standfast.web.api.calls import Doors
+from standfast.web.api.errors import refusal as to_program
 from standfast.web.api.senders import CORS, Senders, check_origins
 from standfast.web.listening import HEADERS, check_listening, hosts_of
 from standfast.web.mounts import STATIC, Assets, note_root, path_of, root_of
 from standfast.web.pages import Pages, status_of
 from standfast.web.start_forms import starts_of
-from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, refusal, who
+from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, is_door, refusal, who
 
 _MOST_BYTES = 1_048_576  # of a form
 _OF_STRANGERS = 65_536  # bytes of a stranger's form, such as that of a link
@@ -77,6 +78,8 @@ def create_app(
     doors = Doors(client, store, Senders(access), items, task_queue)
 
     async def failed(request: Request, error: Exception) -> Response:
+        if is_door(request.scope):
+            return to_program(error)
         if isinstance(error, HTTPException) and error.status_code == 401:
             if (name := access.stranger(request)) is not None:
                 why = f"The proxy says that you are {name}, who is not among those who may use this page."
@@ -91,13 +94,6 @@ def create_app(
         assert isinstance(error, StandfastError | RPCError)
         return pages.refused(request, status_of(error), str(error))
 
-    async def gone(request: Request, error: Exception) -> Response:
-        return PlainTextResponse("The connection ended before all of the request had arrived.", 400)
-
-    async def guessed(request: Request, error: Exception) -> Response:
-        assert isinstance(error, TooManyAttempts)
-        return refusal(error)
-
     async def broken(request: Request, error: Exception) -> Response:
         return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")
 
@@ -108,15 +104,15 @@ def create_app(
             Middleware(_Headers, assets=assets),
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
             *([Middleware(CORSMiddleware, **CORS, allow_origins=check_origins(cors))] if cors else []),
-            Middleware(Recognised, visitors=visitors),
+            Middleware(Recognised, visitors=visitors, to_program=to_program),
             Middleware(_Limit),
         ],
         exception_handlers={
             HTTPException: failed,
             StandfastError: failed,
             RPCError: failed,
-            TooManyAttempts: guessed,
-            ClientDisconnect: gone,
+            TooManyAttempts: _guessed,
+            ClientDisconnect: _gone,
             Exception: broken,
         },
     )
@@ -127,6 +123,15 @@ def create_app(
 
     app.state.close = close
     return app
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("The connection ended before all of the request had arrived.", 400)
+
+
+async def _guessed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TooManyAttempts)
+    return refusal(error)
 
 
 class _Limit:

@@ -6,9 +6,11 @@ Ended sessions are in the store, so that they have ended for every process of th
 import hashlib
 import logging
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from ipaddress import IPv6Address, ip_address
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -122,8 +124,8 @@ def _place(session: str) -> str:
 class Recognised:
     """Identifies the sender of a request before anything else happens."""
 
-    def __init__(self, app: ASGIApp, visitors: Visitors) -> None:
-        self._app, self._visitors = app, visitors
+    def __init__(self, app: ASGIApp, visitors: Visitors, to_program: Callable[[Exception], Response]) -> None:
+        self._app, self._visitors, self._to_program = app, visitors, to_program
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._app
@@ -131,10 +133,23 @@ class Recognised:
             try:
                 await self._visitors.recognise(Request(scope))
             except TooManyAttempts as error:
-                answer = refusal(error)
+                answer = self._to_program(_as_answer(error)) if is_door(scope) else refusal(error)
             except StandfastError as error:
-                answer = PlainTextResponse(f"Sign-ins cannot be checked now: {visible(str(error))}", 503)
+                answer = (
+                    self._to_program(error)
+                    if is_door(scope)
+                    else PlainTextResponse(f"Sign-ins cannot be checked now: {visible(str(error))}", 503)
+                )
         await answer(scope, receive, send)
+
+
+def is_door(scope: Scope) -> bool:
+    """Whether a request is to a door for programs, which tells errors as JSON."""
+    return str(scope["path"]).startswith(("/api/", "/v1/", "/agents/"))
+
+
+def _as_answer(error: TooManyAttempts) -> HTTPException:
+    return HTTPException(429, str(error), {"Retry-After": str(error.seconds)})
 
 
 def refusal(error: TooManyAttempts) -> Response:

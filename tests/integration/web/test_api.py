@@ -136,6 +136,18 @@ async def test_a_stranger_learns_nothing(temporal: Temporal, headers: dict[str, 
         assert (await client.post(api(), json={"name": "clerk"})).status_code == 401
 
 
+async def test_every_error_at_a_door_has_the_one_shape(temporal: Temporal) -> None:
+    async with program(temporal, "wrong") as guesser:
+        answers = [await guesser.get("/api/v1/me") for _ in range(6)]
+        assert [answer.status_code for answer in answers] == [401] * 5 + [429]
+        assert answers[-1].json()["error"]["code"] == "TOO_MANY_REQUESTS"
+        assert int(answers[-1].headers["Retry-After"]) > 0
+    async with program(temporal) as olga:
+        for method, path, status in (("GET", "/v1/responses", 405), ("GET", "/v1/nope", 404), ("PUT", api(), 405)):
+            answer = await olga.request(method, path)
+            assert (answer.status_code, answer.json()["error"].keys()) == (status, {"code", "message", "do"})
+
+
 async def test_roles_and_scopes_bound_what_a_token_is_for(temporal: Temporal) -> None:
     reader = Person(name="reader", role="operator", token="r" * 30, scopes=["read"])
     late = Person(name="late", role="operator", token="l" * 30, expires=datetime.now(UTC) - timedelta(seconds=1))
