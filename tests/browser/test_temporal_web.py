@@ -148,7 +148,7 @@ async def test_a_person_approves_at_the_gate_of_a_pipeline(temporal: Temporal, w
         await pending(run)
         shown = await details(web, run)
         await expect(shown.get_by_role("listitem")).to_have_text(["write done", "ok waits"])
-        await send(web, "Signal", "approve", (await copied(shown, 1)).replace("your name", "ada"))
+        await send(web, "Signal", "approve", (await copied(shown, 2)).replace("your name", "ada"))
         assert (await result(run))["status"] == "complete"
         await check_healthy(run)
 
