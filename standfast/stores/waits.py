@@ -85,6 +85,8 @@ class WaitFilter(Record):
     """Which items are wanted: those for which all that is given holds.
 
     Args:
+        tenants: those of which the run is one's; none at all if empty.
+        owner: whose run it is, as `person` returns it.
         group: the group of approvers that they ask.
         person: who may end them, as `person` returns it, if they are of one of `person_kinds`.
         others: those that this person may not end instead.
@@ -96,6 +98,8 @@ class WaitFilter(Record):
     kind: str | None = None
     agent: str | None = None
     tenant_id: str | None = None
+    tenants: tuple[str, ...] | None = None
+    owner: str | None = None
     workflow_id: str | None = None
     group: str | None = None
     person: str | None = None

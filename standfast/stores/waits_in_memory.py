@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from standfast.messages import person
 from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -71,6 +72,8 @@ def _is_wanted(wanted: WaitFilter, board: Board, wait: Wait) -> bool:
         and wanted.kind in (None, wait.kind)
         and wanted.agent in (None, board.agent)
         and wanted.tenant_id in (None, board.tenant_id)
+        and (wanted.tenants is None or board.tenant_id in wanted.tenants)
+        and (wanted.owner is None or (board.user_id is not None and person(board.user_id) == wanted.owner))
         and wanted.workflow_id in (None, board.workflow_id)
         and (wanted.group is None or wanted.group in wait.groups)
         and (wanted.before is None or wait.since <= wanted.before)

@@ -148,6 +148,33 @@ async def items_are_found_by_what_they_are(store: Any) -> None:
     expect(await store.count_waits(ALL), {"approval": 1, "question": 1, "store": 1}, "count_waits")
 
 
+async def items_are_found_by_whose_they_are(store: Any) -> None:
+    for number, (tenant, user) in enumerate(
+        [("a", "Ada"), ("a", "bob"), ("b", "ada"), ("b", None), (None, "ada"), ("a'b", "ada")]
+    ):
+        board = board_of(f"greeter/{number}", tenant_id=tenant, user_id=user, at=number)
+        await store.show_waits(board, [wait_of(f"k{number}", kind="question" if number % 2 else "approval")])
+    for found, filters in (
+        (["k0", "k1"], {"tenants": ("a",)}),
+        (["k0", "k1", "k2", "k3"], {"tenants": ("a", "b")}),
+        (["k5"], {"tenants": ("a'b",)}),
+        ([], {"tenants": ()}),
+        ([], {"tenants": ("A", "%", "")}),
+        (["k2", "k3"], {"tenants": ("a", "b"), "tenant_id": "b"}),
+        (["k0", "k2", "k4", "k5"], {"owner": "ada"}),
+        (["k0", "k2"], {"owner": "ada", "tenants": ("a", "b")}),
+        (["k1"], {"owner": "bob", "kind": "question"}),
+        ([], {"owner": ""}),
+        ([], {"owner": "nobody"}),
+        (["k0"], {"owner": "ada", "tenants": ("a",), "person": "ada", "person_kinds": ("approval",)}),
+        ([], {"owner": "ada", "tenants": ("a",), "person": "ada", "others": True}),
+    ):
+        expect(sorted(await keys(store, wanting(**filters))), found, f"waits with {filters}")
+        expect(sum((await store.count_waits(wanting(**filters))).values()), len(found), f"count_waits with {filters}")
+    await store.show_waits(board_of("greeter/0", tenant_id="a", user_id="eve", at=9), [], ["k0"])
+    expect(await keys(store, wanting(owner="eve")), ["k0"], "waits of a run that has another user now")
+
+
 async def empty_boards_are_forgotten_when_they_are_old(store: Any) -> None:
     await store.show_waits(board_of("a", at=1), [])
     await store.show_waits(board_of("b", at=1), [wait_of()])
@@ -176,6 +203,7 @@ BOARDS = [
     of_many_who_write_a_board_the_last_is_shown,
     items_are_ordered_by_deadline_and_read_in_pages,
     items_are_found_by_what_they_are,
+    items_are_found_by_whose_they_are,
     empty_boards_are_forgotten_when_they_are_old,
     the_board_of_a_deleted_session_is_gone,
 ]

@@ -29,8 +29,9 @@ from standfast.web.api.errors import refusal as to_program
 from standfast.web.api.senders import CORS, Senders, check_origins
 from standfast.web.listening import HEADERS, check_listening, hosts_of
 from standfast.web.mounts import STATIC, Assets, note_root, path_of, root_of
-from standfast.web.pages import Pages, status_of
+from standfast.web.pages import Pages
 from standfast.web.start_forms import starts_of
+from standfast.web.statuses import status_of
 from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, is_door, refusal, who
 
 _MOST_BYTES = 1_048_576  # of a form
@@ -75,7 +76,7 @@ def create_app(
     assets = Assets()
     pages = Pages(client, visitors, store, temporal_ui, starts, task_queue, assets)
     items = {name: start.item for name, start in starts.items()}
-    doors = Doors(client, store, Senders(access), items, task_queue)
+    doors = Doors(client, store, Senders(access, visitors.rates), items, task_queue)
 
     async def failed(request: Request, error: Exception) -> Response:
         if is_door(request.scope):
@@ -90,7 +91,9 @@ def create_app(
             to = request.scope["path"] + (f"?{query}" if query else "") if request.method == "GET" else f"{root}/"
             return RedirectResponse(f"{root}/login?{urlencode({'to': to})}", 303)
         if isinstance(error, HTTPException):
-            return pages.refused(request, error.status_code, error.detail)
+            refused = pages.refused(request, error.status_code, error.detail)
+            refused.headers.update(error.headers or {})
+            return refused
         assert isinstance(error, StandfastError | RPCError)
         return pages.refused(request, status_of(error), str(error))
 

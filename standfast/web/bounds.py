@@ -13,13 +13,17 @@ from temporalio.service import RPCError
 
 from standfast.errors import InputError
 from standfast.messages import person as identity
+from standfast.stores.waits import WaitFilter
+from standfast.temporal import StandfastClient
+from standfast.temporal.client.boards import filter_of, read_waiting
 from standfast.temporal.client.owners import last_admitted, owner_of
-from standfast.temporal.client.runs import described, looks_ours, quoted
+from standfast.temporal.client.runs import described, listed, looks_ours, quoted
 from standfast.temporal.wire import names
 from standfast.web.access import Person
 
 _AT_LEAST = 0.1  # seconds until somebody hears that a run of their tenant is not theirs, or does not exist
 _AT_ONCE = 16
+_PAGES = 10  # of the server's list that are looked at for one page of somebody's own runs
 
 
 def no_run(client: Client, workflow_id: str) -> InputError:
@@ -35,6 +39,54 @@ def tenant_query(person: Person) -> str | None:
         return None
     among = ", ".join(quoted(tenant) for tenant in person.tenants)
     return f"{names.TENANT_ATTRIBUTE} IN ({among})" if among else f"{names.TENANT_ATTRIBUTE} = ''"
+
+
+def bounded_query(person: Person, query: str) -> str:
+    """Return a filter of lists that finds of certain runs those of the person's tenants."""
+    theirs = tenant_query(person)
+    return query if theirs is None else f"({query}) AND {theirs}"
+
+
+def bounded_filter(person: Person, wanted: WaitFilter) -> WaitFilter:
+    """Return a filter of the board that finds of certain items those that a person may see."""
+    tenants = None if person.tenants is None else tuple(person.tenants)
+    return wanted.model_copy(update={"tenants": tenants, "owner": identity(person.name) if person.only_own else None})
+
+
+async def list_page(
+    client: Client, person: Person, query: str, size: int, token: bytes | None
+) -> tuple[list[dict[str, Any]], bytes | None]:
+    """Return the runs of a page of a list that a person may see, and the token of the next page, if there is one.
+
+    What others have shows in neither: a page without a run of the person's is passed over.
+    """
+    runs, token = await _listed(client, person, query, size, token)
+    if token is not None and person.only_own and not (await _listed(client, person, query, size, token))[0]:
+        token = None
+    return runs, token
+
+
+async def _listed(
+    client: Client, person: Person, query: str, size: int, token: bytes | None
+) -> tuple[list[dict[str, Any]], bytes | None]:
+    for _ in range(_PAGES):
+        found = client.list_workflows(bounded_query(person, query), page_size=size, next_page_token=token)
+        await found.fetch_next_page()
+        runs = await only_admitted(client, person, [listed(run) for run in found.current_page or ()])
+        token = found.next_page_token or None
+        if runs or token is None:
+            return runs, token
+    return [], token
+
+
+async def waiting_for(
+    people: StandfastClient, person: Person, group: str | None, limit: int | None
+) -> list[dict[str, Any]]:
+    """Return what waits in the runs that a person may see."""
+    if (board := await people.board()) is not None:
+        wanted = filter_of(people.client.namespace, {"group": group})
+        return await read_waiting(board, bounded_filter(person, wanted), limit=limit)
+    return await only_admitted(people.client, person, await people.waiting(group=group, limit=limit))
 
 
 async def admit(client: Client, person: Person, workflow_id: str, run_id: str | None = None) -> None:

@@ -11,6 +11,7 @@ from standfast.temporal import StandfastClient
 from standfast.temporal.client.boards import filter_of, read_waiting
 from standfast.web.access import Person
 from standfast.web.actions import kinds_of, may_act
+from standfast.web.bounds import bounded_filter, waiting_for
 
 PAGE = 50  # items of each list
 _ASKED = 100  # runs that are asked if the store has no board
@@ -58,7 +59,7 @@ async def read_inbox(people: StandfastClient, person: Person, typed: Mapping[str
     if board is None:
         return await _asked(people, person, wanted.get("group", ""))
     whose = {name: value for name, value in wanted.items() if name != "person"}
-    found = filter_of(people.client.namespace, whose)  # type: ignore[arg-type]
+    found = bounded_filter(person, filter_of(people.client.namespace, whose))  # type: ignore[arg-type]
     theirs = identity(wanted["person"]) if "person" in wanted else None
     mine = found.model_copy(update={"person": identity(person.name), "person_kinds": kinds_of(person)})
     pages = {name: typed[name] for name in _PAGES if typed.get(name)}
@@ -87,7 +88,7 @@ async def _page(board: Waits, wanted: WaitFilter, after: str | None) -> tuple[li
 
 async def _asked(people: StandfastClient, person: Person, group: str) -> Inbox:
     """Return what the runs say that the server lists, the nearest deadline first."""
-    found = await people.waiting(group=group or None, limit=_ASKED)
+    found = await waiting_for(people, person, group or None, _ASKED)
     items = sorted(found, key=lambda item: (item.get("deadline") or "9999", item.get("since") or ""))
     mine = [item for item in items if may_act(person, item)]
     counts = {

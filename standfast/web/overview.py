@@ -17,8 +17,13 @@ from starlette.responses import Response
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
+from standfast.messages import person as identity
+from standfast.stores.waits import WaitFilter
+from standfast.temporal.client.boards import filter_of
 from standfast.temporal.client.runs import listed
 from standfast.time_limits import time_limit
+from standfast.web.access import Person
+from standfast.web.bounds import bounded_filter, bounded_query, only_admitted, waiting_for
 from standfast.web.charts import bars, largest, stacks
 from standfast.web.rendering import dollars
 from standfast.web.run_facts import RunFacts
@@ -101,15 +106,16 @@ class Overview:
 
     def __init__(self, pages: "Pages", facts: RunFacts) -> None:
         self._pages, self._client, self._facts = pages, pages.client, facts
-        self._last: tuple[float, asyncio.Task[Seen]] | None = None
+        self._last: dict[object, tuple[float, asyncio.Task[Seen]]] = {}  # by what somebody may see
 
     async def overview(self, request: Request) -> Response:
         """How the runs of the namespace are."""
-        self._pages.person(request)
-        now = asyncio.get_running_loop().time()
-        if self._last is None or now - self._last[0] > _KEPT:
-            self._last = (now, asyncio.create_task(self._look()))
-        seen = await asyncio.shield(self._last[1])
+        person = self._pages.person(request)
+        now, theirs = asyncio.get_running_loop().time(), look_of(person)
+        self._last = {known: last for known, last in self._last.items() if now - last[0] <= _KEPT}
+        if theirs not in self._last:
+            self._last[theirs] = (now, asyncio.create_task(self._look(person)))
+        seen = await asyncio.shield(self._last[theirs][1])
         today = datetime.now(UTC).date()
         return self._pages.page(
             request,
@@ -122,47 +128,66 @@ class Overview:
             changes=None,
         )
 
-    async def _look(self) -> Seen:
+    async def _look(self, person: Person) -> Seen:
         tiles, (ages, ageless), costs = await asyncio.gather(
-            asyncio.gather(*(self._tile(*one) for one in _TILES)), self._ages(), self._costs()
+            asyncio.gather(*(self._tile(person, *one) for one in _TILES)), self._ages(person), self._costs(person)
         )
         return Seen(tiles, ages, ageless, costs)
 
-    async def _tile(self, name: str, wanted: Mapping[str, str], look: str) -> Tile:
+    async def _tile(self, person: Person, name: str, wanted: Mapping[str, str], look: str) -> Tile:
         found = Filter.read(wanted)
-        count = await self._count(found.query)
+        count = await self._count(person, found.query)
         return Tile(name, found.address, look if count else "", count)
 
-    async def _count(self, query: str) -> int | None:
+    async def _count(self, person: Person, query: str) -> int | None:
         with suppress(RPCError, TimeoutError):
             async with time_limit(_PATIENCE):
-                return (await self._client.count_workflows(query)).count
+                if person.only_own:  # the server cannot tell whose runs they are
+                    found = await self._list(person, query)
+                    return None if found is None else len(found)
+                return (await self._client.count_workflows(bounded_query(person, query))).count
         return None
 
-    async def _ages(self) -> tuple[Sequence[tuple[str, int]] | None, int]:
+    async def _list(self, person: Person, query: str) -> list[dict[str, Any]] | None:
+        """Return the latest runs that a person may see; None if there may be others of theirs that were not looked at.
+
+        Of who sees all, or all of a tenant, the latest are enough.
+        """
+        found = self._client.list_workflows(bounded_query(person, query), limit=_RUNS)
+        runs = [listed(run) async for run in found]
+        theirs = await only_admitted(self._client, person, runs)
+        return None if person.only_own and len(runs) == _RUNS else theirs
+
+    async def _ages(self, person: Person) -> tuple[Sequence[tuple[str, int]] | None, int]:
         """Return how many items wait for how long, and how many there are whose age is not known."""
         people = self._pages.people
         try:
-            if await people.board() is None:
-                return _by_age(await people.waiting(limit=_ASKED))
+            if (board := await people.board()) is None:
+                return _by_age(await waiting_for(people, person, None, _ASKED))
             older = [
-                sum((await people.count_waiting(waits_longer_than=f"{hours}h" if hours else None)).values())
+                sum((await board.count_waits(self._waits(person, hours))).values())
                 for hours in (None, *(most for _, most in _AGES if most is not None))
             ]
         except (RPCError, StandfastError):
             return None, 0
         return [(name, more - less) for (name, _), more, less in zip(_AGES, older, [*older[1:], 0], strict=True)], 0
 
-    async def _costs(self) -> Costs | None:
+    def _waits(self, person: Person, hours: int | None) -> WaitFilter:
+        age = {"waits_longer_than": f"{hours}h" if hours else None}
+        return bounded_filter(person, filter_of(self._client.namespace, age))  # type: ignore[arg-type]
+
+    async def _costs(self, person: Person) -> Costs | None:
         since = datetime.combine(datetime.now(UTC).date() - timedelta(days=_DAYS - 1), datetime.min.time(), UTC)
         query = f"CloseTime >= '{since.isoformat()}' AND StandfastStatus IS NOT NULL"
         query += " AND ExecutionStatus IN ('Completed', 'Failed', 'Canceled')"
         try:
             async with time_limit(_PATIENCE):
-                runs = [listed(run) async for run in self._client.list_workflows(query, limit=_RUNS)]
+                runs = await self._list(person, query)
         except (RPCError, TimeoutError):
             return None
-        there = await self._count(query)
+        if runs is None:
+            return None
+        there = None if person.only_own else await self._count(person, query)
         facts = await self._facts.of(runs)
         agents = {run["workflow_id"] for run in runs if "session_id" in run}
         by: dict[str, dict[date, float]] = defaultdict(lambda: defaultdict(float))
@@ -177,6 +202,12 @@ class Overview:
                 by[run["type"]][datetime.fromisoformat(run["closed"]).date()] += known.usage.cost
         counted = sum(run["run_id"] in facts for run in runs)
         return Costs(by, counted, len(runs) if there is None else there, unpriced)
+
+
+def look_of(person: Person) -> object:
+    """Return what two people have in common who see the same."""
+    tenants = None if person.tenants is None else tuple(sorted(person.tenants))
+    return (tenants, identity(person.name) if person.only_own else None)
 
 
 def _by_age(items: Sequence[Mapping[str, Any]]) -> tuple[Sequence[tuple[str, int]], int]:

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from standfast.errors import InputError, NotConfirmedError, SessionConflictError, StandfastError, StoreError
+from standfast.errors import InputError, SessionConflictError, StandfastError, StoreError
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import OnRecord, StandfastClient
@@ -40,13 +40,13 @@ from standfast.web.run_again import RunAgain
 from standfast.web.run_lists import RunLists
 from standfast.web.runs import Runs, is_said_now
 from standfast.web.start_forms import Start
+from standfast.web.statuses import status_of
 from standfast.web.timelines import Timelines
 from standfast.web.visitors import Visitors, who
 
 _ENTRIES = 100  # of a timeline, the last, unless all are asked for
 _LISTENING = 50  # open pages of one person that are told of changes; there are connections for others, too
 _TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
-_NO_RUN = ("There is no run", "is not known as a run")
 _TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of forms
 
 
@@ -102,6 +102,7 @@ class Pages:
         person = who(request)
         if person is None:
             raise HTTPException(401)
+        self._visitors.rates.count(request, person)
         if not person.may_do(scope):
             raise HTTPException(403, f"The token of {person.name} is not for this: it lacks the scope {scope}.")
         if not person.may(role):
@@ -158,7 +159,7 @@ class Pages:
     async def run(self, request: Request) -> Response:
         """One run: how far it is, what it waits for, its messages, and who has decided what."""
         run = request.path_params["run"]
-        await admit(self.client, self.person(request), run)
+        await admit(self.client, person := self.person(request), run)
         try:
             seen = await self._runs.seen(run)
         except InputError as error:
@@ -166,13 +167,15 @@ class Pages:
                 raise
             return self.refused(request, 404, str(error), acts=acts)  # it was to be started, and was not, or is gone
         state, result = seen.get("state", {}), read_result(seen.get("result"))
+        is_theirs = await self._runs.is_session_of(person, seen)
         waiting = [{**item, "workflow_id": run} for item in state.get("waiting", ())]
         waiting += [item for items in seen.get("steps", {}).values() for item in items]
         journal_key = state.get("journal_key") or result.get("journal_key") or seen["first_run_id"]
         progress = await self._runs.progress(journal_key, seen)
         speaks = "session_id" in seen and "closed" not in seen
         said = await self._runs.partial(journal_key) if speaks else None
-        messages = await self._runs.messages(seen)
+        messages = await self._runs.messages(seen) if is_theirs else []
+        acts = await load_acts(self._store, [journal_key, seen["first_run_id"]], run)
         return self.page(
             request,
             "run",
@@ -183,8 +186,8 @@ class Pages:
             waiting=waiting,
             whole=await load_all(self._store, waiting),
             messages=messages,
-            unheard=await self._runs.unheard(seen, messages),
-            acts=await load_acts(self._store, [journal_key, seen["first_run_id"]], run),
+            unheard=await self._runs.unheard(seen, messages) if is_theirs else [],
+            acts=[act for act in acts if not person.only_own or act.journal_key != run or act.by == person.name],
             timeline=await self._timelines.load(run, messages),
             shown_entries=None if "all" in request.query_params else _ENTRIES,
             can_run_again=await self._again.is_possible(request, seen, progress),
@@ -236,7 +239,7 @@ class Pages:
         # A browser that reconnects says itself what it heard last.
         has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
         words = (asked["words"], has) if "words" in asked else None
-        of = json.dumps([asked.get("of", "/"), person.name, person.role])
+        of = self.look_of(asked.get("of", "/"), person)
         if person.is_bounded:
             words = await self._words_of(person, asked.get("of", "/"), words)
         events = self.looks.events(of, asked.get("shown", ""), words)
@@ -264,13 +267,20 @@ class Pages:
         keys = [] if words is None else [(await our_run(self.client, run)).raw_info.first_run_id]
         return words if words is not None and words[0] in keys else None
 
+    @staticmethod
+    def look_of(path: str, person: Person) -> str:
+        """Return the name of a look, which has all that says what the person sees."""
+        tenants = None if person.tenants is None else list(person.tenants)
+        whose = {"name": person.name, "role": person.role, "tenants": tenants, "only_own": person.only_own}
+        return json.dumps([path, whose])
+
     async def _look(self, of: str) -> Any:
-        """Return what a page shows a person: JSON of its address and of the person's name and role."""
-        path, name, role = json.loads(of)
+        """Return what a page shows a person; see `look_of`."""
+        path, whose = json.loads(of)
         if path.startswith("/runs/"):
             return await self._runs.seen(path.removeprefix("/runs/"))
         typed = dict(parse_qsl(path.partition("?")[2]))
-        return (await read_inbox(self.people, Person(name=name, role=role), typed)).look
+        return (await read_inbox(self.people, Person(**whose), typed)).look
 
     # --- starting ---
 
@@ -368,17 +378,6 @@ class Pages:
 def _new_key() -> str:
     """Return a new key for a form, so that it counts once however often it is sent."""
     return uuid4().hex
-
-
-def status_of(error: StandfastError | RPCError) -> int:
-    """Return the HTTP status for an error."""
-    if isinstance(error, RPCError):
-        return 502
-    if isinstance(error, NotConfirmedError):
-        return 504
-    if isinstance(error, StoreError):
-        return 503
-    return 404 if any(words in str(error) for words in _NO_RUN) else 409
 
 
 def _changes(request: Request, of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:

@@ -12,10 +12,12 @@ from standfast.temporal import OnRecord, start_pipeline
 from standfast.temporal.client.items import read_result
 from standfast.temporal.client.runs import looked_at, our_run
 from standfast.web.actions import act_id
+from standfast.web.bounds import admit
 from standfast.web.mounts import root_of
 from standfast.web.progress import Progress
 from standfast.web.rendering import run_path
 from standfast.web.run_facts import RunFacts
+from standfast.web.statuses import status_of
 
 if TYPE_CHECKING:
     from standfast.web.pages import Pages
@@ -31,20 +33,24 @@ class RunAgain:
         """Whether the person who looks at a pipeline may run it again: an operator, whose own run it is."""
         if progress is None or "closed" not in seen or not (person := self._pages.person(request)).may("operator"):
             return False
+        if not person.may_do("start"):
+            return False
         known = (await self._facts.of([seen])).get(seen["run_id"])
         return known is not None and known.by == person.name
 
     async def again(self, request: Request) -> Response:
         """Start the new run, and go to its page."""
-        person = self._pages.person(request, "operator")
+        person = self._pages.person(request, "operator", "start")
         form = await self._pages.access.form(request)
         run = request.path_params["run"]
         try:
             if not (key := form.get("key")) or not (step := form.get("step")):
                 raise InputError("The form lacks its key or the step from which to run again")
-            new = await self._start(run, step, key, OnRecord(store=self._store, by=person.name, id=str(act_id(form))))
+            await admit(self._pages.client, person, run)
+            act = act_id(form, request.url.path, person.name)
+            new = await self._start(run, step, key, OnRecord(store=self._store, by=person.name, id=str(act)))
         except StandfastError as error:
-            return self._pages.refused(request, 409, str(error), run=run, form=form)
+            return self._pages.refused(request, status_of(error), str(error), run=run, form=form)
         return RedirectResponse(f"{root_of(request.scope)}/runs/{run_path(new)}?said=start", 303)
 
     async def _start(self, run: str, step: str, key: str, on_record: OnRecord) -> str:

@@ -17,9 +17,10 @@ from starlette.responses import RedirectResponse, Response
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
-from standfast.temporal.client.runs import listed, quoted, runs_query
+from standfast.temporal.client.runs import quoted, runs_query
 from standfast.temporal.wire import names
 from standfast.web.actions import ACTS, SAID, Form, act_id
+from standfast.web.bounds import admit, list_page
 from standfast.web.mounts import root_of
 from standfast.web.run_facts import RunFacts
 
@@ -101,10 +102,8 @@ class RunLists:
         """Runs that match a filter, the latest first, a page at a time."""
         person = self._pages.person(request)
         wanted, token = Filter.read(request.query_params), self._read_token(request.query_params.get("after", ""))
-        found = self._client.list_workflows(wanted.query, page_size=_RUNS, next_page_token=token)
-        await found.fetch_next_page()
-        runs = [listed(run) for run in found.current_page or ()]
-        after = found.next_page_token if len(runs) == _RUNS else None
+        runs, after = await list_page(self._client, person, wanted.query, _RUNS, token)
+        after = after if len(runs) == _RUNS or person.only_own else None
         saved = _saved(request)
         return self._pages.page(
             request,
@@ -150,7 +149,7 @@ class RunLists:
         if asked not in _BATCH:
             raise HTTPException(400, "Nothing was done: the form does not say whether to cancel or to resume.")
         role, read = ACTS[_BATCH[asked]]
-        person = self._pages.person(request, role)
+        person = self._pages.person(request, role, _BATCH[asked])
         doing, few = read({"action": asked}, person), asyncio.Semaphore(_AT_ONCE)
         runs = [name.removeprefix("run:") for name in form if name.startswith("run:")]
 
@@ -158,6 +157,7 @@ class RunLists:
             one: Form = {name: text for name, text in form.items() if name in ("act", "key")}
             try:
                 async with few:
+                    await admit(self._client, person, run)
                     await doing.do(self._pages.people, run, id=act_id(one, request.url.path, run, person.name))
             except (StandfastError, RPCError) as error:
                 return str(error)

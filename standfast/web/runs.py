@@ -24,6 +24,8 @@ from standfast.temporal.client.items import read_items
 from standfast.temporal.client.runs import answer, looked_at
 from standfast.temporal.wire import names
 from standfast.temporal.wire.names import child_id
+from standfast.web.access import Person
+from standfast.web.bounds import owns
 from standfast.web.progress import Progress, load_progress
 
 _MESSAGES = 400  # of a transcript, the last
@@ -51,6 +53,13 @@ class Runs:
             found = read_items(await answer(self._people.run(run), names.PENDING, _PATIENCE))
             return [{**item, "workflow_id": run} for item in found]
         return []
+
+    async def is_session_of(self, person: Person, seen: Mapping[str, Any]) -> bool:
+        """Whether a person may read a run's session; anybody can begin a run in it, which no worker has refused yet."""
+        if self._store is None or "session_id" not in seen or not person.is_bounded:
+            return True
+        session = await self._store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"]))
+        return session is None or owns(person, session.user_id, session.tenant_id)
 
     async def messages(self, seen: dict[str, Any]) -> list[Message]:
         """Return the last messages of a run's session."""

@@ -44,7 +44,7 @@ class Visitors:
         self.access = access
         self._store = store if has_ledger(store) else None
         self._ended: dict[str, float] = {}  # sessions, and when they ended
-        self._attempts = Attempts()
+        self._attempts, self.rates = Attempts(), Rates()
 
     async def recognise(self, request: Request) -> Person | None:
         """Return the sender of a request, and keep the name with the request for `who`.
@@ -192,3 +192,31 @@ def _network(address: str) -> str:
     except ValueError:
         return address
     return str(int(found) >> 64) if isinstance(found, IPv6Address) and found.ipv4_mapped is None else address
+
+
+class Rates:
+    """Counts the requests of people who may send only so many a minute, at every page and door."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, tuple[float, float]] = {}  # how many requests somebody has left, and when that was
+
+    def count(self, request: Request, person: Person) -> None:
+        """Count a request, once however often it is asked.
+
+        Raises:
+            HTTPException: 429; it is one too many.
+        """
+        state = request.scope.setdefault("state", {})
+        if person.per_minute is None or state.get("is_counted"):
+            return
+        state["is_counted"] = True
+        now, most = time.monotonic(), float(person.per_minute)
+        left, at = self._left.pop(person.name, (most, now))
+        left = min(most, left + (now - at) * most / 60)
+        if len(self._left) >= _MOST:
+            del self._left[next(iter(self._left))]
+        self._left[person.name] = (max(left - 1, 0.0) if left >= 1 else left, now)
+        if left < 1:
+            wait = str(int((1 - left) * 60 / most) + 1)
+            why = f"{person.name} may send {person.per_minute} requests a minute."
+            raise HTTPException(429, why, {"Retry-After": wait})

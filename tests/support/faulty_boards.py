@@ -68,6 +68,16 @@ class CountsAll(SQLiteStore):
         return await super().count_waits(WaitFilter(namespace=wanted.namespace))
 
 
+class TakesNoTenantsForAll(SQLiteStore):
+    async def waits(self, wanted: WaitFilter, **options: Any) -> list[ShownWait]:
+        return await super().waits(wanted.model_copy(update={"tenants": wanted.tenants or None}), **options)
+
+
+class CountsForEveryOwner(SQLiteStore):
+    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
+        return await super().count_waits(wanted.model_copy(update={"owner": None}))
+
+
 class ForgetsOtherNamespaces(SQLiteStore):
     async def forget_boards(self, namespace: str, before: datetime) -> None:
         await super().forget_boards(namespace, before)

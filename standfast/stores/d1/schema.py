@@ -26,6 +26,7 @@ MIGRATIONS = (
     CREATE TABLE marks (owner TEXT PRIMARY KEY, number INTEGER NOT NULL, at REAL NOT NULL) STRICT, WITHOUT ROWID;
     """,
     SQLITE[10],
+    SQLITE[11],
 )
 """One script per schema version; see `schema_versions`. A test has their digests. The first has the tables of the
 SQLite store's first nine. Times in `holds` and `marks` are the database's, in seconds since 1970."""

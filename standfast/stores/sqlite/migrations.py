@@ -97,5 +97,12 @@ MIGRATIONS = (
     CREATE INDEX waits_due ON waits (namespace, due, since, workflow_id, key);
     CREATE INDEX waits_kind ON waits (namespace, kind, due, since, workflow_id, key);
     """,
+    # A name is found in all its spellings once its run writes its board again; until then without regard to case.
+    """
+    ALTER TABLE boards ADD COLUMN owner TEXT;
+    UPDATE boards SET owner = lower(trim(user_id));
+    CREATE INDEX boards_tenant ON boards (tenant_id);
+    CREATE INDEX boards_owner ON boards (owner);
+    """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests."""

@@ -22,7 +22,7 @@ from standfast.web.access import Person, Role
 from standfast.web.api import models
 from standfast.web.api.calls import Doors, act_id
 from standfast.web.api.senders import dumped
-from standfast.web.bounds import admit, no_run, only_admitted, owns, tenant_query
+from standfast.web.bounds import admit, list_page, no_run, owns, waiting_for
 
 _MOST = 100  # of a page
 _EXPORT = 30.0  # seconds in which a run must come between two actions
@@ -111,19 +111,14 @@ async def _list(call: Call) -> models.Runs:
         session=call.text("session"),
         waiting=waiting == "true",
         tenant=tenant,
-        query=tenant_query(call.person),
     )
     try:
         page = base64.b64decode(asked.encode(), b"-_", validate=True) if (asked := call.text("page")) else None
     except (binascii.Error, ValueError) as error:
         raise HTTPException(422, "page must be the `next` of the page before.") from error
-    runs = call.doors.client.list_workflows(query, page_size=limit, next_page_token=page)
-    await runs.fetch_next_page()
-    found = [listed(run) for run in runs.current_page or ()]
-    following = base64.urlsafe_b64encode(runs.next_page_token).decode() if runs.next_page_token else None
-    theirs = await only_admitted(call.doors.client, call.person, found)
+    theirs, token = await list_page(call.doors.client, call.person, query, limit, page)
     shown = [models.Run.model_validate(run) for run in theirs]
-    return models.Runs(runs=shown, next=following)
+    return models.Runs(runs=shown, next=None if token is None else base64.urlsafe_b64encode(token).decode())
 
 
 async def _show(call: Call) -> models.Run:
@@ -151,8 +146,7 @@ async def _pending(call: Call) -> models.Items:
 
 async def _waiting(call: Call) -> models.Items:
     limit = call.number("limit", _MOST, _MOST)
-    found = await call.doors.people.waiting(group=call.text("group"), limit=limit)
-    return models.Items(items=await only_admitted(call.doors.client, call.person, found))
+    return models.Items(items=await waiting_for(call.doors.people, call.person, call.text("group"), limit))
 
 
 async def _export(call: Call) -> Response:

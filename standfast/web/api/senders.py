@@ -7,7 +7,6 @@ A browser that has signed in by a cookie sends the token of its session with wha
 import hmac
 import json
 import re
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from starlette.requests import Request
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import read_object
 from standfast.web.access import Access, Person, Role, bearer
-from standfast.web.visitors import who
+from standfast.web.visitors import Rates, who
 
 CSRF = "X-CSRF-Token"
 CORS: dict[str, Any] = {
@@ -27,15 +26,13 @@ CORS: dict[str, Any] = {
     "expose_headers": ["Retry-After"],
 }
 _ORIGIN = re.compile(r"https?://[^/?#@\s]+")
-_REMEMBERED = 10_000
 
 
 class Senders:
     """The rules for who may send what."""
 
-    def __init__(self, access: Access) -> None:
-        self.access = access
-        self._allowance: dict[str, tuple[float, float]] = {}  # requests that are left, and when that was
+    def __init__(self, access: Access, rates: Rates) -> None:
+        self.access, self._rates = access, rates
 
     def admit(self, request: Request, role: Role = "viewer", scope: str = "read") -> Person:
         """Return the sender of a request.
@@ -46,7 +43,7 @@ class Senders:
         person = who(request)
         if person is None:
             raise HTTPException(401, "Who sends this is not known, or the token has ended.")
-        self._count(person)
+        self._rates.count(request, person)
         self._check_origin(request)
         self.check_rights(person, role, scope)
         return person
@@ -74,20 +71,6 @@ class Senders:
             given.encode(), self.access.csrf(request).encode()
         ):
             raise HTTPException(403, f"The header {CSRF} is not that of your session (GET /api/v1/me has it).")
-
-    def _count(self, person: Person) -> None:
-        if person.per_minute is None:
-            return
-        now, most = time.monotonic(), float(person.per_minute)
-        left, at = self._allowance.pop(person.name, (most, now))
-        left = min(most, left + (now - at) * most / 60)
-        if len(self._allowance) >= _REMEMBERED:
-            del self._allowance[next(iter(self._allowance))]
-        self._allowance[person.name] = (max(left - 1, 0.0) if left >= 1 else left, now)
-        if left < 1:
-            wait = str(int((1 - left) * 60 / most) + 1)
-            why = f"{person.name} may send {person.per_minute} requests a minute."
-            raise HTTPException(429, why, {"Retry-After": wait})
 
 
 def check_origins(origins: Sequence[str]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from standfast import sqlite_store
 from standfast.stores import PostgresStore, SQLiteStore, WaitFilter
 from standfast.stores.sqlite import waits
@@ -39,6 +41,43 @@ async def test_a_page_of_a_sqlite_store_is_read_by_an_index(tmp_path: Any) -> No
             assert "TEMP B-TREE" not in plan
         plan = " ".join(await explained(store, *counted(WaitFilter(namespace="default"))))
         assert "USING COVERING INDEX waits_kind" in plan
+
+
+BOUNDS = ({"tenants": ("t7",)}, {"owner": "ada7"}, {"tenants": ("t7", "t8"), "owner": "ada7"})
+
+
+async def of_many_tenants(store: Any) -> None:
+    for run in range(400):
+        board = board_of(f"greeter/{run}", tenant_id=f"t{run % 100}", user_id=f"Ada{run % 50}")
+        await store.show_waits(board, [wait_of(f"k{run}.{number}", deadline=later(number)) for number in range(25)])
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+async def test_who_is_bounded_reads_a_sqlite_store_without_looking_at_what_is_of_others(
+    tmp_path: Any, bounds: dict[str, Any]
+) -> None:
+    async with sqlite_store(tmp_path / "standfast.db") as store:
+        await of_many_tenants(store)
+        wanted = WaitFilter(namespace="default", **bounds)
+        for asked in (page(wanted, None, 50), counted(wanted)):
+            plan = " ".join(await explained(store, *asked))
+            assert "SEARCH b USING INDEX boards_" in plan
+            assert "SEARCH w USING INDEX sqlite_autoindex_waits" in plan
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+async def test_who_is_bounded_reads_a_postgres_store_without_looking_at_what_is_of_others(
+    postgres_store: PostgresStore, bounds: dict[str, Any]
+) -> None:
+    await of_many_tenants(postgres_store)
+    await postgres_store._do(lambda db: db.rows("ANALYZE @waits"))
+    await postgres_store._do(lambda db: db.rows("ANALYZE @boards"))
+    wanted = WaitFilter(namespace="default", **bounds)
+    for statement, values in (page(wanted, None, 50), counted(wanted)):
+        query, ordered = with_places(statement.replace("instr(", "strpos("), values, lambda place: f"${place}")
+        rows = await postgres_store._do(lambda db: db.rows(f"EXPLAIN {query}", *ordered))  # noqa: B023
+        plan = "\n".join(line for (line,) in rows)
+        assert "Seq Scan on waits" not in plan, plan
 
 
 async def explained(store: SQLiteStore, statement: str, values: dict[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ _LANDED = (
     "f5070e732785",
     "576056770918",
     "93e7b15cfbc1",
+    "1c7e20da3f3a",
 )  # a new script is appended with its digest; none of these ever changes
 
 

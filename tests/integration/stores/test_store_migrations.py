@@ -25,6 +25,7 @@ _LANDED = (
     "7d430c0ebaab",
     "08aaf2aaf6e2",
     "93e7b15cfbc1",
+    "1c7e20da3f3a",
 )  # a new script is appended with its digest; none of these ever changes
 
 

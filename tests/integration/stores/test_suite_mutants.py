@@ -95,6 +95,8 @@ FOUND = {
     faulty_boards.SearchesByPattern: ["items_are_found_by_what_they_are"],
     faulty_boards.OrdersByKey: ["items_are_ordered_by_deadline_and_read_in_pages"],
     faulty_boards.CountsAll: ["items_are_found_by_what_they_are"],
+    faulty_boards.TakesNoTenantsForAll: ["items_are_found_by_whose_they_are"],
+    faulty_boards.CountsForEveryOwner: ["items_are_found_by_whose_they_are"],
     faulty_boards.ForgetsOtherNamespaces: ["empty_boards_are_forgotten_when_they_are_old"],
     faulty_boards.KeepsBoardsOfDeletedSessions: ["the_board_of_a_deleted_session_is_gone"],
     faulty_stores.StaysClosed: ["a_store_that_was_closed_opens_again"],

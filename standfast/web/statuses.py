@@ -1,0 +1,18 @@
+"""Says with which HTTP status the page answers an error."""
+
+from temporalio.service import RPCError
+
+from standfast.errors import NotConfirmedError, StandfastError, StoreError
+
+_NO_RUN = ("There is no run", "is not known as a run")
+
+
+def status_of(error: StandfastError | RPCError) -> int:
+    """Return the HTTP status for an error."""
+    if isinstance(error, RPCError):
+        return 502
+    if isinstance(error, NotConfirmedError):
+        return 504
+    if isinstance(error, StoreError):
+        return 503
+    return 404 if any(words in str(error) for words in _NO_RUN) else 409

@@ -1,0 +1,304 @@
+"""Tenants, own runs, ends and scopes hold at every address: nothing tells what others have, or that they have it."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
+from support.pages import HOST, browser
+from support.temporal_runs import Run, Temporal, pending, result, until
+from support.transcripts import asks_for, call
+
+from standfast import Agent, Approval, tool
+from standfast.testing import ScriptedModel
+from standfast.web import Access, Person, create_app, overview
+from standfast.web.api.operations import OPERATIONS
+from standfast.web.api.talks import interrupt_id
+
+AMOUNT = 987_654_321
+
+
+@tool(approval=Approval(message="Charge the customer?"))
+async def charge(amount: int) -> str:
+    return f"charged {amount}"
+
+
+clerk = Agent("clerk", tools=[charge])
+MODEL = ScriptedModel(
+    lambda messages, tools: asks_for(call("charge", "c1", amount=AMOUNT)) if messages[-1].content == "go" else "done"
+)
+
+
+def token(name: str) -> str:
+    return f"{name}-token-that-is-long-enough"
+
+
+def person(name: str, **bounds: Any) -> Person:
+    return Person(name=name, role="operator", token=token(name), **bounds)
+
+
+def as_(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token(name)}"}
+
+
+# --- one rule for each address ---
+
+Sent = tuple[str, str, dict[str, Any]]
+Asks = Callable[[str, str], Sent]  # by a run, and the digest of its gate
+
+
+def get(path: str, **query: str) -> Asks:
+    return lambda run, digest: (
+        "GET",
+        path.format(run=run),
+        {"params": {k: v.format(run=run) for k, v in query.items()}},
+    )
+
+
+def post(path: str, **form: str) -> Asks:
+    def asks(run: str, digest: str) -> Sent:
+        filled = {name.format(run=run): value.format(run=run, digest=digest) for name, value in form.items()}
+        return "POST", path.format(run=run), {"data": {"key": "k" * 32, **filled}}
+
+    return asks
+
+
+def api(method: str, path: str, **body: Any) -> Asks:
+    def asks(run: str, digest: str) -> Sent:
+        sent = {name: digest if value == "{digest}" else value for name, value in body.items()}
+        return method, "/api/v1" + path.format(run=quote(run, safe="")), {"json": sent} if method == "POST" else {}
+
+    return asks
+
+
+def resumes(run: str, digest: str) -> Sent:
+    item = {"kind": "approval", "name": "c1", "digest": digest}
+    answer = {"interruptId": interrupt_id(run, item, None), "status": "resolved", "payload": {"decision": "approve"}}
+    return "POST", "/agents/clerk/ag-ui", {"json": {"threadId": "t", "runId": "r", "resume": [answer]}}
+
+
+# What needs a run, or shows some: who may not see it is answered as if it did not exist.
+OF_RUNS: dict[str, Asks] = {
+    "GET /": get("/"),
+    "GET /runs": get("/runs", q="{run}"),
+    "POST /batch": post("/batch", act="cancel", **{"run:{run}": "on"}),
+    "POST /again/{run:path}": post("/again/{run}", step="write"),
+    "GET /overview": get("/overview"),
+    "GET /changes": get("/changes", of="/runs/{run}"),
+    "GET /arguments/{run:path}": get("/arguments/{run}", gate="c1"),
+    "GET /runs/{run:path}": get("/runs/{run}"),
+    "POST /runs/{run:path}/decide": post("/runs/{run}/decide", decision="approve", gate="c1", digest="{digest}"),
+    "POST /runs/{run:path}/answer": post("/runs/{run}/answer", text="x"),
+    "POST /runs/{run:path}/resume": post("/runs/{run}/resume", action="retry"),
+    "POST /runs/{run:path}/resolve": post("/runs/{run}/resolve", call="c1", decision="leave"),
+    "POST /runs/{run:path}/message": post("/runs/{run}/message", text="x"),
+    "POST /runs/{run:path}/cancel": post("/runs/{run}/cancel"),
+    "POST /runs/{run:path}/delete": post("/runs/{run}/delete"),
+    "GET /api/v1/runs": api("GET", "/runs"),
+    "GET /api/v1/pending": api("GET", "/pending"),
+    "GET /api/v1/runs/{run}": api("GET", "/runs/{run}"),
+    "GET /api/v1/runs/{run}/transcript": api("GET", "/runs/{run}/transcript"),
+    "GET /api/v1/runs/{run}/pending": api("GET", "/runs/{run}/pending"),
+    "GET /api/v1/runs/{run}/events": api("GET", "/runs/{run}/events"),
+    "GET /api/v1/runs/{run}/export": api("GET", "/runs/{run}/export"),
+    "POST /api/v1/runs/{run}/decide": api(
+        "POST", "/runs/{run}/decide", gate="c1", decision="approve", digest="{digest}"
+    ),
+    "POST /api/v1/runs/{run}/answer": api("POST", "/runs/{run}/answer", text="x"),
+    "POST /api/v1/runs/{run}/message": api("POST", "/runs/{run}/message", text="x"),
+    "POST /api/v1/runs/{run}/resume": api("POST", "/runs/{run}/resume"),
+    "POST /api/v1/runs/{run}/resolve": api("POST", "/runs/{run}/resolve", tool_call_id="c1", decision="leave"),
+    "POST /api/v1/runs/{run}/cancel": api("POST", "/runs/{run}/cancel"),
+    "POST /agents/{name}/ag-ui": resumes,
+}
+# What begins a run; it begins one of the sender's own, or is refused.
+STARTS: dict[str, Asks] = {
+    "POST /start/{name}": post("/start/clerk", message="hi", tenant="nobody's"),
+    "POST /api/v1/runs": api("POST", "/runs", name="clerk", message="hi", tenant_id="nobody's"),
+}
+# What tells nothing of any run.
+OF_NONE: dict[str, Asks] = {
+    "POST /filters": post("/filters", name="mine"),
+    "GET /start": get("/start"),
+    "GET /start/{name}": get("/start/clerk"),
+}
+WITHOUT_SCOPE: dict[str, Asks] = {
+    "GET /v1/models": get("/v1/models"),
+    "GET /api/v1/me": api("GET", "/me"),
+    "GET /api/v1/openapi.json": api("GET", "/openapi.json"),
+}
+# What strangers may open, too, or what has a proof of its own; see the tests of each.
+ELSEWHERE = {
+    "GET /login", "POST /login", "POST /logout", "GET /link/{token}", "POST /link/{token}", "/static",
+    "POST /v1/chat/completions", "POST /v1/responses",
+}  # fmt: skip
+
+
+def addresses(app: Starlette) -> set[str]:
+    """Return every address that an application answers, with its method."""
+    found = {f"{one.method} /api/v1{one.path}" for one in OPERATIONS} | {"GET /api/v1/openapi.json"}
+    for route in app.routes:
+        if isinstance(route, Route):
+            found |= {f"{method} {route.path}" for method in route.methods or () if method != "HEAD"}
+        elif isinstance(route, Mount):
+            found.add(route.path)
+        else:
+            assert type(route).__name__ == "_Below"
+    return found
+
+
+async def test_every_address_of_the_page_and_the_api_has_a_rule_here(temporal: Temporal) -> None:
+    app = create_app(temporal.client, access=Access(people=[person("olga")]), agents=[clerk], host=HOST)
+    assert addresses(app) == OF_RUNS.keys() | STARTS.keys() | OF_NONE.keys() | WITHOUT_SCOPE.keys() | ELSEWHERE
+
+
+def access_of(temporal: Temporal) -> Access:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    others, theirs = f"{temporal.name}-a", f"{temporal.name}-b"
+    people = [
+        person("amy", tenants=[others]),
+        person("ben", tenants=[theirs], only_own=True),
+        person("own", only_own=True),
+        person("none", tenants=[]),
+        person("carl", tenants=[theirs], only_own=True),
+        person("late", expires=past),
+        person("narrow", scopes=[]),
+    ]
+    return Access(people=people)
+
+
+async def secret_of(temporal: Temporal) -> tuple[Run, str]:
+    run = await temporal.start(clerk, tenant_id=f"{temporal.name}-b", user_id="Carl", session="secret")
+    (item,) = await pending(run)
+    return run, item["digest"]
+
+
+async def told(client: httpx.AsyncClient, who: str, sent: Sent) -> tuple[int, str]:
+    method, path, given = sent
+    answer = await client.request(method, path, headers=as_(who), **given)
+    return answer.status_code, re.sub(r"[0-9a-f]{32,64}|shown=\w+", "X", answer.text)
+
+
+async def test_nobody_learns_of_a_run_that_is_not_theirs_at_any_address(temporal: Temporal) -> None:
+    options: dict[str, Any] = {"agents": [clerk], "task_queue": temporal.name}
+    async with temporal.worker(clerk, llm=MODEL), browser(temporal, access_of(temporal), **options) as client:
+        run, digest = await secret_of(temporal)
+        described = await run.describe()
+        marks = (str(AMOUNT), described.run_id, "Charge the customer")
+        await until(lambda: sees(client, "carl", run.id))
+        nothere = run.id.replace("secret", "nothere")
+        for who in ("amy", "ben", "own", "none"):
+            for address, asks in OF_RUNS.items():
+                status, text = await told(client, who, asks(run.id, digest))
+                missing_status, missing = await told(client, who, asks(nothere, digest))
+                assert status == missing_status, (who, address, text)
+                assert text.replace(run.id, nothere).replace(quote(run.id, safe=""), "") == missing.replace(
+                    quote(nothere, safe=""), ""
+                ), (who, address)
+                assert not [mark for mark in marks if mark in text], (who, address)
+            for address, asks in (STARTS | OF_NONE | WITHOUT_SCOPE).items():
+                if (who, address) == ("own", "POST /start/{name}") or (who, address) == ("own", "POST /api/v1/runs"):
+                    continue  # this person has no tenants to keep to
+                status, text = await told(client, who, asks(run.id, digest))
+                assert not [mark for mark in (*marks, run.id) if mark in text], (who, address)
+                assert status == 422 or address not in STARTS, (who, address, status)
+        assert [one["name"] for one in await temporal.people.pending(run.id)] == ["c1"]
+        assert (await run.describe()).close_time is None
+        approve = OF_RUNS["POST /api/v1/runs/{run}/decide"](run.id, digest)
+        assert (await told(client, "carl", approve))[0] == 200
+        assert (await result(run))["status"] == "complete"
+
+
+async def sees(client: httpx.AsyncClient, who: str, run: str) -> bool:
+    """Whether a person sees a run in the lists, at the page and by the API."""
+    pages = [(await client.get(path, headers=as_(who))).text for path in ("/runs", "/api/v1/runs", "/api/v1/pending")]
+    return all(run in page for page in pages) and f"/runs/{run}" in (await client.get("/", headers=as_(who))).text
+
+
+async def test_a_token_that_has_ended_or_lacks_the_scope_is_for_nothing(temporal: Temporal) -> None:
+    options: dict[str, Any] = {"agents": [clerk], "task_queue": temporal.name}
+    async with temporal.worker(clerk, llm=MODEL), browser(temporal, access_of(temporal), **options) as client:
+        run, digest = await secret_of(temporal)
+        for address, asks in (OF_RUNS | STARTS | OF_NONE | WITHOUT_SCOPE).items():
+            status, text = await told(client, "narrow", asks(run.id, digest))
+            assert status == (200 if address in WITHOUT_SCOPE else 403), (address, text)
+            assert str(AMOUNT) not in text
+        assert [one["name"] for one in await temporal.people.pending(run.id)] == ["c1"]
+    for address, asks in (OF_RUNS | STARTS | OF_NONE | WITHOUT_SCOPE).items():
+        async with browser(temporal, access_of(temporal), **options) as client:  # which has no wrong attempts yet
+            status, text = await told(client, "late", asks(run.id, digest))
+            assert (status, str(AMOUNT) in text) == (401, False), address
+
+
+async def test_who_may_do_one_act_to_a_run_does_not_do_others_to_several(temporal: Temporal) -> None:
+    access = Access(people=[person("olga", scopes=["read", "cancel"])])
+    async with browser(temporal, access) as client:
+        for act, status in (("cancel", 200), ("retry", 403), ("abort", 403)):
+            sent = {"act": act, "key": "k", "run:clerk/none": "on"}
+            assert (await client.post("/batch", data=sent, headers=as_("olga"))).status_code == status
+        again = await client.post("/again/line/x", data={"key": "k", "step": "a"}, headers=as_("olga"))
+        assert "lacks the scope start" in again.text
+
+
+# --- counts, and pages that stay open ---
+
+
+async def test_the_overview_counts_for_each_person_what_they_may_see(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "_PATIENCE", 30.0)
+    async with temporal.worker(clerk, llm=MODEL), browser(temporal, access_of(temporal)) as client:
+        run, _ = await secret_of(temporal)
+        await until(lambda: sees(client, "carl", run.id))
+
+        async def counts(who: str) -> Mapping[str, str]:
+            page = (await client.get("/overview", headers=as_(who))).text
+            shown = re.findall(r'href="/runs\?[^"]*"><b>([^<]*)</b><span>([^<]*)<', page)
+            return {name: count for count, name in shown}
+
+        for who in ("amy", "ben", "none"):
+            assert set((await counts(who)).values()) == {"0"}, who
+        assert (await counts("carl"))["Waiting for people"] == "1"
+
+
+async def test_an_open_inbox_is_not_told_of_what_others_have(temporal: Temporal) -> None:
+    async with temporal.worker(clerk, llm=MODEL):
+        app = create_app(
+            temporal.client, access=access_of(temporal), store=temporal.store, host=HOST, task_queue=temporal.name
+        )
+        transport = httpx.ASGITransport(app=app, client=(HOST, 4711))
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}") as client:
+            run, _ = await secret_of(temporal)
+            await until(lambda: sees(client, "carl", run.id))
+        pages = next(route.endpoint.__self__ for route in app.routes if isinstance(route, Route) and route.path == "/")
+        looks = {}
+        for who in ("amy", "ben", "carl"):
+            (known,) = [one for one in access_of(temporal).people if one.name == who]
+            looks[who] = await pages._look(pages.look_of("/", known))
+        assert looks["amy"] == looks["ben"] == [[], {}]
+        assert looks["carl"][1] == {"approval": 1}
+
+
+async def test_who_begins_a_run_in_a_session_of_somebody_else_reads_nothing_of_it(temporal: Temporal) -> None:
+    tenant = f"{temporal.name}-b"
+    async with browser(temporal, access_of(temporal), agents=[clerk], task_queue=temporal.name) as client:
+        async with temporal.worker(clerk, llm=MODEL):
+            await result(await temporal.start(clerk, "my secret", tenant_id=tenant, user_id="carl", session="secret"))
+        taken = await temporal.start(clerk, "hi", tenant_id=tenant, user_id="ben", session="secret")  # no worker yet
+        page = await client.get(f"/runs/{taken.id}", headers=as_("ben"))
+        assert page.status_code == 200
+        assert "my secret" not in page.text
+        assert "carl" not in page.text
+
+
+async def test_pages_are_answered_as_often_as_a_person_may_ask(temporal: Temporal) -> None:
+    async with browser(temporal, Access(people=[person("slow", per_minute=2)])) as client:
+        paths = ("/start", "/api/v1/me", "/start")
+        told = [await client.get(path, headers=as_("slow")) for path in paths]
+        assert [answer.status_code for answer in told] == [200, 200, 429]
+        assert int(told[-1].headers["Retry-After"]) > 0
