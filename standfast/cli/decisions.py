@@ -10,13 +10,15 @@ from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output, stoppable
 from standfast.cli.runs import RUN
-from standfast.cli.stores import STORED
+from standfast.cli.stores import STORED, board_if_any
 from standfast.cli.waiting import people_of, whole_item
 from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError, StandfastError
 
 if TYPE_CHECKING:
     from temporalio.client import Client
+
+    from standfast.temporal import StandfastClient
 
 Item = dict[str, Any]
 DIGEST = click.option(
@@ -58,8 +60,27 @@ async def approve(
 
     GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits. If
     several are named, each is decided for itself, and those that were refused are named at the end.
+
+    What waits is read from the board in the store, and needs no worker. If no worker answers, the decision was sent and
+    may count later; the command then says so, and fails.
     """
-    chosen = await _chosen(client, run, gates, digests)
+    async with board_if_any(store) as board:
+        await _approve(people_of(client, board), output, run, gates, digests, edit=edit, yes=yes, store=store, **given)
+
+
+async def _approve(
+    people: "StandfastClient",
+    output: Output,
+    run: str,
+    gates: tuple[str, ...],
+    digests: tuple[str, ...],
+    *,
+    edit: str | None,
+    yes: bool,
+    store: str,
+    **given: Any,
+) -> None:
+    chosen = await _chosen(people, run, gates, digests)
     changed = None if edit is None else read_json_option("--edit", edit)
     if changed is not None and len(chosen) > 1:
         raise InputError("--edit is for one gate: name one")
@@ -75,7 +96,7 @@ async def approve(
             output.line(f"  Instead: {edit}")
         with stoppable():
             click.confirm("Approve?", abort=True)
-    await _decide(client, output, run, chosen, "approve", edit=changed, **given)
+    await _decide(people, output, run, chosen, "approve", edit=changed, **given)
 
 
 @click.command()
@@ -84,16 +105,28 @@ async def approve(
 @BY
 @COMMENT
 @DIGEST
+@STORED
 @on_temporal
 async def reject(
-    client: "Client", output: Output, run: str, gates: tuple[str, ...], digests: tuple[str, ...], **given: Any
+    client: "Client",
+    output: Output,
+    run: str,
+    gates: tuple[str, ...],
+    digests: tuple[str, ...],
+    store: str,
+    **given: Any,
 ) -> None:
     """Reject at gates of a run.
 
     GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits. If
     several are named, each is decided for itself, and those that were refused are named at the end.
+
+    What waits is read from the board in the store, and needs no worker. If no worker answers, the decision was sent and
+    may count later; the command then says so, and fails.
     """
-    await _decide(client, output, run, await _chosen(client, run, gates, digests), "reject", **given)
+    async with board_if_any(store) as board:
+        people = people_of(client, board)
+        await _decide(people, output, run, await _chosen(people, run, gates, digests), "reject", **given)
 
 
 def _check_unseen(item: Item, run: str, *, yes: bool) -> None:
@@ -124,10 +157,10 @@ def _shown_whole(item: Item) -> Item:
 
 
 async def _chosen(
-    client: "Client", run: str, gates: tuple[str, ...], digests: tuple[str, ...]
+    people: "StandfastClient", run: str, gates: tuple[str, ...], digests: tuple[str, ...]
 ) -> list[tuple[Item, str | None]]:
     """Return the gates that are named, or the only one that waits, each with the digest that was given for it."""
-    waits = [item for item in await people_of(client).pending(run) if item["kind"] == "approval"]
+    waits = [item for item in await people.pending(run) if item["kind"] == "approval"]
     names = ", ".join(item["name"] for item in waits)
     if not gates and len(waits) != 1:
         raise InputError(
@@ -146,7 +179,7 @@ async def _chosen(
 
 
 async def _decide(
-    client: "Client",
+    people: "StandfastClient",
     output: Output,
     run: str,
     chosen: list[tuple[Item, str | None]],
@@ -154,7 +187,7 @@ async def _decide(
     **given: Any,
 ) -> None:
     """Decide at each gate on what was shown of it; one that is refused does not keep the others from being decided."""
-    by, people, word = who(given.pop("by")), people_of(client), "Approved" if decision == "approve" else "Rejected"
+    by, word = who(given.pop("by")), "Approved" if decision == "approve" else "Rejected"
     done: list[Item] = []
     refused: list[str] = []
     for item, digest in chosen:

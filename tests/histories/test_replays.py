@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from later_recordings import RECORDINGS, Rounds
@@ -10,8 +11,10 @@ from temporalio.client import WorkflowHistory
 
 from standfast import Agent, pipeline, sqlite_store
 from standfast.temporal import StandfastPlugin
+from standfast.temporal.client import replays
 from standfast.temporal.client.replays import differences
 from standfast.temporal.wire import names
+from standfast.temporal.workflows.waiting import Waiting
 from standfast.testing import ScriptedModel
 
 FOLDER = Path(__file__).parent
@@ -41,6 +44,26 @@ async def test_a_saved_history_replays(path: Path) -> None:
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
 async def test_nobody_is_told_anything_else_in_a_replay(path: Path) -> None:
     assert await differing(path) == []
+
+
+def test_what_later_versions_tell_beside_what_they_told_is_known_by_name() -> None:
+    """A new deadline's outcome reaches webhooks of runs in flight, too; whoever reads a notice does not miss it."""
+    assert replays._ADDED == {"standfast.notify": (("item", "then"),)}
+
+
+@pytest.mark.parametrize("change", [{"name": "other"}, {"more": 1}, {"message": None}])
+async def test_beside_what_is_added_nothing_may_change_come_or_go(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    original = Waiting.plain
+    monkeypatch.setattr(
+        Waiting,
+        "plain",
+        lambda waiting: {key: one for key, one in (original(waiting) | change).items() if one is not None},
+    )
+    (key,) = change
+    found = await differing(FOLDER / "told.json")
+    assert [f"item.{key} was" in one and "then" not in one for one in found] == [True] * len(found) != []
 
 
 def test_there_are_histories_of_every_kind_of_run() -> None:

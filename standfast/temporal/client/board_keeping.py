@@ -31,16 +31,22 @@ _LOG = logging.getLogger("standfast")
 _EVERY = 30.0  # seconds between two rounds; ten times as long for a store that counts requests
 _PATIENCE = timedelta(seconds=2)  # for a run that is asked
 _AT_ONCE = 8  # runs that are asked or looked up
+_LOOKED_UP = 200  # boards that are looked up in a round: all that have items, if the namespace has no search attributes
 _FORGOTTEN = timedelta(days=1)  # after which nobody can be late any more with an older board
 _NEVER_WRITTEN = datetime(1970, 1, 1, tzinfo=UTC)  # whatever a run writes is later
 
 
 @dataclass(slots=True)
 class Mended:
-    """What was wrong with a board, by workflow id: runs that are over, and runs that wait and were not on it."""
+    """What was wrong with a board, by workflow id: runs that are over, and runs that wait and were not on it.
+
+    Args:
+        until: the last board that was looked up; the next round begins after it.
+    """
 
     over: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    until: str = ""
 
 
 class BoardStore(Waits, AgentStore, Protocol):
@@ -62,12 +68,13 @@ async def keeping_board(client: Client, store: AgentStore) -> AsyncIterator[None
 
 
 async def _watch(client: Client, store: Any) -> None:
-    mark, told = kept_mark(client.namespace), ""
+    mark, told, until = kept_mark(client.namespace), "", ""
     while True:
         try:
             if await store.hold(mark):
                 try:
-                    mended = await mend_board(client, store)
+                    mended = await mend_board(client, store, after=until)
+                    until = mended.until
                     if has_ledger(store) and await store.load_reply(mark, 0) is None:
                         await store.save_reply(mark, 0, "true")
                 finally:
@@ -84,19 +91,27 @@ async def _watch(client: Client, store: Any) -> None:
         await asyncio.sleep(_EVERY * (10 if hasattr(store, "look_every") else 1))
 
 
-async def mend_board(client: Client, store: BoardStore, *, dry_run: bool = False) -> Mended:
-    """Make the board show what the runs of a namespace wait for; a dry run only looks."""
+async def mend_board(client: Client, store: BoardStore, *, after: str = "", dry_run: bool = False) -> Mended:
+    """Make the board show what the runs of a namespace wait for; a dry run only looks, at all of them.
+
+    Args:
+        after: the board after which those are looked up that no list says to wait.
+    """
     mended, few = Mended(), asyncio.Semaphore(_AT_ONCE)
     known = [one async for one in _all_boards(store, client.namespace)]  # read before anybody is asked
     waiting = {run.id: run async for run in _waiting_runs(client, await store.identity())}
-    jobs = []
+    jobs, doubtful = [], []
     for board, count in known:
         run = waiting.pop(board.workflow_id, None)
         is_same = run is not None and _first_run(run) == board.first_run_id
         if run is not None and is_same and (board.is_watched or not count):
             jobs.append(_ask(client, store, few, run, board, mended if not count else Mended(), dry_run))
         elif not is_same and (count or run is not None):
-            jobs.append(_look(client, store, few, board, count, run, mended, dry_run))
+            doubtful.append((board, count, run))
+    doubtful.sort(key=lambda one: (one[0].workflow_id <= after, one[0].workflow_id))
+    for board, count, run in doubtful[: None if dry_run else _LOOKED_UP]:
+        jobs.append(_look(client, store, few, board, count, run, mended, dry_run))
+        mended.until = board.workflow_id
     jobs += [_ask(client, store, few, run, None, mended, dry_run) for run in waiting.values()]
     await asyncio.gather(*jobs)
     if not dry_run:

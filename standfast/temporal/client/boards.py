@@ -2,13 +2,14 @@
 
 import base64
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
 from standfast.durations import Duration
-from standfast.errors import DefinitionError, InputError
+from standfast.errors import DefinitionError, InputError, StandfastError
 from standfast.messages import person
 from standfast.stores.capabilities import has_ledger, has_waits
 from standfast.stores.protocol import session_id_of
@@ -103,6 +104,21 @@ async def read_run(board: Waits, namespace: str, workflow_id: str, first_run_id:
         return None
     shown = await board.waits(WaitFilter(namespace=namespace, workflow_id=workflow_id))
     return [item for one in shown for item in read_items([json.loads(one.wait.item)])]
+
+
+async def is_on_board(board: Waits | None, namespace: str, workflow_id: str, sent: Mapping[str, Any]) -> bool:
+    """Whether a board shows what somebody sends a signal about: with the digest that they looked at, if they say so."""
+    if board is None:
+        return False
+    try:
+        shown = await board.waits(WaitFilter(namespace=namespace, workflow_id=workflow_id))
+    except StandfastError:
+        return False
+    return any(
+        one.wait.name == (sent.get("gate") or sent.get("tool_call_id") or sent.get("name"))
+        and sent.get("digest") in (None, json.loads(one.wait.item).get("digest"))
+        for one in shown
+    )
 
 
 def _item(shown: ShownWait) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from standfast.runtime.inputs import Images
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.stores.waits import Waits
 from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of
-from standfast.temporal.client.boards import WaitingFilters, filter_of, kept_board, read_run, read_waiting
+from standfast.temporal.client.boards import WaitingFilters, filter_of, is_on_board, kept_board, read_run, read_waiting
 from standfast.temporal.client.event_streams import RunEvents
 from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.operator_pauses import paused_by_operators
@@ -364,11 +364,15 @@ class StandfastClient:
             # An export waits until the run is between two actions, for as long as that takes.
             seconds=None if name == names.EXPORT_UPDATE else self._timeout,
         )
+
+        async def is_shown() -> bool:
+            return await is_on_board(await self.board(), self.client.namespace, workflow_id, plain)
+
         if (doing := doing_of(name, plain)) is None:
-            return await send(self.client, workflow_id, signal)
+            return await send(self.client, workflow_id, signal, is_shown)
         on = OnRecord(store=self._store, by=plain.get("by"), id=signal.id)
 
         async def sent(is_repeated: bool) -> dict[str, Any]:
-            return await send(self.client, workflow_id, replace(signal, is_repeated=is_repeated))
+            return await send(self.client, workflow_id, replace(signal, is_repeated=is_repeated), is_shown)
 
         return await do_on_record(self.client, workflow_id, doing, on, sent, is_new=id is None) or {}

@@ -31,9 +31,14 @@ from temporalio.worker import (
 
 from standfast.temporal.client.connection_faults import reason_of
 from standfast.temporal.client.converters import DATA_CONVERTER
+from standfast.temporal.wire import names
 
 _SHOWN = 200  # characters of a value
 _LOCAL = "core_local_activity"
+# What is told beside what an earlier version told, by activity. It may only be there now: it may not replace anything.
+_ADDED: dict[str, tuple[tuple[str, ...], ...]] = {
+    names.NOTIFY: (("item", "then"),),  # what happens at the deadline; who is told reads it, and nothing else changes
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +79,29 @@ def _compared(before: list[Said], now: list[Said], *, is_whole: bool) -> Iterato
             if old.name != new.name:
                 yield f"{kind} {number} was {old.name}, and now is {new.name}"
                 break  # those after it differ, too
-            if old.told is not None and old.told != new.told:
-                yield f"{old} ({number}): {_difference(old.told, new.told, '')}"
+            if old.told is not None and old.told != (told := _without_added(new, old)):
+                yield f"{old} ({number}): {_difference(old.told, told, '')}"
         else:
             if is_whole and len(today) < len(then):
                 yield f"{then[len(today)]} ({len(today) + 1}) is missing now"
+
+
+def _without_added(new: Said, old: Said) -> Any:
+    """Return what is told now, without what `_ADDED` lists and was not told before."""
+    told = new.told
+    for path in _ADDED.get(new.name, ()):
+        if isinstance(told, list) and isinstance(old.told, list) and len(told) == len(old.told):
+            told = [_without_path(one, before, path) for one, before in zip(told, old.told, strict=True)]
+    return told
+
+
+def _without_path(value: Any, before: Any, path: tuple[str, ...]) -> Any:
+    key, *rest = path
+    if not isinstance(value, dict) or not isinstance(before, dict) or key not in value:
+        return value
+    if rest:
+        return {**value, key: _without_path(value[key], before.get(key), tuple(rest))}
+    return value if key in before else {name: one for name, one in value.items() if name != key}
 
 
 def _difference(old: Any, new: Any, path: str) -> str:

@@ -3,10 +3,13 @@
 Not an update: an update that waits for a worker together with a query can wedge its run for good (sdk-python #1591).
 Signals are events, whose order is fixed; `query_order` keeps a query from coming between them. The sender is told that
 the signal counts, why it does not, or that nobody knows yet.
+
+The board may show what a run does not wait for yet: its row was written, and the worker died before it could report the
+workflow task. The run then refuses a signal as early, and it is sent again while the board shows what it names.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -55,14 +58,19 @@ class Signal:
     seconds: float | None
 
 
-async def send(client: Client, workflow_id: str, signal: Signal) -> dict[str, Any]:
+async def send(
+    client: Client, workflow_id: str, signal: Signal, is_shown: Callable[[], Awaitable[bool]]
+) -> dict[str, Any]:
     """Send a signal; return the run's answer when it has accepted it.
+
+    Args:
+        is_shown: says whether the board shows what the signal names.
 
     Raises:
         InputError: it does not count; the error says why.
         NotConfirmedError: nobody has said in time whether it does.
     """
-    sending = _Sending(client, workflow_id, signal)
+    sending = _Sending(client, workflow_id, signal, is_shown)
     try:
         async with time_limit(signal.seconds):
             outcome = await sending.outcome()
@@ -76,8 +84,10 @@ async def send(client: Client, workflow_id: str, signal: Signal) -> dict[str, An
 class _Sending:
     """One signal on its way, and the run that has it."""
 
-    def __init__(self, client: Client, workflow_id: str, signal: Signal) -> None:
-        self._client, self._workflow_id, self._given = client, workflow_id, signal
+    def __init__(
+        self, client: Client, workflow_id: str, signal: Signal, is_shown: Callable[[], Awaitable[bool]]
+    ) -> None:
+        self._client, self._workflow_id, self._given, self._is_shown = client, workflow_id, signal, is_shown
         self._asks = [signal.id, use_of(signal.name, signal.data)[1]]
         self._run_id: str | None = None  # as soon as one is known; it may continue as new
         self._is_sent = self._has_arrived = False
@@ -112,7 +122,10 @@ class _Sending:
         pause = _FIRST
         while True:
             try:
-                if found := await self._look():
+                if (found := await self._look()) and "early" in found and await self._is_shown():
+                    self._trouble = f" (the board shows it, and the run has just said: {found['refused']})"
+                    await self._send()
+                elif found:
                     return await self._counted_before(found) if is_bound else found
             except (RPCError, WorkflowQueryFailedError) as error:
                 self._note(error)
@@ -143,7 +156,7 @@ class _Sending:
                     run = self._client.get_workflow_handle(self._workflow_id, run_id=earlier.run_id)
                     with suppress(WorkflowQueryFailedError):  # it was another program's
                         found: dict[str, Any] | None = await run.query(names.OUTCOME, args=self._asks)
-                        if found and "again" not in found:
+                        if found and ("again" not in found or "early" in found):
                             return found
         except (RPCError, TimeoutError) as error:
             raise StandfastError(

@@ -28,6 +28,10 @@ class LaterError(InputError):
     """A signal cannot be taken in now; the same signal, sent again later, may be."""
 
 
+class EarlyError(LaterError):
+    """A signal names something that does not wait now. If it is on the board, a worker died when it had shown it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """The signal of a run that brought something: the n-th with this name and these data, from 1.
@@ -99,7 +103,7 @@ class Mailbox:
         refused: the last messages that changed nothing, and why.
         told: the last notices that were sent.
         outcomes: those of the last signals with an id, by id: `{"accepted": True, …}` or `{"refused": why}`, with
-            `"again"` if that may change.
+            `"again"` if that may change, and `"early"` if it changes when what the signal names begins to wait.
         used: what each of these ids was used for, and a digest; see `use_of`.
     """
 
@@ -170,7 +174,7 @@ class Mailbox:
             raise InputError(f"answer: call {call_id} has its answer already")
         if call_id not in waiting:
             shown = ", ".join(waiting) or "nothing"
-            raise InputError(f"answer: call {call_id} asks nothing; the run waits for the answer to {shown}")
+            raise EarlyError(f"answer: call {call_id} asks nothing; the run waits for the answer to {shown}")
         return answer
 
     def read_resume(self, data: object, paused: Sequence[str], lacking: Sequence[str]) -> Resume:
@@ -181,9 +185,9 @@ class Mailbox:
             raise InputError(f'resume: action must be "retry", "abort" or "skip", got {action!r}')
         waiting = list(dict.fromkeys(lacking if action == "skip" else paused))
         if not waiting and action == "skip":
-            raise InputError("resume: the run waits for no worker with a call or step that could be skipped")
+            raise EarlyError("resume: the run waits for no worker with a call or step that could be skipped")
         if not waiting:
-            raise InputError("resume: the run is not paused")
+            raise EarlyError("resume: the run is not paused")
         if name is not None and name not in waiting:
             raise InputError(f"resume: {name} does not wait for that; waiting: {', '.join(waiting)}")
         if action == "skip" and not fields.get("reason", "").strip():
@@ -210,7 +214,7 @@ class Mailbox:
             raise InputError('resolve: "happened" needs the result of the call; null if it has none')
         if call_id not in unknown or call_id in self.resolves or call_id in self.answers:
             waiting = ", ".join(key for key in unknown if key not in self.resolves) or "no call"
-            raise InputError(f"resolve: call {call_id} does not wait for it; waiting: {waiting}")
+            raise EarlyError(f"resolve: call {call_id} does not wait for it; waiting: {waiting}")
         result = fields.pop("result", None)
         check_json(result, "resolve: result")
         return Resolve(**fields, result=result if isinstance(result, str) else to_json(result).decode())

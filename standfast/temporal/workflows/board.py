@@ -67,8 +67,7 @@ class Board:
         return seen if self.error is None else {**seen, "error": self.error}
 
     def pending(self) -> list[dict[str, Any]]:
-        # What activities take stays as it is in the histories of runs that are in flight, without `then`.
-        return [item.plain() | ({} if item.then is None else {"then": item.then}) for item in self.waiting]
+        return [item.plain() for item in self.waiting]
 
     def gates(self) -> list[str]:
         """Return the names of what waits to be approved."""

@@ -22,7 +22,7 @@ from standfast.errors import InputError
 from standfast.messages import explain
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AtGate, DecideReference, RecallReference
-from standfast.temporal.wire.inbox import LaterError, Sent
+from standfast.temporal.wire.inbox import EarlyError, LaterError, Sent
 from standfast.temporal.wire.limits import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.inbox import refuse_by
@@ -158,7 +158,8 @@ class GateKeeper:
             raise InputError(f"{name}: {self._over(gate)}")
         is_open = gate in open_gates
         if not is_open and not (may_be_early and self._may_open(gate)):
-            raise InputError(f"{name}: no gate {gate} is open; open: {_listed(open_gates)}{self._hint(gate)}")
+            problem = f"{name}: no gate {gate} is open; open: {_listed(open_gates)}{self._hint(gate)}"
+            raise EarlyError(problem) if "digest" in fields else InputError(problem)
         waiting = len(self._arrived.get(gate, ())) if is_open else sum(map(len, self._arrived.values()))
         if waiting >= PARKED_MESSAGES:
             raise LaterError(f"{name}: {waiting:,} decisions wait to be judged already; try again later")

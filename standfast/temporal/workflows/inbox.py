@@ -18,7 +18,7 @@ from standfast.errors import InputError
 from standfast.messages import json_problem
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import SentReference
-from standfast.temporal.wire.inbox import LaterError, Mailbox, Sent, split_id, use_of
+from standfast.temporal.wire.inbox import EarlyError, LaterError, Mailbox, Sent, split_id, use_of
 from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES, VALUES
 from standfast.temporal.wire.turn_records import edit_digest
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
@@ -95,7 +95,8 @@ class Inbox:
                 return
             kept = keep(read(data, sent_id), sent)
         except LaterError as error:
-            self.came_of(name, sent.id, str(error), again=True)
+            is_early = {"early": True} if isinstance(error, EarlyError) else {}
+            self.came_of(name, sent.id, str(error), again=True, **is_early)
         except InputError as error:
             self.came_of(name, sent.id, str(error))
         else:

@@ -14,7 +14,7 @@ class Waiting:
             the run needs), or "store" (none can use it; this ends by itself).
         name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
         digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
-        then: what happens to an approval at its deadline, in words; only queries and the details say so.
+        then: what happens to an approval at its deadline, in words.
         can_skip: a person may have the run go on without it.
         quorum, approved_by: how many must approve, and who has.
         tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
@@ -64,4 +64,6 @@ class Waiting:
             data |= {"size": self.size, "reference": self.reference}
         if self.quorum > 1:
             data |= {"quorum": self.quorum, "approved_by": list(self.approved_by)}
+        if self.then is not None:
+            data["then"] = self.then
         return data
