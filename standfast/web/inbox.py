@@ -1,5 +1,6 @@
 """Reads what the inbox shows a person: what waits for them, and what waits for others, a page of each."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,12 +66,17 @@ async def read_inbox(people: StandfastClient, person: Person, typed: Mapping[str
     pages = {name: typed[name] for name in _PAGES if typed.get(name)}
     if theirs is not None:  # what waits for somebody else is one list
         found = found.model_copy(update={"person": theirs})
-        others, more_others = await _page(board, found, pages.get("others_after"))
-        inbox = Inbox(wanted, [], others, await board.count_waits(found))
+        (others, more_others), counts = await asyncio.gather(
+            _page(board, found, pages.get("others_after")), board.count_waits(found)
+        )
+        inbox = Inbox(wanted, [], others, counts)
     else:
-        listed, more = await _page(board, mine, pages.get("after"))
-        others, more_others = await _page(board, mine.model_copy(update={"others": True}), pages.get("others_after"))
-        inbox = Inbox(wanted, listed, others, await board.count_waits(found))
+        (listed, more), (others, more_others), counts = await asyncio.gather(
+            _page(board, mine, pages.get("after")),
+            _page(board, mine.model_copy(update={"others": True}), pages.get("others_after")),
+            board.count_waits(found),
+        )
+        inbox = Inbox(wanted, listed, others, counts)
         inbox = replace(inbox, more=more and address(wanted, {**pages, "after": more}))
     return replace(inbox, more_others=more_others and address(wanted, {**pages, "others_after": more_others}))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import data, refused
 from support.questions import ask
 from support.temporal_runs import Run, Temporal, check_healthy, events, result, until
 from support.transcripts import asks_for, call
@@ -17,6 +18,8 @@ from support.transcripts import asks_for, call
 from integration.temporal.test_boards import is_shown, kinds, looking, shown
 from standfast import Agent, Approval, InputError, tool
 from standfast.temporal import StandfastClient
+from standfast.temporal.client import board_keeping
+from standfast.temporal.client.board_keeping import mend_board
 from standfast.testing import ScriptedModel
 
 
@@ -121,3 +124,108 @@ async def test_what_the_board_shows_no_more_is_refused_at_once(temporal: Tempora
         assert await _signals(run) == 2
         await people.decide(run.id, "c1", "approve", by="bob", digest=item["digest"])
         await result(run)
+
+
+# --- ends from outside ---
+
+
+async def test_a_round_looks_up_so_many_boards_and_the_next_one_goes_on_after_them(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board_keeping, "_LOOKED_UP", 2)
+    async with temporal.worker(clerk, llm=ScriptedModel(calls_once("ship"))):
+        runs = [await temporal.start(clerk, session=str(number)) for number in range(5)]
+        await is_shown(temporal, len(runs))
+    for run in runs:
+        await run.terminate("by an operator")
+    looked = await mend_board(temporal.client, temporal.store, dry_run=True)
+    assert len(looked.over) == 5
+    first = runs[0].id
+    before = [one.board for one in await shown(temporal) if one.board.workflow_id == first]
+    over, after = list[list[str]](), first  # as if the round before had ended there
+    for _ in range(3):
+        mended = await mend_board(temporal.client, temporal.store, after=after)
+        over.append(mended.over)
+        after = mended.until
+    assert over == [[run.id for run in runs[1:3]], [run.id for run in runs[3:]], [first]]
+    assert (len(before), await shown(temporal)) == (1, [])
+
+
+# --- whose it is ---
+
+
+async def test_a_tenants_filter_shows_what_is_theirs_alone(temporal: Temporal) -> None:
+    async with temporal.worker(clerk, llm=ScriptedModel(calls_once("ship"))):
+        runs = [await temporal.start(clerk, tenant_id=tenant) for tenant in ("acme", "acme-2", "a'; --")]
+        await is_shown(temporal, 3)
+        await until(looking(temporal).board)
+        people = looking(temporal)
+        for tenant, run in zip(("acme", "acme-2", "a'; --"), runs, strict=True):
+            (item,) = await people.waiting(tenant=tenant)
+            assert (item["workflow_id"], item["tenant_id"]) == (run.id, tenant)
+            assert await people.count_waiting(tenant=tenant) == {"approval": 1}
+        assert await people.waiting(tenant="acm%") == []
+        for run in runs:
+            await run.terminate()
+
+
+async def test_a_child_run_says_on_the_board_who_has_started_it(temporal: Temporal) -> None:
+    boss = Agent("boss", tools=[clerk])
+
+    def asks_clerk(messages: Any, tools: Any) -> Any:
+        if any(one.name == "clerk" for one in tools):
+            is_done = any(message.role == "tool" for message in messages)
+            return "done" if is_done else asks_for(call("clerk", "d1", message="Ship it"))
+        return calls_once("ship")(messages, tools)
+
+    async with temporal.worker(boss, clerk, llm=ScriptedModel(asks_clerk)):
+        run = await temporal.start(boss)
+        await until(looking(temporal).board)
+        (shown_wait,) = await is_shown(temporal)
+        (item,) = await looking(temporal).waiting()
+        assert (item["parent"], item["agent"]) == (run.id, "clerk")
+        await temporal.people.decide(shown_wait.board.workflow_id, "c1", "approve", by="bob")
+        await result(run)
+        assert await shown(temporal) == []
+
+
+async def test_two_runs_of_a_session_have_their_boards_one_after_the_other(temporal: Temporal) -> None:
+    async with temporal.worker(clerk, llm=ScriptedModel(by_turn_of_user)):
+        boards = []
+        for message in ("one", "two"):
+            run = await temporal.start(clerk, message)
+            (one,) = await is_shown(temporal)
+            boards.append(one.board)
+            await temporal.people.decide(run.id, one.wait.name, "approve", by="bob")
+            await result(run)
+            assert await shown(temporal) == []
+        assert boards[0].workflow_id == boards[1].workflow_id
+        assert boards[0].first_run_id != boards[1].first_run_id
+        assert boards[0].at < boards[1].at
+
+
+def by_turn_of_user(messages: Any, tools: Any) -> Any:
+    number = sum(message.role == "user" for message in messages)
+    return "done" if messages[-1].role == "tool" else asks_for(call("ship", f"c{number}", what="the red one"))
+
+
+# --- the command ---
+
+
+async def test_a_command_decides_without_a_worker_and_says_that_nobody_has_confirmed_it(
+    temporal: Temporal, tmp_path: Path
+) -> None:
+    async with temporal.worker(clerk, llm=ScriptedModel(calls_once("ship"))):
+        run = await temporal.start(clerk)
+        await is_shown(temporal)
+        await until(looking(temporal).board)
+    store = {"STANDFAST_STORE": str(tmp_path / "standfast.db")}
+    for filters, count in ((["--kind", "approval"], 1), (["--agent", "other"], 0), (["--text", "RED"], 1)):
+        assert len(await data(temporal, "pending", *filters, **store)) == count
+    told = await refused(temporal, "approve", run.id, "c1", "--yes", **store)
+    assert f"Run {run.id}: no worker has taken `decide` within 10 s. It was sent, and may count" in told
+    assert "does not wait for an approval 'c2'" in await refused(temporal, "reject", run.id, "c2", **store)
+    async with temporal.worker(clerk, llm=ScriptedModel(calls_once("ship"))):
+        assert (await result(run))["status"] == "complete"
+    (decision,) = await temporal.store.load_decisions(str(run.result_run_id))
+    assert decision.by == "ada"
