@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 STATIC = Path(__file__).parent / "static"
 _KEPT = "public, max-age=31536000, immutable"
@@ -26,6 +27,16 @@ def path_of(scope: Mapping[str, Any]) -> str:
     """Return the path of a request within the page."""
     path, root = str(scope["path"]), root_of(scope)
     return path.removeprefix(root) or "/" if path == root or path.startswith(f"{root}/") else path
+
+
+def own_path(to: str, root: str) -> str:
+    """Return the address to go to after signing in: a page of ours only."""
+    try:
+        parts = urlsplit(to)
+    except ValueError:
+        return f"{root}/"
+    own = to.startswith(f"{root}/") and not to.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
+    return to if own and to.isprintable() else f"{root}/"
 
 
 class Assets:

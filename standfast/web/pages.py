@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 from uuid import uuid4
 
 from starlette.exceptions import HTTPException
@@ -33,7 +33,7 @@ from standfast.web.bounds import admit, tenant_for
 from standfast.web.graphs import draw
 from standfast.web.inbox import address, read_inbox
 from standfast.web.live_updates import Looks, digest, position, read_position
-from standfast.web.mounts import Assets, path_of, root_of
+from standfast.web.mounts import Assets, own_path, path_of, root_of
 from standfast.web.overview import Overview
 from standfast.web.rendering import run_path, step_link, templates
 from standfast.web.run_again import RunAgain
@@ -357,14 +357,14 @@ class Pages:
     async def login(self, request: Request) -> Response:
         """Sign in with a token; after that a cookie identifies the person."""
         root = root_of(request.scope)
-        to = _own_path(request.query_params.get("to", ""), root)
+        to = own_path(request.query_params.get("to", ""), root)
         if request.method == "GET":
             return self.page(request, "login", to=to, wrong=False, changes=None)
         form = await self.access.form(request)
         person = self._visitors.sign_in(request, form.get("token", "").strip())
         if person is None:
             return self.page(request, "login", status=401, to=to, wrong=True, changes=None)
-        response = RedirectResponse(_own_path(form.get("to", ""), root), 303)
+        response = RedirectResponse(own_path(form.get("to", ""), root), 303)
         self.access.sign_in(response, person, root)
         return response
 
@@ -389,13 +389,3 @@ def _changes(request: Request, of: str, shown: Any, words: str | None = None, ha
 def _to(request: Request, path: str) -> Response:
     """Send a browser to a path of the page."""
     return RedirectResponse(f"{root_of(request.scope)}{path}", 303)
-
-
-def _own_path(to: str, root: str) -> str:
-    """Return the address to go to after signing in: a page of ours only."""
-    try:
-        parts = urlsplit(to)
-    except ValueError:
-        return f"{root}/"
-    own = to.startswith(f"{root}/") and not to.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
-    return to if own and to.isprintable() else f"{root}/"
