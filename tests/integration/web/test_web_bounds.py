@@ -13,8 +13,10 @@ from starlette.routing import Mount, Route
 from support.pages import HOST, browser
 from support.temporal_runs import Run, Temporal, pending, result, until
 from support.transcripts import asks_for, call
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from standfast import Agent, Approval, tool
+from standfast.temporal.wire import names
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app, overview
 from standfast.web.api.operations import OPERATIONS
@@ -289,7 +291,16 @@ async def test_who_begins_a_run_in_a_session_of_somebody_else_reads_nothing_of_i
     async with browser(temporal, access_of(temporal), agents=[clerk], task_queue=temporal.name) as client:
         async with temporal.worker(clerk, llm=MODEL):
             await result(await temporal.start(clerk, "my secret", tenant_id=tenant, user_id="carl", session="secret"))
-        taken = await temporal.start(clerk, "hi", tenant_id=tenant, user_id="ben", session="secret")  # no worker yet
+        # As it is after the worker has begun it, and before it has looked whose the session is.
+        attributes = {names.SESSION_ATTRIBUTE: temporal.session("secret"), names.TENANT_ATTRIBUTE: tenant}
+        typed = [SearchAttributePair(SearchAttributeKey.for_keyword(name), text) for name, text in attributes.items()]
+        given = {"user_id": "ben", "tenant_id": tenant, "session_id": temporal.session("secret")}
+        taken = await temporal.start_raw(
+            "clerk",
+            given,
+            id=f"clerk/@{tenant}/{temporal.session('secret')}",
+            search_attributes=TypedSearchAttributes(typed),
+        )
         page = await client.get(f"/runs/{taken.id}", headers=as_("ben"))
         assert page.status_code == 200
         assert "my secret" not in page.text
