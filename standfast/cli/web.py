@@ -27,7 +27,7 @@ from standfast.runtime.processes import until_stopped
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-    from standfast.web import Access
+    from standfast.web import Access, SlackActions
 
 
 def _check(*, people: str | None, proxy_header: str | None, proxies: tuple[str, ...], **_: Any) -> None:
@@ -104,7 +104,8 @@ async def web(
     token = "sha256:…"           # --new-token makes both
 
     STANDFAST_SECRET signs cookies; without it everybody signs in again after a restart. STANDFAST_LINK_SECRET is
-    the secret of the workers that send approval links.
+    the secret of the workers that send approval links. With STANDFAST_SLACK_SIGNING_SECRET, and STANDFAST_SLACK_TOKEN
+    for forms, people also decide by buttons in Slack; FILE.toml then has their ids: slack = "T024BE7LD/U0G9QF9C6".
     """
     try:
         from standfast.web import Person, create_app
@@ -125,6 +126,7 @@ async def web(
         agents=loaded.agents.values(),
         pipelines=loaded.pipelines.values(),
         task_queue=task_queue,
+        slack=_slack(),
     )
     log_safely(Sparing())
     with ExitStack() as listening:
@@ -193,6 +195,14 @@ def _at_socket(path: str) -> Iterator[socket.socket]:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(path)
+
+
+def _slack() -> "SlackActions | None":
+    from standfast.web import SlackActions
+
+    if not (secret := os.environ.get("STANDFAST_SLACK_SIGNING_SECRET")):
+        return None
+    return SlackActions(signing_secret=secret, token=os.environ.get("STANDFAST_SLACK_TOKEN") or None)
 
 
 def _access(

@@ -1,6 +1,7 @@
 """Agents on Temporal: a plugin for any worker, a client for any process, and a server to develop with."""
 
 from standfast.temporal.activities.approval_links import ApprovalLinks
+from standfast.temporal.activities.slack_messages import SlackButtons
 from standfast.temporal.activities.webhooks import Webhook
 from standfast.temporal.client.asked import load_arguments, load_shown
 from standfast.temporal.client.audits import OnRecord
@@ -19,6 +20,7 @@ __all__ = [
     "DevServer",
     "OnRecord",
     "Run",
+    "SlackButtons",
     "StandfastClient",
     "StandfastPlugin",
     "UserClient",

@@ -30,14 +30,17 @@ from standfast.web.api.senders import CORS, Senders, check_origins
 from standfast.web.listening import HEADERS, check_listening, hosts_of
 from standfast.web.mounts import STATIC, Assets, note_root, path_of, root_of
 from standfast.web.pages import Pages
+from standfast.web.slack import SLACK_PATH, SlackRoutes
+from standfast.web.slack_api import SlackActions
 from standfast.web.start_forms import starts_of
 from standfast.web.statuses import status_of
 from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, is_door, refusal, who
 
 _MOST_BYTES = 1_048_576  # of a form
 _OF_STRANGERS = 65_536  # bytes of a stranger's form, such as that of a link
+_OF_SLACK = 262_144  # bytes; with each press, Slack sends the message back
 
-__all__ = ["Access", "Person", "check_listening", "create_app"]
+__all__ = ["Access", "Person", "SlackActions", "check_listening", "create_app"]
 
 
 def create_app(
@@ -52,6 +55,7 @@ def create_app(
     pipelines: Iterable[Pipeline] = (),
     task_queue: str = TASK_QUEUE,
     cors: Sequence[str] = (),
+    slack: SlackActions | None = None,
 ) -> Starlette:
     """Make the page as an ASGI application, which another one may mount: `app.mount("/ops", create_app(…))`.
 
@@ -67,6 +71,7 @@ def create_app(
         agents, pipelines: those that people may start from the page, with forms made from the types of inputs.
         task_queue: the queue of the workers that have them.
         cors: origins, such as "https://app.example.com", whose pages may use the doors for programs with a token.
+        slack: lets people decide by the buttons of messages in Slack, whose requests `/slack/actions` takes.
 
     Raises:
         DefinitionError: strangers could reach it, and nobody has to sign in.
@@ -77,6 +82,7 @@ def create_app(
     pages = Pages(client, visitors, store, temporal_ui, starts, task_queue, assets)
     items = {name: start.item for name, start in starts.items()}
     doors = Doors(client, store, Senders(access, visitors.rates), items, task_queue)
+    to_slack = [] if slack is None else SlackRoutes(slack, pages.people, access, store).routes()
 
     async def failed(request: Request, error: Exception) -> Response:
         if is_door(request.scope):
@@ -101,7 +107,7 @@ def create_app(
         return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")
 
     app = Starlette(
-        routes=[Mount("/static", StaticFiles(directory=STATIC)), *api_routes(doors), *pages.routes()],
+        routes=[Mount("/static", StaticFiles(directory=STATIC)), *api_routes(doors), *to_slack, *pages.routes()],
         middleware=[
             Middleware(_Health),
             Middleware(_Headers, assets=assets),
@@ -145,7 +151,9 @@ class _Limit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         size = 0
-        most = _OF_STRANGERS if scope["type"] == "http" and who(Request(scope)) is None else _MOST_BYTES
+        most = _MOST_BYTES
+        if scope["type"] == "http" and who(Request(scope)) is None:
+            most = _OF_SLACK if path_of(scope) == SLACK_PATH else _OF_STRANGERS
 
         async def counted() -> Message:
             nonlocal size

@@ -35,6 +35,7 @@ COOKIE = "standfast_session"
 SESSION = 12 * 3_600  # seconds that somebody stays signed in
 _MOST_FIELDS = 500  # of a form
 _UNIX = "unix:"
+_SLACK = re.compile(r"[TE][A-Z0-9]{2,30}/[UW][A-Z0-9]{2,30}")
 _NOT_YOURS = "This form does not belong to your session. Open the page again and send it from there."
 
 
@@ -53,6 +54,7 @@ class Person:
             looking, and the others are the acts by their names, with "start".
         expires: when the token ends.
         per_minute: how many requests of theirs are answered, in each process of the page; None is as many as come.
+        slack: the ids of their team and of themselves in Slack, such as "T024BE7LD/U0G9QF9C6"; see `SlackActions`.
 
     Raises:
         DefinitionError: naming the field and the rule.
@@ -66,8 +68,14 @@ class Person:
     scopes: Sequence[str] | None = None
     expires: datetime | None = None
     per_minute: int | None = None
+    slack: str | None = None
 
     def __post_init__(self) -> None:
+        if self.slack is not None and not _SLACK.fullmatch(self.slack):
+            raise DefinitionError(
+                f"person {self.name}: slack must be the ids of a team and a user, such as 'T024BE7LD/U0G9QF9C6', got "
+                f"{self.slack!r:.80}"
+            )
         if not self.name or not self.name.isprintable():
             raise DefinitionError(f"person.name must be text, got {self.name!r}")
         check_choice(f"person {self.name}: role", self.role, ROLES)
@@ -160,6 +168,8 @@ class Access:
         tokens = [token_digest(person.token) for person in self.people if person.token is not None]
         if len(tokens) != len(set(tokens)):
             raise DefinitionError("access.people: two have the same token")
+        if len(ids := [person.slack for person in self.people if person.slack is not None]) != len(set(ids)):
+            raise DefinitionError("access.people: two have the same slack")
         if self.people and self.local is not None:
             raise DefinitionError("access.local: with access.people everybody signs in")
         if self.proxy_header is not None and not self.proxies:
@@ -223,6 +233,10 @@ class Access:
             if hmac.compare_digest(given, known) and person.token is not None:
                 found = person
         return None if found is not None and found.has_expired() else found
+
+    def by_slack(self, team: str, user: str) -> Person | None:
+        """Return the person who has these ids in Slack."""
+        return next((person for person in self.people if person.slack == f"{team}/{user}"), None)
 
     def by_link(self, token: str) -> tuple[Link, Person]:
         """Return the decision that a signed link allows, and its person.

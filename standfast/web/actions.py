@@ -78,13 +78,13 @@ def _edited(text: str, shown: str | None) -> dict[str, Any] | None:
     """Return the arguments that were typed instead of those that were shown; None if nothing was changed."""
     try:
         edit = read_object(text)
-        json.loads(text, object_pairs_hook=_once)
+        json.loads(text, object_pairs_hook=keys_once)
     except InputError as error:
         raise InputError(f"Arguments: {error}. Nothing was approved.") from error
     return None if shown is not None and _same(edit) == _same(read_object(shown)) else edit
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse an object that has a key twice: a reader sees one value, and the other one would be used."""
     if len(pairs) > len(found := dict(pairs)):
         raise InputError("an object has a key twice")

@@ -82,7 +82,7 @@ def test_what_comes_always_is_short() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("llm", ["openai", "anthropic", "httpx", "prices"]), ("mcp", ["mcp"]), ("web", ["web"]),
+    [("llm", ["openai", "anthropic", "httpx", "prices"]), ("mcp", ["mcp"]), ("web", ["web", "httpx"]),
      ("stores", ["postgres", "httpx", "openai"]),
      ("local", ["prices"]), ("cli", ["server"]), ("testing", []), ("temporal/client", [])],
 )  # fmt: skip

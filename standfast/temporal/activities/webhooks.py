@@ -20,9 +20,16 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.errors import DefinitionError
 from standfast.extras import install
 from standfast.llm.provider_errors import seconds_to_wait, status_may_pass
-from standfast.messages import visible
 from standfast.temporal.activities.approval_links import ApprovalLinks
 from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.activities.slack_messages import (
+    PASSING,
+    SlackButtons,
+    approval_message,
+    is_slack_api,
+    slack_problem,
+    waiting_message,
+)
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.tools import check_choice
@@ -63,6 +70,7 @@ class Webhook:
     kinds: Sequence[str] = KINDS
     link: str | None = None
     approval_links: ApprovalLinks | None = None
+    slack_buttons: SlackButtons | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -80,6 +88,10 @@ class Webhook:
         check_choice("webhook.format", self.format, ("json", "slack"))
         for kind in self.kinds:
             check_choice("webhook.kinds", kind, KINDS)
+        if self.slack_buttons is not None and self.format != "slack":
+            raise DefinitionError('webhook.slack_buttons needs format="slack"')
+        if self.slack_buttons is not None and is_slack_api(self.url) != (self.slack_buttons.token is not None):
+            raise DefinitionError("webhook.slack_buttons: chat.postMessage needs a token, an incoming webhook has none")
         if self.secret is not None:
             _key(self.secret)
 
@@ -165,6 +177,9 @@ async def _deliver(webhook: Webhook, data: Mapping[str, Any], notice: str) -> No
     headers = {"Content-Type": "application/json", "webhook-id": notice, "webhook-timestamp": str(at)}
     if webhook.secret is not None:
         headers["webhook-signature"] = signature(webhook.secret, notice, at, body)
+    if webhook.slack_buttons is not None and webhook.slack_buttons.token is not None:
+        headers["Authorization"] = f"Bearer {webhook.slack_buttons.token}"
+        headers["Content-Type"] = "application/json; charset=utf-8"
     host = urlsplit(webhook.url).hostname  # the rest of the address may be a secret
     try:
         async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
@@ -178,6 +193,8 @@ async def _deliver(webhook: Webhook, data: Mapping[str, Any], notice: str) -> No
             status_may_pass(answer.status_code),
             after,
         )
+    if "Authorization" in headers and (problem := slack_problem(answer.content)) is not None:
+        raise _failure(f"Slack did not take the message: {problem}", problem in PASSING)
 
 
 def _delay(error: ApplicationError) -> tuple[bool, timedelta]:
@@ -203,39 +220,15 @@ def _written(webhook: Webhook, data: Mapping[str, Any], at: int) -> dict[str, An
         )
     links = webhook.approval_links
     decide = None if links is None or data["kind"] != "approval" else links.to(data["workflow_id"], data)
+    if webhook.slack_buttons is not None:
+        has_buttons = data["kind"] == "approval"
+        message = (
+            approval_message(data["workflow_id"], data, link) if has_buttons else waiting_message(data, link, None)
+        )
+        channel = webhook.slack_buttons.channel
+        return message if channel is None else {**message, "channel": channel}
     if webhook.format == "slack":
-        return _for_slack(data, link, decide)
+        return waiting_message(data, link, decide)
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
     urls = {name: url for name, url in (("url", link), ("decide_url", decide)) if url is not None}
     return {"type": "run.waiting", "timestamp": stamp, "data": {**data, **urls}}
-
-
-def _for_slack(data: Mapping[str, Any], link: str | None, decide: str | None) -> dict[str, Any]:
-    """Return a message in Slack's form: a text for notifications, and blocks for the channel."""
-    run = _mrkdwn(data["workflow_id"])
-    head = f"{'Still waiting' if data.get('reminder') else 'Waiting'} for {data['kind']}: {_mrkdwn(data['message'])}"
-    fields = {
-        "Run": f"<{link}|{run}>" if link else run,
-        "Name": _mrkdwn(data["name"]),
-        "Tool": _mrkdwn(data.get("tool") or ""),
-        "Arguments": _mrkdwn(json.dumps(data["arguments"], ensure_ascii=False)) if "arguments" in data else "",
-        "Approvers": _mrkdwn(", ".join(data.get("approvers") or ())),
-        "Until": _mrkdwn(data.get("deadline") or ""),
-        "Decide": f"<{decide}|approve or reject>" if decide else "",
-    }
-    lines = [f"*{name}:* {value}" for name, value in fields.items() if value]
-    return {
-        "text": head[:_SLACK],
-        "blocks": [
-            {"type": "section", "text": {"type": "mrkdwn", "text": f"*{head[:_SLACK]}*"}},
-            {"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(lines)[:_SLACK]}},
-        ],
-    }
-
-
-_SLACK = 2_900  # characters; Slack takes 3,000 in a block
-
-
-def _mrkdwn(text: str) -> str:
-    """Escape text that Slack would interpret: a link, or a call of everybody in the channel."""
-    return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

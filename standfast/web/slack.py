@@ -1,0 +1,231 @@
+"""Obeys the buttons of messages in Slack: who has pressed, on what, whether it counts, and what the message says then.
+
+Slack signs its requests and waits three seconds for an answer. A decision is sent before that; what becomes of it is
+waited for a little, and said in the message whenever it is known. The run itself says whether a decision counts.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any, Literal
+from urllib.parse import parse_qs
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from temporalio.service import RPCError
+
+from standfast.errors import InputError, StandfastError
+from standfast.messages import visible
+from standfast.stores.protocol import AgentStore
+from standfast.temporal import StandfastClient
+from standfast.temporal.activities.slack_messages import APPROVE, EDIT, OPEN, REJECT, Mark
+from standfast.web.access import Access, Person
+from standfast.web.slack_api import Place, SlackActions, SlackApi
+from standfast.web.slack_decisions import Press, SlackDecisions
+from standfast.web.slack_forms import COMMENT, FormError, Values, read_sent
+
+SLACK_PATH = "/slack/actions"
+_LOG = logging.getLogger("standfast.web")
+_WINDOW = 300  # seconds that a signed request is valid, as Slack says
+_PATIENCE = 2.0  # seconds of the three that Slack waits for an answer
+_ERROR = 1_000  # characters
+_DECISIONS: dict[str, Literal["approve", "reject"]] = {"standfast.approve": "approve", "standfast.reject": "reject"}
+
+
+class _Ids(BaseModel):
+    id: str
+    team_id: str | None = None
+
+
+class _Action(BaseModel):
+    action_id: str
+    action_ts: str = ""
+    value: str = ""
+    url: str | None = None
+
+
+class _Message(BaseModel):
+    ts: str
+    blocks: list[dict[str, Any]] = []
+
+
+class _State(BaseModel):
+    values: dict[str, dict[str, dict[str, Any]]] = {}
+
+
+class _View(BaseModel):
+    id: str
+    hash: str = ""
+    callback_id: str = ""
+    private_metadata: str = ""
+    state: _State = _State()
+
+
+class _Payload(BaseModel):
+    """An interaction, of which Slack says far more; see https://docs.slack.dev/reference/interaction-payloads."""
+
+    type: str
+    user: _Ids
+    team: _Ids | None = None
+    channel: _Ids | None = None
+    trigger_id: str = ""
+    response_url: str | None = None
+    actions: list[_Action] = []
+    message: _Message | None = None
+    view: _View | None = None
+
+    @property
+    def team_id(self) -> str:
+        """The team of the user, who may be a guest from another one in a shared channel."""
+        return self.user.team_id or (self.team.id if self.team is not None else "")
+
+
+class SlackRoutes:
+    """The route to which Slack sends what people do with buttons and forms."""
+
+    def __init__(
+        self, settings: SlackActions, people: StandfastClient, access: Access, store: AgentStore | None
+    ) -> None:
+        self._secret, self._access = settings.signing_secret, access
+        self._api = SlackApi(settings)
+        self._decisions = SlackDecisions(self._api, people, store)
+        self._doing: set[asyncio.Task[Any]] = set()
+
+    def routes(self) -> list[Route]:
+        return [Route(SLACK_PATH, self.actions, methods=["POST"])]
+
+    async def actions(self, request: Request) -> Response:
+        """Take a press on a button, or a form."""
+        body = await request.body()
+        if (wrong := _not_signed(self._secret, request, body)) is not None:
+            _LOG.warning("A request to %s was refused: %s", SLACK_PATH, wrong)
+            return PlainTextResponse(f"{wrong}.", 401)
+        try:
+            payload = _Payload.model_validate(json.loads(parse_qs(body.decode())["payload"][0]))
+        except (ValueError, KeyError, RecursionError):  # a ValidationError and a UnicodeDecodeError are ValueErrors
+            return PlainTextResponse("This is not an interaction as Slack sends them.", 400)
+        match payload.type:
+            case "block_actions" if payload.message is not None and payload.actions:
+                await self._soon(self._pressed(payload, payload.message, payload.actions[0]))
+            case "view_submission" if payload.view is not None and payload.view.callback_id in _DECISIONS:
+                return await self._submitted(payload, payload.view)
+        return Response()  # nothing else is ours
+
+    # --- buttons ---
+
+    async def _pressed(self, payload: _Payload, message: _Message, action: _Action) -> None:
+        """Do what a button is for."""
+        if action.action_id not in (APPROVE, EDIT, REJECT):
+            return  # a link opens by itself
+        channel = payload.channel.id if payload.channel is not None else ""
+        place = Place(payload.user.id, channel, message.ts, payload.response_url)
+        try:
+            press = Press(self._who(payload), Mark.read(action.value), place, _link(message.blocks))
+            key = _key(action.action_id, payload.team_id, payload.user.id, action.action_ts, action.value)
+            if action.action_id == EDIT or (action.action_id == REJECT and self._api.has_token):
+                decision: Literal["approve", "reject"] = "approve" if action.action_id == EDIT else "reject"
+                await self._decisions.ask(press, decision, payload.trigger_id, message.blocks)
+            else:
+                decision = "approve" if action.action_id == APPROVE else "reject"
+                await self._decisions.decide(press, decision, id=key, blocks=message.blocks)
+        except (StandfastError, RPCError) as error:
+            await self._api.tell(place, f"Nothing was decided: {error}")
+        except Exception:  # the driver's edge: Slack has its answer, and nobody else would hear of this
+            _LOG.exception("A press in Slack could not be handled")
+            await self._api.tell(place, "Something is wrong with the page itself; its log says what.")
+
+    # --- forms ---
+
+    async def _submitted(self, payload: _Payload, view: _View) -> Response:
+        """Decide by a form; what cannot be used stays in it, with the reason."""
+        doing = self._keep(self._decided(payload, view))
+        if await self._is_done(doing):
+            problem = doing.result()
+            return JSONResponse({"response_action": "errors", "errors": problem}) if problem else Response()
+        self._keep(self._tell_later(doing, view))
+        return Response()
+
+    async def _decided(self, payload: _Payload, view: _View) -> dict[str, str]:
+        """Decide by a form; return what is wrong, by block."""
+        values: Values = view.state.values
+        try:
+            sent = read_sent(view.private_metadata)
+            press = Press(self._who(payload), sent.mark, sent.place._replace(user=payload.user.id), sent.link)
+            typed = json.dumps(values, sort_keys=True)
+            key = _key(view.callback_id, payload.team_id, payload.user.id, view.id, view.hash, typed)
+            await self._decisions.decide_by_form(press, _DECISIONS[view.callback_id], values, id=key)
+        except FormError as error:
+            return {error.block: str(error)[:_ERROR]}
+        except (StandfastError, RPCError) as error:
+            return {COMMENT: f"{error}"[:_ERROR]}
+        return {}
+
+    async def _tell_later(self, doing: "asyncio.Task[dict[str, str]]", view: _View) -> None:
+        """Tell somebody whose form is closed what was wrong with it, with all that they typed."""
+        if problem := await doing:
+            typed = json.dumps({name: list(block.values()) for name, block in view.state.values.items()})
+            place = read_sent(view.private_metadata).place
+            await self._api.tell(place, f"Nothing was decided: {next(iter(problem.values()))} You had typed: {typed}")
+
+    # --- common parts ---
+
+    def _who(self, payload: _Payload) -> Person:
+        person = self._access.by_slack(payload.team_id, payload.user.id)
+        if person is None:
+            ids = visible(f"{payload.team_id}/{payload.user.id}")
+            _LOG.warning("Somebody who is not known has pressed a button in Slack: %s", ids)
+            raise InputError(f'You are not known here. Ask for the line slack = "{ids}" among the people of the page')
+        if not person.may("approver"):
+            raise InputError(f"This is for the role approver; {person.name} has the role {person.role}")
+        return person
+
+    async def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait a little for what is being done, which goes on if it takes longer."""
+        await self._is_done(self._keep(work))
+
+    async def _is_done(self, doing: "asyncio.Task[Any]") -> bool:
+        done, _ = await asyncio.wait({doing}, timeout=_PATIENCE)
+        return bool(done)
+
+    def _keep(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Begin something that goes on after its request; the event loop itself does not hold it."""
+        doing = asyncio.create_task(work)
+        self._doing.add(doing)
+        doing.add_done_callback(self._doing.discard)
+        return doing
+
+
+def _not_signed(secret: str, request: Request, body: bytes) -> str | None:
+    """Return the reason why a request is not one that Slack has just signed; None if it is."""
+    at, given = (request.headers.get(f"X-Slack-{name}", "") for name in ("Request-Timestamp", "Signature"))
+    if not (at.isascii() and at.isdecimal() and len(at) <= 12):
+        return "It has no time of Slack's"
+    if abs(time.time() - int(at)) > _WINDOW:
+        return f"It was signed more than {_WINDOW // 60} minutes ago, or the clock of the page is wrong"
+    expected = slack_signature(secret, at, body)
+    return None if hmac.compare_digest(expected.encode(), given.encode()) else "Its signature is not Slack's"
+
+
+def slack_signature(secret: str, at: str, body: bytes) -> str:
+    """Return the header `X-Slack-Signature` of a request."""
+    return "v0=" + hmac.new(secret.encode(), f"v0:{at}:".encode() + body, hashlib.sha256).hexdigest()
+
+
+def _key(*of: str) -> str:
+    """Return the id of a decision: the same press, sent twice, is one."""
+    return hashlib.blake2b(json.dumps(["slack", *of]).encode(), digest_size=16).hexdigest()
+
+
+def _link(blocks: list[dict[str, Any]]) -> str | None:
+    """Return the address of the run in a message of ours."""
+    for block in blocks:
+        for one in block.get("elements", ()) if block.get("type") == "actions" else ():
+            if isinstance(one, Mapping) and one.get("action_id") == OPEN and isinstance(one.get("url"), str):
+                return str(one["url"]).replace("&amp;", "&")
+    return None
