@@ -26,6 +26,7 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
 from standfast.temporal.activities.slack_messages import APPROVE, EDIT, OPEN, REJECT, Mark
 from standfast.web.access import Access, Person
+from standfast.web.bounds import admit
 from standfast.web.slack_api import Place, SlackActions, SlackApi
 from standfast.web.slack_decisions import Press, SlackDecisions
 from standfast.web.slack_forms import COMMENT, FormError, Values, read_sent
@@ -92,7 +93,7 @@ class SlackRoutes:
     def __init__(
         self, settings: SlackActions, people: StandfastClient, access: Access, store: AgentStore | None
     ) -> None:
-        self._secret, self._access = settings.signing_secret, access
+        self._secret, self._access, self._client = settings.signing_secret, access, people.client
         self._api = SlackApi(settings)
         self._decisions = SlackDecisions(self._api, people, store)
         self._doing: set[asyncio.Task[Any]] = set()
@@ -126,7 +127,8 @@ class SlackRoutes:
         channel = payload.channel.id if payload.channel is not None else ""
         place = Place(payload.user.id, channel, message.ts, payload.response_url)
         try:
-            press = Press(self._who(payload), Mark.read(action.value), place, _link(message.blocks))
+            mark = Mark.read(action.value)
+            press = Press(await self._who(payload, mark), mark, place, _link(message.blocks))
             key = _key(action.action_id, payload.team_id, payload.user.id, action.action_ts, action.value)
             if action.action_id == EDIT or (action.action_id == REJECT and self._api.has_token):
                 decision: Literal["approve", "reject"] = "approve" if action.action_id == EDIT else "reject"
@@ -156,7 +158,8 @@ class SlackRoutes:
         values: Values = view.state.values
         try:
             sent = read_sent(view.private_metadata)
-            press = Press(self._who(payload), sent.mark, sent.place._replace(user=payload.user.id), sent.link)
+            person = await self._who(payload, sent.mark)
+            press = Press(person, sent.mark, sent.place._replace(user=payload.user.id), sent.link)
             typed = json.dumps(values, sort_keys=True)
             key = _key(view.callback_id, payload.team_id, payload.user.id, view.id, view.hash, typed)
             await self._decisions.decide_by_form(press, _DECISIONS[view.callback_id], values, id=key)
@@ -175,7 +178,8 @@ class SlackRoutes:
 
     # --- common parts ---
 
-    def _who(self, payload: _Payload) -> Person:
+    async def _who(self, payload: _Payload, mark: Mark) -> Person:
+        """Return who sends a decision, if they may see its run and decide by such a message."""
         person = self._access.by_slack(payload.team_id, payload.user.id)
         if person is None:
             ids = visible(f"{payload.team_id}/{payload.user.id}")
@@ -183,6 +187,9 @@ class SlackRoutes:
             raise InputError(f'You are not known here. Ask for the line slack = "{ids}" among the people of the page')
         if not person.may("approver"):
             raise InputError(f"This is for the role approver; {person.name} has the role {person.role}")
+        if person.has_expired() or not person.may_do("decide"):
+            raise InputError(f"{person.name} may not decide any more, or only look: ask whoever keeps the page")
+        await admit(self._client, person, mark.workflow_id)
         return person
 
     async def _soon(self, work: Coroutine[Any, Any, None]) -> None:

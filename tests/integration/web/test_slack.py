@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -23,7 +24,13 @@ from standfast.testing import Reply, ScriptedModel
 from standfast.web import Access, Person, SlackActions, create_app
 from standfast.web.slack import slack_signature
 
-ACCESS = Access(people=[replace(one, slack=f"{TEAM}/U0{one.name.upper()}") for one in PEOPLE])
+BOUNDED = (
+    Person(name="tom", role="operator", tenants=["other"], slack=f"{TEAM}/U0TOM"),
+    Person(name="tia", role="operator", only_own=True, slack=f"{TEAM}/U0TIA"),
+    Person(name="max", role="operator", scopes=["read"], slack=f"{TEAM}/U0MAX"),
+    Person(name="old", role="operator", expires=datetime(2026, 1, 1, tzinfo=UTC), slack=f"{TEAM}/U0OLD"),
+)
+ACCESS = Access(people=[*(replace(one, slack=f"{TEAM}/U0{one.name.upper()}") for one in PEOPLE), *BOUNDED])
 HOSTILE = "<!channel> <@U0ADA> *bold* <https://evil.example|harmless> :tada: `code` &lt;"
 
 
@@ -209,6 +216,10 @@ async def approved(temporal: Temporal, run: Any, by: Sequence[str]) -> bool:
         ("U0ADA", "T0OTHER", 'slack = "T0OTHER/U0ADA"'),
         ("U0VERA", TEAM, "vera has the role viewer"),
         ("U0OLGA", TEAM, "olga"),  # who is not asked
+        ("U0TOM", TEAM, "There is no run"),  # of another tenant
+        ("U0TIA", TEAM, "There is no run"),  # sees her own runs alone
+        ("U0MAX", TEAM, "max may not decide any more, or only look"),
+        ("U0OLD", TEAM, "old may not decide any more, or only look"),
     ],
 )
 async def test_whoever_may_not_decide_is_told_so_alone_and_nothing_is_decided(
