@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 
 from standfast.durations import Duration
-from standfast.errors import DefinitionError, InputError, StandfastError
+from standfast.errors import DefinitionError, InputError
 from standfast.messages import person
 from standfast.stores.capabilities import has_ledger, has_waits
 from standfast.stores.protocol import session_id_of
@@ -110,10 +110,7 @@ async def is_on_board(board: Waits | None, namespace: str, workflow_id: str, sen
     """Whether a board shows what somebody sends a signal about: with the digest that they looked at, if they say so."""
     if board is None:
         return False
-    try:
-        shown = await board.waits(WaitFilter(namespace=namespace, workflow_id=workflow_id))
-    except StandfastError:
-        return False
+    shown = await board.waits(WaitFilter(namespace=namespace, workflow_id=workflow_id))
     return any(
         one.wait.name == (sent.get("gate") or sent.get("tool_call_id") or sent.get("name"))
         and sent.get("digest") in (None, json.loads(one.wait.item).get("digest"))

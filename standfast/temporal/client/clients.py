@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, Unpack, overload
@@ -366,7 +366,9 @@ class StandfastClient:
         )
 
         async def is_shown() -> bool:
-            return await is_on_board(await self.board(), self.client.namespace, workflow_id, plain)
+            with suppress(StandfastError):  # the store is away, and what the run has said stands
+                return await is_on_board(await self.board(), self.client.namespace, workflow_id, plain)
+            return False
 
         if (doing := doing_of(name, plain)) is None:
             return await send(self.client, workflow_id, signal, is_shown)
