@@ -40,6 +40,7 @@ class SlackDecisions:
 
     def __init__(self, api: SlackApi, people: StandfastClient, store: AgentStore | None) -> None:
         self._api, self._people, self._store = api, people, store
+        self._asking = StandfastClient(people.client)  # asks the runs themselves
 
     async def ask(self, press: Press, decision: Decided, trigger: str, blocks: Sequence[dict[str, Any]]) -> None:
         """Open a form: to edit and approve, or to reject with a comment.
@@ -54,7 +55,7 @@ class SlackDecisions:
             return
         if not may_act(press.person, item):
             raise InputError(f"{press.person.name} may not decide this; it asks {', '.join(item['approvers'])}")
-        fields = self._fields(press, item) if decision == "approve" else []
+        fields = _fields(press.mark, item) if decision == "approve" else []
         await self._api.open(trigger, form(decision, Sent(press.mark, press.place, press.link), fields))
 
     async def decide(
@@ -92,14 +93,9 @@ class SlackDecisions:
             raise InputError(await self._what_was_decided(press.mark))
         edit = None
         if decision == "approve":
-            _check_whole(press.mark, item, decision)
-            typed = {field.key: field.read(values) for field in self._fields(press, item)}
+            typed = {field.key: field.read(values) for field in _fields(press.mark, item)}
             edit = None if visible_json(typed) == visible_json(item["arguments"]) else typed
         await self._sent(press, item, decision, id=id, edit=edit, comment=comment_of(values))
-
-    def _fields(self, press: Press, item: dict[str, Any]) -> list[Field]:
-        _check_whole(press.mark, item, "approve")
-        return fields_of(item.get("arguments"))
 
     async def _waiting(self, mark: Mark) -> dict[str, Any] | None:
         """Return the item that a button is for, if it still waits."""
@@ -107,10 +103,14 @@ class SlackDecisions:
             run = await our_run(self._people.client, mark.workflow_id)
             if run.close_time is not None:  # of which only a worker could say more
                 return None
-            found = await self._people.pending(mark.workflow_id)
+            # The board may not have it yet, or not any more: a message loses its buttons only if the run says so.
+            for people in (self._people, self._asking):
+                for item in await people.pending(mark.workflow_id):
+                    if mark.is_for(item):
+                        return item
         except InputError:  # there is no such run any more
             return None
-        return next((item for item in found if mark.is_for(item)), None)
+        return None
 
     async def _sent(
         self,
@@ -157,6 +157,11 @@ class SlackDecisions:
                 edited = ", with changes" if row.edit is not None else ""
                 return f"{words}: {_WORDS[row.decision]} by {row.by or 'somebody'}{edited}, {_at(row.at)}"
         return words
+
+
+def _fields(mark: Mark, item: dict[str, Any]) -> list[Field]:
+    _check_whole(mark, item, "approve")
+    return fields_of(item.get("arguments"))
 
 
 def _check_whole(mark: Mark, item: dict[str, Any], decision: Decided) -> None:

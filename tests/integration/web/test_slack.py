@@ -4,11 +4,13 @@ The payloads are those of Slack's reference; see `support.slack`.
 """
 
 import json
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -448,6 +450,23 @@ async def test_without_a_worker_a_decision_is_sent_and_the_message_says_that_nob
             assert (await result(run))["status"] == "complete"
         await send(page, press)
         await until(lambda: "not waiting any more: Approved by ada" in texts(slack.message))
+
+
+async def test_a_button_counts_though_the_board_does_not_have_its_gate(
+    temporal: Temporal, slack: Slack, tmp_path: Path
+) -> None:
+    of = line()
+    async with temporal.worker(pipelines=[of], webhooks=[slack.webhook()]), page_for(temporal, slack.app()) as page:
+        run = await start_line(temporal, of)
+        await until(lambda: slack.messages)
+        people = StandfastClient(temporal.client, store=temporal.store)
+        await until(lambda: on_board(people, run))
+        with closing(sqlite3.connect(tmp_path / "standfast.db")) as database, database:
+            database.execute("DELETE FROM waits")
+        assert await people.pending(run.id) == []
+        await send(page, slack.press("Approve"))
+        assert (await result(run))["status"] == "complete"
+        await until(lambda: "Approved by ada, 20" in texts(slack.message))
 
 
 async def on_board(people: StandfastClient, run: Any) -> bool:
