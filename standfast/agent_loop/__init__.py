@@ -11,13 +11,14 @@ from standfast.agent_loop.actions import (
     OpenGates,
     Settled,
 )
+from standfast.agent_loop.gate_rules import GateRule
 from standfast.agent_loop.gates import (
     Decision,
     Gate,
-    GateRule,
     access_problem,
     decider_problem,
     digest_of,
+    edited_digest,
 )
 from standfast.agent_loop.given_gates import gate_problem
 from standfast.agent_loop.loop import LoopState, next_action
@@ -40,6 +41,7 @@ from standfast.agent_loop.tool_gates import (
     edit_problem,
     open_gates,
     refused_as_changed,
+    unknown_key,
     with_edit,
 )
 from standfast.agent_loop.transcripts import (
@@ -86,6 +88,7 @@ __all__ = [
     "decider_problem",
     "digest_of",
     "edit_problem",
+    "edited_digest",
     "extended",
     "failed_for_good",
     "gate_problem",
@@ -103,6 +106,7 @@ __all__ = [
     "said_by_agent",
     "unanswered",
     "unfit_calls",
+    "unknown_key",
     "with_edit",
     "with_notices",
 ]

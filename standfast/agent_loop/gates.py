@@ -1,7 +1,8 @@
 """Interprets decisions and deadlines at a gate. Nothing here does I/O or reads a clock: drivers say what time it is."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import to_json
 
+from standfast.agent_loop.gate_rules import GateRule
 from standfast.messages import (
     Record,
     check_whole,
@@ -19,7 +21,6 @@ from standfast.messages import (
     json_problem,
     person,
 )
-from standfast.tools import Approval
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
 
@@ -66,6 +67,11 @@ def digest_of(gate: str, message: str, *shown: Any) -> str:
     return hashlib.blake2b(to_json([gate, message, *shown]), digest_size=16).hexdigest()
 
 
+def edited_digest(digest: str, edit: Any) -> str:
+    """Return the digest of what people are shown after somebody has changed the value at a gate."""
+    return digest_of(digest, json.dumps(edit, sort_keys=True))  # a store may have put the keys in another order
+
+
 def access_problem(rule: Callable[[str | None], object] | None, user: str | None) -> str | None:
     """Return why an access rule of an agent or a pipeline refuses somebody, or None if it does not."""
     if rule is None:
@@ -86,95 +92,18 @@ def decider_problem(rule: Callable[[str | None], object] | None, decision: Decis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateRule:
-    """The numbers and names of an `Approval`, without its functions; see there.
-
-    Args:
-        timeout, remind_every: seconds.
-        users: who may decide, groups expanded; nobody means anybody.
-        groups: those that are asked, for people to search by.
-        message, digest: of an escalation whose people are asked something else.
-        by_digest: nobody decides without saying the digest of what is shown.
-    """
-
-    timeout: float | None = None
-    on_timeout: str = "fail"
-    remind_every: float | None = None
-    users: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    quorum: int = 1
-    exclude_requester: bool = False
-    escalate_to: "GateRule | None" = None
-    message: str = ""
-    digest: str = ""
-    by_digest: bool = False
-
-    @classmethod
-    def of(cls, approval: Approval, *, patience: float | None = None) -> "GateRule":
-        """Return the rule of an approval.
-
-        Args:
-            patience: how long it waits if it has no timeout of its own.
-        """
-        return cls(
-            timeout=patience if approval.timeout is None else approval.timeout,  # type: ignore[arg-type]  # seconds by now
-            on_timeout=approval.on_timeout,
-            remind_every=approval.remind_every,  # type: ignore[arg-type]
-            users=approval.users,
-            groups=approval.asked_groups,
-            quorum=approval.quorum or 1,
-            exclude_requester=bool(approval.exclude_requester),
-            escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to, patience=patience),
-            by_digest=approval.show is not None and approval.show != {},
-        )
-
-    @property
-    def chain(self) -> "tuple[GateRule, ...]":
-        """This rule, and those that replace it when nobody decides."""
-        return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
-
-    def asking(self, shown: Sequence[Mapping[str, str]]) -> "GateRule":
-        """Return the rule with the `message` and `digest` of each escalation, in their order."""
-        if self.escalate_to is None or not shown:
-            return self
-        first, *rest = shown
-        asked = replace(self.escalate_to, message=first["message"], digest=first["digest"])
-        return replace(self, escalate_to=asked.asking(rest))
-
-    def bare(self) -> "GateRule":
-        """Return the rule without its message and digest."""
-        to = None if self.escalate_to is None else self.escalate_to.bare()
-        return replace(self, message="", digest="", escalate_to=to)
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        data: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        data |= {"users": list(self.users), "groups": list(self.groups)}
-        data["escalate_to"] = None if self.escalate_to is None else self.escalate_to.plain()
-        usual = GateRule()
-        return {name: value for name, value in data.items() if value != getattr(usual, name) and value != []}
-
-    @classmethod
-    def read(cls, data: Mapping[str, Any]) -> "GateRule":
-        """Read what `plain` returned."""
-        given = {**data, "users": tuple(data.get("users", ())), "groups": tuple(data.get("groups", ()))}
-        if data.get("escalate_to") is not None:
-            given["escalate_to"] = cls.read(data["escalate_to"])
-        return cls(**given)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
     """A gate that was reached.
 
     Args:
         rule: whom it asks now; another one after an escalation.
-        digest: of what people are shown.
+        digest: of what people are shown when it is opened; see `shown_digest`.
         requesters: who has spoken to the run: who started it, said or answered something, or edited a call.
         since: when it began to ask those whom it asks now.
         approvals: so far; the first has the edit that all of them mean.
         last: the decision that ended it; None while it is open, and when its time ended it.
         arguments: of the tool call, as it runs if nobody edits them.
+        edits: what it shows has a value that people may change; those who decide later see it as it was changed.
         is_call: of a tool call, on which nobody decides who does not say the digest of what they have looked at.
         fingerprint, schema_digest: of the tool as it was when people were asked; "" if it has none.
     """
@@ -188,6 +117,7 @@ class Gate:
     status: GateStatus = "open"
     last: Decision | None = None
     arguments: Any = None
+    edits: bool = False
     is_call: bool = False
     fingerprint: str = ""
     schema_digest: str = ""
@@ -199,10 +129,27 @@ class Gate:
         """Return the gate of a pipeline's step.
 
         Args:
-            shown: what people are asked, its digest, and `later` the same for those to whom it escalates.
+            shown: what people are asked, its digest, and `later` the same for those to whom it escalates; and whether
+                it `edits`.
         """
-        asking = rule.asking(shown.get("later", ()))
-        return cls(name=path, rule=asking, digest=shown["digest"], since=since, requesters=distinct_people(requesters))
+        return cls(
+            name=path,
+            rule=rule.asking(shown.get("later", ())),
+            digest=shown["digest"],
+            since=since,
+            requesters=distinct_people(requesters),
+            edits=shown.get("edits", False),
+        )
+
+    @property
+    def changed(self) -> Any:
+        """The value that people are shown who decide after somebody has changed it; None if nobody has."""
+        return self.approvals[0].edit if self.edits and self.approvals else None
+
+    @property
+    def shown_digest(self) -> str:
+        """The digest of what people are shown now."""
+        return self.digest if self.changed is None else edited_digest(self.digest, self.changed)
 
     @property
     def approved_by(self) -> tuple[str, ...]:
@@ -248,8 +195,8 @@ class Gate:
                 f"gate {self.name}: digest is missing; who decides {what}, by the digest that stands beside it in "
                 "`pending`, in the run's details, or in the result of a run that waits"
             )
-        if decision.digest is not None and decision.digest != self.digest:
-            return f"gate {self.name} shows something else now: look at it again, and decide on digest {self.digest}"
+        if decision.digest is not None and decision.digest != self.shown_digest:
+            return f"gate {self.name} shows something else now: look at it again, and decide on {self.shown_digest}"
         needs_name = bool(rule.users) or rule.quorum > 1 or rule.exclude_requester
         if not who and needs_name:
             return f"gate {self.name}: by is missing; it must be said who decides"
@@ -261,7 +208,8 @@ class Gate:
             return f"gate {self.name}: {by} has asked for it, and cannot approve it"
         if who and any(person(earlier.by) == who for earlier in self.approvals):
             return f"gate {self.name}: {by} has approved it already"
-        if self.approvals and to_json(self.approvals[0].edit) != to_json(decision.edit):
+        same = self.edits and decision.edit is None  # the digest says which value that is
+        if self.approvals and not same and to_json(self.approvals[0].edit) != to_json(decision.edit):
             return f"gate {self.name}: others have approved it with another edit"
         return None
 
@@ -309,7 +257,7 @@ class Gate:
             "requesters": list(self.requesters),
             "approvals": [decision.model_dump() for decision in self.approvals],
         }
-        for name in ("arguments", "is_call", "fingerprint", "schema_digest"):
+        for name in ("arguments", "edits", "is_call", "fingerprint", "schema_digest"):
             if getattr(self, name) not in (None, False, ""):
                 data[name] = getattr(self, name)
         if self.status != "open":
@@ -334,6 +282,7 @@ class Gate:
             status=status,
             last=ended if last is None else Decision(**last),
             arguments=data.get("arguments"),
+            edits=data.get("edits", False),
             is_call=data.get("is_call", False),
             fingerprint=data.get("fingerprint", ""),
             schema_digest=data.get("schema_digest", ""),
@@ -346,19 +295,26 @@ class Gate:
         """
         gate, known = self, len(self.approvals)
         for decision, at in recorded:
-            if known and decision.digest == gate.digest:
+            if known and decision.digest in gate.digests:
                 known -= 1
                 continue
             then = gate.at(at)
-            while then.status == "open" and then.digest != decision.digest and then.rule.escalate_to is not None:
+            while then.status == "open" and decision.digest not in then.digests and then.rule.escalate_to is not None:
                 then = then.expired()  # they were asked, before the gate was opened anew
-            if then.status == "open" and then.digest == decision.digest:
+            if then.status == "open" and decision.digest in then.digests:
                 gate = then.decided(decision)
         return gate
 
     @property
+    def digests(self) -> tuple[str, ...]:
+        """The digests of all that people have been shown since it began to ask those whom it asks now."""
+        return (self.digest, self.shown_digest)
+
+    @property
     def edit(self) -> Any:
         """What was approved instead of what was shown, or None."""
+        if self.edits and self.last is None:  # time has approved it: too few people had approved the edit
+            return None
         return self.approvals[0].edit if self.status == "approved" and self.approvals else None
 
     @property

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from pydantic_core import to_json
 
-from standfast.agent_loop.gates import Decision, Gate, GateRule, digest_of
+from standfast.agent_loop.gate_rules import GateRule
+from standfast.agent_loop.gates import Decision, Gate, digest_of
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
@@ -117,7 +118,7 @@ async def edit_problem(
         return f"gate {gate}: edit must be an object, all arguments of tool {tool.name}"
     try:
         normal = await read(tool, edit)
-        if (unknown := _unknown(edit, normal)) is not None:
+        if (unknown := unknown_key(edit, normal)) is not None:
             has = ", ".join(normal) or "none"
             return f"gate {gate}: edit: tool {tool.name} has no argument {unknown!r}; it has {has}"
         approval = tool.approval_of(ToolCall(id=call.id, name=call.name, arguments=normal))
@@ -132,8 +133,8 @@ async def edit_problem(
     return None
 
 
-def _unknown(edit: Any, normal: Any, path: str = "") -> str | None:
-    """Return a key of an edit that the tool does not know and would silently drop."""
+def unknown_key(edit: Any, normal: Any, path: str = "") -> str | None:
+    """Return a key of an edit that the tool, or the model of a value, does not know and would silently drop."""
     if isinstance(edit, list) and isinstance(normal, list):
         pairs: Iterable[tuple[Any, Any]] = enumerate(edit[: len(normal)])
     elif isinstance(edit, dict) and isinstance(normal, dict):
@@ -142,7 +143,7 @@ def _unknown(edit: Any, normal: Any, path: str = "") -> str | None:
         pairs = edit.items()
     else:
         return None
-    found = (_unknown(item, normal[key], f"{path}{key}.") for key, item in pairs)
+    found = (unknown_key(item, normal[key], f"{path}{key}.") for key, item in pairs)
     return next((what for what in found if what is not None), None)
 
 

@@ -11,8 +11,9 @@ from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
 from standfast.messages import ToolCall, explain
+from standfast.pipelines import Step
 from standfast.runtime.pipeline_results import Kept, decision_of
-from standfast.runtime.users_functions import edit_refusal
+from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
 
 GivenDecision = Decision | Mapping[str, Any]
 _EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada"}]'
@@ -33,11 +34,18 @@ def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:
 
 
 async def judge(
-    gate: Gate, decision: Decision, now: datetime, kept: Kept, *, may: Callable[[str | None], object] | None
+    gate: Gate,
+    decision: Decision,
+    now: datetime,
+    kept: Kept,
+    *,
+    step: Step[Any],
+    may: Callable[[str | None], object] | None,
 ) -> Gate:
     """Return a pipeline's gate after a decision. The decision is recorded whether it counts or not.
 
     Args:
+        step: that of the gate.
         may: the pipeline's own rule about who may decide.
 
     Raises:
@@ -45,8 +53,8 @@ async def judge(
     """
     refused = gate.problem(decision)
     if refused is None:
-        refused = decider_problem(may, decision)
-    await kept.record(decision, now, refused, digest=gate.digest)
+        refused = decider_problem(may, decision) or await gate_edit_refusal(step, decision)
+    await kept.record(decision, now, refused, digest=gate.shown_digest)
     if refused is not None:
         raise InputError(refused)
     return gate.decided(decision)

@@ -16,6 +16,7 @@ from standfast.errors import InputError, TerminalError
 from standfast.llm import ToolDescription
 from standfast.local.runs import Run
 from standfast.messages import LLMResponse, Message, ToolCall, error_text, explain, read_json
+from standfast.pipeline_loop import RunStep
 from standfast.pipeline_loop.evaluations import begins_anew, tool_result
 from standfast.pipelines import Step
 from standfast.runtime.inputs import RunOptions
@@ -134,12 +135,16 @@ def read_previous(given: Mapping[str, Any] | None) -> dict[str, StepResult]:
         raise InputError(f"previous_results cannot be used: {text}") from error
 
 
-def read_verdict(path: str, result: StepResult) -> Any:
-    """Read the rejection at a gate of an earlier run, from its `step_results`.
+def read_verdict(action: RunStep, result: StepResult | None, *, is_skipped: bool) -> Any:
+    """Read a verdict at a gate of an earlier run, from its `step_results`; None if the gate asks people.
+
+    An approval of a value that people could change counts for whoever goes on after a later step.
 
     Raises:
         InputError: it is something else.
     """
+    if result is None:
+        return None
     try:
         verdict = read_json(result.response)
     except ValueError:
@@ -147,4 +152,6 @@ def read_verdict(path: str, result: StepResult) -> Any:
     match verdict:
         case {"decision": "reject", "by": [*_], "comment": str() | None, "edit": None}:
             return verdict
-    raise InputError(f"previous_results: {path} is a gate, and {result.response!r:.80} is not a rejection of it")
+        case {"decision": "approve", "by": [*_], "comment": str() | None, "edit": edit} if action.step.edits:
+            return verdict if is_skipped and edit is not None else None
+    raise InputError(f"previous_results: {action.path} is a gate, and {result.response!r:.80} is not its verdict")

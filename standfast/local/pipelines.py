@@ -38,7 +38,7 @@ from standfast.runtime.pipeline_steps import StepRecords, verdict_result
 from standfast.runtime.run_keys import check_restart, list_run, restarted
 from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
-from standfast.tools import Approval
+from standfast.tools import Approval, shown_with_edit
 
 _LOG = logging.getLogger("standfast")
 
@@ -207,7 +207,7 @@ class PipelineRun:
             return await self._steps.evaluate(action, find(self._pipeline, action.path))
         step = cast("Step[Any]", find(self._pipeline, action.path))
         if step.kind == "approval":
-            return await self._verdict(action, cast(Approval, step.approval))
+            return await self._verdict(action, step)
         return await self._run_step(action.path, step)
 
     async def _call(self, path: str, what: str, function: Callable[[], Any]) -> Any:
@@ -215,7 +215,11 @@ class PipelineRun:
 
     @property
     def _evaluations(self) -> Evaluations:
-        return Evaluations(self._pipeline, self._state, lambda key: self._kept[self._places.get(key, key)], **self._who)
+        return Evaluations(self._pipeline, self._state, self._load, **self._who)
+
+    def _load(self, key: str) -> Any:
+        path, mark, what = key.partition("?")
+        return self._kept[f"{self._places.get(path, path)}{mark}{what}"]
 
     # --- agents and tools ---
 
@@ -281,24 +285,28 @@ class PipelineRun:
             self._places[path] = f"{path}?{count}" if (count := await self._kept.count(f"{path}?again")) else path
         return self._places[path]
 
-    async def _verdict(self, action: RunStep, approval: Approval) -> Done:
+    async def _verdict(self, action: RunStep, step: Step[Any]) -> Done:
         """Return what a gate means: by the verdict that is kept, by the result of an earlier call, or by asking."""
         path, place = action.path, await self._find_place(action.path)
+        previous = read_verdict(action, self._previous.get(path), is_skipped=self._is_skipped(path))
         if await self._kept.find(place):
             done = action.done(self._kept[place])
-        elif path in self._previous:
-            done = await self._steps.keep_verdict(action, read_verdict(path, self._previous[path]), place)
+            if action.step.edits and done.value != REJECTED:
+                await self._steps.keep_value(path, step, self._kept[place], place)
+        elif previous is not None:
+            done = await self._steps.keep_verdict(action, step, previous, place)
         else:
-            done = await self._at_gate(action, approval)
-        if done.value == REJECTED:
-            self._results[path] = verdict_result(self._kept[place])
+            done = await self._at_gate(action, step)
+        has_value = f"{place}?value" in self._kept
+        if done.value == REJECTED or has_value:
+            self._results[path] = verdict_result(self._kept[place], self._load(f"{path}?value") if has_value else None)
         return done
 
-    async def _at_gate(self, action: RunStep, approval: Approval) -> Done:
-        now, path = datetime.now(UTC), action.path
+    async def _at_gate(self, action: RunStep, step: Step[Any]) -> Done:
+        now, path, approval = datetime.now(UTC), action.path, cast(Approval, step.approval)
         is_skipped = self._is_skipped(path)
         place = self._places[path]
-        shown = await self._steps.asked_at(path, approval, place=place, since=now.isoformat())
+        shown = await self._steps.asked_at(path, step, place=place, since=now.isoformat())
         since, people = datetime.fromisoformat(shown["since"]), [self._who["user_id"], *await self._kept.editors()]
         gate = Gate.of_step(path, GateRule.of(approval), shown, since=since, requesters=people)
         gate = gate.after((decision_of(row), row.at) for row in await self._kept.decisions(path)).at(now)
@@ -307,12 +315,12 @@ class PipelineRun:
             decisions.append(Decision(gate=path, decision="approve", by=self._who["user_id"]))
         for decision in decisions:
             if decision is not self._own or gate.status != "approved":
-                gate = await self._decide(gate, decision, now)
+                gate = await self._decide(gate, step, decision, now)
         if gate.status == "open":
             self._waiting[path] = gate
             return Done()
         done = action.decided(gate)
-        return done if done.reason is not None else await self._steps.keep_verdict(action, gate.output, place)
+        return done if done.reason is not None else await self._steps.keep_verdict(action, step, gate.output, place)
 
     async def _refuse_unused(self) -> None:
         """Refuse decisions at gates that were not open; with a store they are recorded as refused."""
@@ -340,11 +348,12 @@ class PipelineRun:
         own = decision.model_copy(update={"gate": decision.gate.removeprefix(f"{path}/")})
         return await self._runner.calls_of(path, step), own
 
-    async def _decide(self, gate: Gate, decision: Decision, now: datetime) -> Gate:
+    async def _decide(self, gate: Gate, step: Step[Any], decision: Decision, now: datetime) -> Gate:
         self._judged.add(id(decision))
         if decision is self._own or decision not in self._decisions:  # whoever goes on after a gate has seen it
-            decision = decision.model_copy(update={"digest": gate.digest})
-        return await judge(gate, decision, now, self._kept, may=self._pipeline.access.get("approve"))
+            decision = decision.model_copy(update={"digest": gate.shown_digest})
+        may = self._pipeline.access.get("approve")
+        return await judge(gate, decision, now, self._kept, step=step, may=may)
 
     # --- the result ---
 
@@ -357,6 +366,10 @@ class PipelineRun:
             else:
                 found += [(f"{path}/{item.gate}", item.message, item) for item in waits.approvals]
         return found
+
+    def _shown_at(self, path: str, gate: Gate) -> Sequence[Mapping[str, Any]]:
+        shown: Sequence[Mapping[str, Any]] = self._kept[f"{self._places[path]}?gate"].get("shown", ())
+        return shown if gate.changed is None else shown_with_edit(shown, gate.changed)
 
     def _result(self, ended: Ended | None) -> PipelineResult:
         make = partial(
@@ -373,8 +386,8 @@ class PipelineRun:
                 status="pending",
                 pending_step=name,
                 approval_message=message,
-                digest=gate.digest,
-                shown=self._kept[f"{self._places[name]}?gate"].get("shown", ()) if isinstance(gate, Gate) else (),
+                digest=gate.shown_digest if isinstance(gate, Gate) else gate.digest,
+                shown=self._shown_at(name, gate) if isinstance(gate, Gate) else (),
                 deadline=gate.deadline,
                 approved_by=gate.approved_by,
                 pending_steps=tuple(name for name, _, _ in waiting),

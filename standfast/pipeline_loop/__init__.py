@@ -1,6 +1,6 @@
 """Decides what happens next in a pipeline. Nothing here does I/O."""
 
-from standfast.pipeline_loop.evaluations import Evaluations, read_answer, read_value, typed_output
+from standfast.pipeline_loop.evaluations import Evaluations, edit_problem_at, read_answer, read_value, typed_output
 from standfast.pipeline_loop.plans import REJECTED, Action, Done, Ended, Evaluate, Planned, RunStep, Todo, plan
 from standfast.pipeline_loop.states import PipelineState, Scope
 
@@ -16,6 +16,7 @@ __all__ = [
     "RunStep",
     "Scope",
     "Todo",
+    "edit_problem_at",
     "plan",
     "read_answer",
     "read_value",

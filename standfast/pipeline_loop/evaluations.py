@@ -1,19 +1,34 @@
 """Calls the functions that users declare with steps, and reads their results. Each driver does so where it may."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic_core import to_json
 
+from standfast.agent_loop import Decision, unknown_key
 from standfast.checkpoints import StepResult
 from standfast.errors import InputError, ToolDurabilityError
-from standfast.messages import error_text, read_json, unfenced
+from standfast.messages import cut, error_text, read_json, unfenced
 from standfast.pipeline_loop.plans import Done, Evaluate
 from standfast.pipeline_loop.states import PipelineState, chosen_step
 from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
-from standfast.pipelines.paths import find, nested_pipeline
-from standfast.tools import Asked, Cancelled, Failed, Markdown, Outcome, Returned, Terminated, Unknown
+from standfast.pipelines.paths import find, name_of, nested_pipeline
+from standfast.tools import (
+    SHOWN_MOST,
+    Approval,
+    Asked,
+    Cancelled,
+    Editable,
+    Failed,
+    Markdown,
+    Outcome,
+    Returned,
+    Terminated,
+    Unknown,
+    shown_in_part,
+    shown_values,
+)
 
 MAX_ITEMS = 1_000  # that a map goes over
 Load = Callable[[str], Any]
@@ -95,7 +110,9 @@ class Evaluations:
         scope = self.state.scope(path, self.load)
         found: dict[str, Any] = {}
         for stage in reversed(nested_pipeline(self.pipeline, scope.pipeline).stages):
-            if isinstance(stage, Step) and stage.kind == "approval":
+            if isinstance(stage, Step) and stage.approval is not None:
+                if stage.approval.edit is not None and not found and scope.prev.get(stage.name) is not None:
+                    found = {stage.name: scope.prev[stage.name]}
                 if found and stage.name in scope.prev:
                     break
             elif stage.name in scope.prev:
@@ -103,6 +120,45 @@ class Evaluations:
         if scope.over is not None:
             found["item"] = self.load(f"{scope.over}?over")[cast(int, scope.index)]
         return found or {"input": self.load(f"{scope.pipeline.rstrip('/')}?input")}
+
+    def shown_at(self, path: str, step: Step[Any]) -> tuple[list[dict[str, Any]], Any]:
+        """Return what people see at a gate beside its message, and, if it has one, the value that they may change.
+
+        Raises:
+            InputError: it cannot be shown, or the value is not of the type that the gate declares.
+        """
+        approval = cast(Approval[Any], step.approval)
+        if approval.edit is None:
+            if approval.show is not None:
+                return approval.values(self.context(path)), None
+            return shown_in_part(self.before(path)), None
+        given = self.before(path) if approval.show is None else approval.given(self.context(path))
+        labelled: dict[Any, Any] = dict(given if isinstance(given, Mapping) else {"": given})
+        found = [label for label, value in labelled.items() if isinstance(value, approval.edit)]
+        if len(found) > 1:
+            raise InputError(f"Step '{step.name}': show gives {len(found)} values to edit, of which there is one")
+        label, value = (found[0], labelled[found[0]]) if found else self._to_edit(path)
+        labelled.pop(label, None)
+        value = step.write_output(step.read_output(step.write_output(value)) if found else step.read_output(value))
+        rest = shown_in_part(labelled) if approval.show is None else shown_values(labelled)
+        return [*shown_values({label: Editable(value, step.schema)}), *rest], value
+
+    def _to_edit(self, path: str) -> tuple[str, Any]:
+        """Return the name and the output of the step before a gate; else the item of its map, or the input."""
+        scope = self.state.scope(path, self.load)
+        at = name_of(path.removeprefix(scope.pipeline).split("/")[0])
+        stages = nested_pipeline(self.pipeline, scope.pipeline).stages
+        names = [stage.name for stage in stages]
+        before = [
+            stage.name
+            for stage in stages[: names.index(at)]
+            if stage.name in scope.prev and not (isinstance(stage, Step) and stage.approval and not stage.approval.edit)
+        ]
+        if scope.over is not None:
+            return "item", self.load(f"{scope.over}?over")[cast(int, scope.index)]
+        if before:
+            return before[-1], scope.prev[before[-1]]
+        return "input", self.load(f"{scope.pipeline.rstrip('/')}?input")
 
     def outputs(self) -> dict[str, Any]:
         """Return the outputs of the stages that are done, by name, read by their types."""
@@ -171,6 +227,19 @@ def read_value(step: Step[Any], value: Any) -> tuple[Done, Any]:
         return Done(reason="schema-mismatch", error=str(error)), None
 
 
+def edit_problem_at(step: Step[Any], decision: Decision) -> str | None:
+    """Return why an edit cannot be the output of a gate, or None if it can."""
+    if decision.edit is None or decision.decision == "reject" or step.approval is None or step.approval.edit is None:
+        return None
+    if (size := len(to_json(decision.edit))) > SHOWN_MOST:
+        return f"gate {decision.gate}: edit: {size:,} bytes, more than {SHOWN_MOST:,}, which a gate can show"
+    try:
+        unknown = unknown_key(decision.edit, step.write_output(step.read_output(decision.edit)))
+    except InputError as error:
+        return f"gate {decision.gate}: edit: {cut(error_text(error), 4_096)}"
+    return None if unknown is None else f"gate {decision.gate}: edit: a {step.shape.__name__} has no {unknown!r}"
+
+
 def _shown(output: Any) -> Any:
     """Return an output as people see it: what an agent has said is a text."""
     match output:
@@ -204,6 +273,8 @@ def _read_kept(step: Step[Any], value: Any) -> Any:
     Raises:
         InputError: it was kept under an earlier version of the type, naming both.
     """
+    if value is None and step.kind == "approval":  # it was rejected, and has gone back
+        return None
     try:
         return step.read_output(_copy(value))
     except InputError as error:

@@ -27,7 +27,7 @@ class Planned:
         keys: of a branch, by step; None for its default.
         concurrency: of a map.
         max, on_limit: of a loop.
-        on_reject, max_rejections: of an approval.
+        on_reject, max_rejections, edits: of an approval; whether its output is a value that people may change.
     """
 
     kind: str
@@ -40,6 +40,7 @@ class Planned:
     on_limit: str = "fail"
     on_reject: str = "end"
     max_rejections: int = _REJECTIONS
+    edits: bool = False
 
     @property
     def goes_back(self) -> bool:
@@ -144,7 +145,8 @@ def _planned(stage: Stage) -> Planned:
             return Planned("pipeline", stage.name, steps=plan(nested))
         case Step(approval=Approval() as asked):
             most = _REJECTIONS if asked.max_rejections is None else asked.max_rejections
-            return Planned(stage.kind, stage.name, on_reject=asked.on_reject, max_rejections=most)
+            edits = asked.edit is not None
+            return Planned(stage.kind, stage.name, on_reject=asked.on_reject, max_rejections=most, edits=edits)
         case Step(agent=agent, run=run):
             runs = agent or run
             return Planned(stage.kind, stage.name, runs=None if runs is None else runs.name)

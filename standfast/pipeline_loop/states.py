@@ -232,7 +232,8 @@ class PipelineState:
         """Return the output of a stage that is done.
 
         Args:
-            load: returns the output of a step by its path; of a nested pipeline by that and "?output".
+            load: returns the output of a step by its path; of a nested pipeline by that and "?output", of a gate at
+                which people may change a value by "?value". A gate that was rejected gives no such value.
         """
         match stage.kind:
             case "parallel":
@@ -247,6 +248,9 @@ class PipelineState:
                 return self.output(stage.steps[0], f"{path}/{self._rounds(stage, path) - 1}", load)
             case "pipeline":
                 return load(f"{path}?output")
+            case "approval" if stage.edits:
+                done = self.done.get(path)
+                return None if done is not None and done.value == REJECTED else load(f"{path}?value")
             case _:
                 return load(path)
 

@@ -36,7 +36,7 @@ class PipelineBuilder:
         *,
         agent: Agent | None = None,
         run: Tool[..., Any] | None = None,
-        approval: Approval | None = None,
+        approval: Approval[Any] | None = None,
         pipeline: "Pipeline | None" = None,
         input: StepInput | None = None,
         output: Any = None,

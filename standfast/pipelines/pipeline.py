@@ -35,7 +35,7 @@ class _Runs(_Options, total=False):
 
     agent: Agent | None
     run: Tool[..., Any] | None
-    approval: Approval | None
+    approval: Approval[Any] | None
     pipeline: "Pipeline | None"
 
 
@@ -49,7 +49,7 @@ class Step(Generic[T]):
         name: `^[a-z][a-z0-9-]*$`.
         agent: answers the message that `input` makes.
         run: a tool, called with the arguments that `input` makes, without a model.
-        approval: people decide; the output is `{"decision", "by", "comment", "edit"}`.
+        approval: people decide; the output is `{"decision", "by", "comment", "edit"}`, or the value that they may edit.
         pipeline: run with the input that `input` makes; its last step's output is this one's.
         input: a function of `StepContext`. For an agent it gives the message, or `{"message": …}`; without it that is
             `Execute step "<name>"`, and what people said who rejected it. For a tool it gives the arguments, for a
@@ -66,7 +66,7 @@ class Step(Generic[T]):
     _: KW_ONLY
     agent: Agent | None = None
     run: Tool[..., Any] | None = None
-    approval: Approval | None = None
+    approval: Approval[Any] | None = None
     pipeline: "Pipeline | None" = None
     input: StepInput | None = None
     output: type[T] | None = None
@@ -80,7 +80,9 @@ class Step(Generic[T]):
         @overload
         def __init__(self, name: str, *, agent: Agent[T], **options: Unpack[_Options]) -> None: ...
         @overload
-        def __init__(self: "Step[dict[str, Any]]", name: str, *, approval: Approval) -> None: ...
+        def __init__(self: "Step[dict[str, Any]]", name: str, *, approval: Approval[None]) -> None: ...
+        @overload
+        def __init__(self, name: str, *, approval: Approval[T]) -> None: ...
         @overload
         def __init__(self: "Step[Any]", name: str, *, output: Any = None, **options: Unpack[_Runs]) -> None: ...
         def __init__(self, name: str, **options: Any) -> None: ...
@@ -102,6 +104,8 @@ class Step(Generic[T]):
                 raise self._fault(
                     f"{'run' if kind == 'tool' else kind} must be a {types[kind].__name__}, got {kinds[kind]!r:.80}"
                 )
+        if self.approval is not None and self.approval.edit is not None and self.output not in (None, self.shape):
+            raise self._fault(f"its output is the {self.shape.__name__} that people may change; leave output= out")
         if self.run is not None and self.run.approval is not None:
             raise self._fault(f"tool '{self.run.name}' has an approval; put an approval step before it")
         object.__setattr__(self, "kind", given[0] if given else "agent")
@@ -110,18 +114,27 @@ class Step(Generic[T]):
         if not isinstance(self.accept_partial, bool):
             raise self._fault(f"accept_partial must be True or False, got {self.accept_partial!r}")
         _ = self._output_type
+        if self.approval is not None and self.approval.edit is not None:
+            _ = self.schema
 
     def _fault(self, text: str) -> DefinitionError:
         return DefinitionError(f"Step '{self.name}': {text}")
 
     @property
     def shape(self) -> Any:
-        """The type of the output: its own, or its agent's."""
+        """The type of the output: its own, its agent's, or that of the value that people may change at its gate."""
+        if self.approval is not None and self.approval.edit is not None:
+            return self.approval.edit
         return self.agent.output if self.output is None and self.agent is not None else self.output
 
     @functools.cached_property
     def _output_type(self) -> TypeAdapter[Any] | None:
         return None if self.shape is None else schema_type(self.shape, f"Step '{self.name}'", "output")
+
+    @functools.cached_property
+    def schema(self) -> dict[str, Any]:
+        """The schema of the output."""
+        return {} if self._output_type is None else json_schema(self._output_type, f"Step '{self.name}'", "output")
 
     @functools.cached_property
     def type_digest(self) -> str:

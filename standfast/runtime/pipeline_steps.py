@@ -8,20 +8,22 @@ from pydantic_core import to_json
 
 from standfast.agent_loop import digest_of
 from standfast.checkpoints import StepResult
+from standfast.errors import InputError
 from standfast.messages import cut
 from standfast.pipeline_loop import REJECTED, Done, Evaluate, Evaluations, RunStep
-from standfast.pipeline_loop.evaluations import check_assigned, read_result
+from standfast.pipeline_loop.evaluations import check_assigned, read_result, read_value
 from standfast.pipelines import Step
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.users_functions import read_in_time
-from standfast.tools import Approval, shown_in_part
+from standfast.tools import Approval
 
 _SHOWN_BYTES = 64 * 1024  # of the values that people are shown at a gate
 
 
-def verdict_result(output: Any) -> StepResult:
-    """Return a rejection as the result of its step."""
-    return StepResult(status="complete", response=to_json(output).decode())
+def verdict_result(output: Any, value: Any = None) -> StepResult:
+    """Return as the result of its step a rejection, or an approval of a value that people could change."""
+    verdict = output if value is None else {**output, "edit": value}
+    return StepResult(status="complete", response=to_json(verdict).decode())
 
 
 CallUsers = Callable[[str, str, Callable[[], Any]], Awaitable[Any]]
@@ -70,10 +72,11 @@ class StepRecords:
         """Return the key under which the type is kept that a step began with."""
         return f"{path}?type{tries or ''}"
 
-    async def asked_at(self, path: str, approval: Approval, *, place: str | None = None, **more: Any) -> dict[str, Any]:
+    async def asked_at(self, path: str, step: Step[Any], *, place: str | None = None, **more: Any) -> dict[str, Any]:
         """Return the question to people at a gate, what they see beside it, and the digest of both.
 
-        `later` has the question and its digest for each escalation, whose people see the same.
+        `later` has the question and its digest for each escalation, whose people see the same. If people may change a
+        value, it `edits`, and the record has the `value`, too.
 
         Args:
             place: the place in which its verdict is kept; its path if None.
@@ -82,12 +85,13 @@ class StepRecords:
         place = place or path
         key = f"{place}?gate"
         if not await self._kept.find(key):
-            texts = await self._call(path, "message", lambda: self._messages(path, approval))
-            shown = await self._call(path, "show", lambda: self._shown(path, approval))
+            texts = await self._call(path, "message", lambda: self._messages(path, cast(Approval, step.approval)))
+            shown, value = await self._call(path, "show", lambda: self._evaluations().shown_at(path, step))
             seen = [shown] if shown else []
             asked: list[dict[str, Any]] = [{"message": text, "digest": digest_of(place, text, *seen)} for text in texts]
             found = {"later": asked[1:], "shown": shown, **more}
-            await self._kept.keep(key, {**asked[0], **{name: value for name, value in found.items() if value}})
+            edited = {} if value is None else {"edits": True, "value": value}
+            await self._kept.keep(key, {**asked[0], **{name: data for name, data in found.items() if data}, **edited})
         kept: dict[str, Any] = self._kept[key]
         return kept
 
@@ -95,22 +99,39 @@ class StepRecords:
         context = self._evaluations().context(path)
         return [cut(one.shown(context), _SHOWN_BYTES) for one in approval.chain]
 
-    def _shown(self, path: str, approval: Approval) -> list[dict[str, Any]]:
-        evaluations = self._evaluations()
-        if approval.show is not None:
-            return approval.values(evaluations.context(path))
-        return shown_in_part(evaluations.before(path))
+    async def keep_verdict(self, action: RunStep, step: Step[Any], output: Any, place: str | None = None) -> Done:
+        """Keep the verdict of a gate that does not end the pipeline, and the value that people could change.
 
-    async def keep_verdict(self, action: RunStep, output: Any, place: str | None = None) -> Done:
-        """Keep the output of a gate that does not end the pipeline; a rejection is also a result, to go on from.
+        A rejection, and an approval of such a value, is also a result, to go on from.
 
         Args:
             place: the place in which its verdict is kept; its path if None.
         """
-        done = action.done(await self._kept.keep(place or action.path, output))
-        if done.value == REJECTED:
-            await self._kept.keep(f"{action.path}?result", verdict_result(output).model_dump())
+        place, value = place or action.path, None
+        if action.step.edits and action.done(output).value != REJECTED:
+            value = await self.keep_value(action.path, step, output, place)
+        done = action.done(await self._kept.keep(place, output))
+        if done.value == REJECTED or value is not None:
+            await self._kept.keep(f"{action.path}?result", verdict_result(output, value).model_dump())
         return done
+
+    async def keep_value(self, path: str, step: Step[Any], output: Any, place: str) -> Any:
+        """Keep the value that a gate gives as it was changed, or as it was shown; return the one that is kept.
+
+        Raises:
+            InputError: it does not fit the model as a deploy has changed it.
+        """
+        kept, value = self._kept, output["edit"]
+        if await kept.find(f"{place}?value"):
+            return kept[f"{place}?value"]
+        if value is None and await kept.find(f"{place}?gate"):
+            value = kept[f"{place}?gate"].get("value")
+        if value is None:  # it was approved before people could change it
+            _, value = await self._call(path, "show", lambda: self._evaluations().shown_at(path, step))
+        done, value = await self._call(path, "edit", lambda: read_in_time(step, lambda: read_value(step, value)))
+        if done.reason is not None:
+            raise InputError(f"{done.error}. It was approved, and is not a {step.shape.__name__} of today")
+        return await kept.keep(f"{place}?value", value)
 
     async def came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:
         """Return the meaning of a step's result. It is kept with its output, unless the step failed.

@@ -15,7 +15,7 @@ from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.messages import ToolCall, error_text
-from standfast.pipeline_loop import Done
+from standfast.pipeline_loop import Done, edit_problem_at
 from standfast.pipelines import Step
 from standfast.runtime.threads import begin_in_thread, in_thread
 from standfast.time_limits import time_limit
@@ -181,6 +181,16 @@ async def _as_read(agent: Agent, call: ToolCall) -> tuple[ToolCall, InputError |
 async def edit_refusal(agent: Agent, call: ToolCall, decision: Decision, rule: GateRule) -> str | None:
     """Return why the arguments of an edit cannot replace the model's, or None if they can; see `edit_problem`."""
     return await edit_problem(agent, call, decision, rule, read=_normal)
+
+
+async def gate_edit_refusal(step: Step[Any], decision: Decision) -> str | None:
+    """Return the same for an edit of the value that a pipeline's gate shows; see `edit_problem_at`."""
+    try:
+        return await _in_time(lambda: edit_problem_at(step, decision))
+    except TimeoutError:
+        return f"gate {decision.gate}: edit: reading it took more than {READ_SECONDS:g} s"
+    except (Exception, SystemExit) as error:  # of a validator of the user's
+        return f"gate {decision.gate}: edit: {type(error).__name__}: {error_text(error)}"
 
 
 async def _normal(tool: Tool[..., Any], arguments: dict[str, Any] | str) -> dict[str, Any]:

@@ -21,11 +21,22 @@ from standfast.tools.attempts import (
 )
 from standfast.tools.checks import AccessRules, check_access, check_choice, check_count, check_function, seconds
 from standfast.tools.functions import tool
-from standfast.tools.shown_values import Diff, Markdown, Table, read_shown, shown_in_part
+from standfast.tools.shown_values import (
+    SHOWN_MOST,
+    Diff,
+    Editable,
+    Markdown,
+    Table,
+    read_shown,
+    shown_in_part,
+    shown_values,
+    shown_with_edit,
+)
 from standfast.tools.signatures import json_schema, schema_type
 from standfast.tools.tool import TOOL_NAME, Tool
 
 __all__ = [
+    "SHOWN_MOST",
     "TOOL_NAME",
     "AccessRules",
     "AgentInvoker",
@@ -34,6 +45,7 @@ __all__ = [
     "Cancelled",
     "Diff",
     "Duration",
+    "Editable",
     "Failed",
     "Happened",
     "Identity",
@@ -58,5 +70,7 @@ __all__ = [
     "schema_type",
     "seconds",
     "shown_in_part",
+    "shown_values",
+    "shown_with_edit",
     "tool",
 ]

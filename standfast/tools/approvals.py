@@ -4,7 +4,10 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal, Union, cast
+from typing import Any, Generic, Literal, Union, cast
+
+from pydantic import BaseModel
+from typing_extensions import TypeVar
 
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError
@@ -19,10 +22,11 @@ _FEW = "name more of them, or a smaller quorum, also where an escalation says no
 
 OnTimeout = Literal["fail", "approve", "reject", "escalate"]
 DepthFirst = dict[str, None]  # a set that keeps its order
+T = TypeVar("T", default=None)  # the model of the value that people may change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
+class Approval(Generic[T]):
     """A gate: nothing continues until people have decided, or their time is over.
 
     Args:
@@ -31,6 +35,8 @@ class Approval:
             function of `StepContext` that gives one. A value is a `Markdown`, `Table`, `Diff`, an `Image` with its
             data, a text, or other JSON data. It is decided on by the digest of all of it. Left out, people see the
             outputs of the steps before it, since the last gate; and `{}` shows them nothing.
+        edit: of a pipeline's gate, the pydantic model of a value that people may change before they approve it; it is
+            the gate's output then. The value is that of this model in `show`, or else the output of the step before.
         on_reject: of a pipeline's gate, what a rejection does: "end" ends the pipeline with "approval-rejected",
             "continue" goes on with the rejection as the gate's output, and the name of an earlier stage goes back to
             that, which runs again with the comment in `ctx.feedback`, as do the stages after it; then it asks again.
@@ -55,6 +61,7 @@ class Approval:
 
     message: str | Callable[[Any], str] = ""
     show: Any = None
+    edit: type[T] | None = None
     on_reject: str = "end"
     max_rejections: int | None = None
     timeout: Duration | None = None
@@ -64,12 +71,13 @@ class Approval:
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     quorum: int | None = None
     exclude_requester: bool | None = None
-    escalate_to: Union["Approval", None] = None
+    escalate_to: Union["Approval[Any]", None] = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
             check_function("approval.message, if it is not text,", self.message, "StepContext or ToolCall")
         self._check_shown()
+        self._check_edited()
         self._check_rejections()
         check_choice("approval.on_timeout", self.on_timeout, ("fail", "approve", "reject", "escalate"))
         for name in ("timeout", "remind_every"):
@@ -102,10 +110,21 @@ class Approval:
             except InputError as error:
                 raise DefinitionError(str(error)) from error
 
+    def _check_edited(self) -> None:
+        if self.edit is None:
+            return
+        if not (isinstance(self.edit, type) and issubclass(self.edit, BaseModel)):
+            raise DefinitionError(f"approval.edit must be a pydantic model, got {self.edit!r:.80}")
+        if self.on_reject == "continue":
+            raise DefinitionError(
+                f'approval.edit with on_reject="continue": a rejection would be the output in the place of a '
+                f'{self.edit.__name__}; use "end", or the name of an earlier stage'
+            )
+
     @property
     def of_gate(self) -> list[str]:
         """The settings that it has which only a pipeline's gate can have, and that say the same of its escalations."""
-        usual = {"show": None, "on_reject": "end", "max_rejections": None}
+        usual = {"show": None, "edit": None, "on_reject": "end", "max_rejections": None}
         return [name for name, value in usual.items() if getattr(self, name) != value]
 
     @property
@@ -143,7 +162,11 @@ class Approval:
         Raises:
             InputError: it cannot be shown.
         """
-        return shown_values(self.show(context) if callable(self.show) else self.show)
+        return shown_values(self.given(context))
+
+    def given(self, context: Any) -> Any:
+        """Return what `show` gives."""
+        return self.show(context) if callable(self.show) else self.show
 
     def _check_quorum(self) -> None:
         if self.quorum is not None:
@@ -171,6 +194,7 @@ class Approval:
             to,
             message=to.message or self.message,
             show=self.show,
+            edit=self.edit,
             approvers=approvers,
             groups=(to.groups or self.groups) if approvers else {},
             quorum=self.quorum if to.quorum is None else to.quorum,
@@ -179,7 +203,7 @@ class Approval:
         object.__setattr__(self, "escalate_to", inherited)
 
     @property
-    def chain(self) -> "tuple[Approval, ...]":
+    def chain(self) -> "tuple[Approval[Any], ...]":
         """This approval, and those that replace it when nobody decides."""
         return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
 
@@ -208,14 +232,15 @@ class Approval:
         return members
 
 
-def check_of_call(approval: Approval, tool: str) -> Approval:
+def check_of_call(approval: Approval[Any], tool: str) -> Approval[Any]:
     """Return the approval of a tool if it has nothing that only a pipeline's gate can have.
 
     Raises:
         DefinitionError: it has.
     """
     if given := approval.of_gate:
-        raise DefinitionError(f"Tool '{tool}': approval.{given[0]} is for a pipeline's gate, not for a call")
+        own = "; people edit its arguments, by its own schema" if given[0] == "edit" else ""
+        raise DefinitionError(f"Tool '{tool}': approval.{given[0]} is for a pipeline's gate, not for a call{own}")
     return approval
 
 

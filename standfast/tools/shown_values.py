@@ -67,6 +67,17 @@ class Diff:
         return {"kind": "diff", "before": _lines(self.before), "after": _lines(self.after)}
 
 
+@dataclass(frozen=True, slots=True)
+class Editable:
+    """The value that people may change at a gate, as plain JSON, and its schema."""
+
+    value: Any
+    schema: Mapping[str, Any]
+
+    def plain(self) -> dict[str, Any]:
+        return {"kind": "json", "value": self.value, "edit": dict(self.schema)}
+
+
 class _Kept(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -81,6 +92,7 @@ class _Text(_Kept):
 class _Json(_Kept):
     kind: Literal["json"]
     value: Any
+    edit: dict[str, Any] | None = None
 
 
 class _Table(_Kept):
@@ -153,6 +165,11 @@ def shown_in_part(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found[:_MOST_VALUES]
 
 
+def shown_with_edit(shown: Sequence[Mapping[str, Any]], edit: Any) -> list[dict[str, Any]]:
+    """Return what people are shown after one of them has changed the value that may be changed."""
+    return [{**one, "value": edit} if "edit" in one else dict(one) for one in shown]
+
+
 def _label(label: Any) -> str:
     if not isinstance(label, str) or len(label) > _LONGEST_LABEL:
         raise InputError(f"approval.show: a label is a text of at most {_LONGEST_LABEL} characters, got {label!r:.80}")
@@ -162,7 +179,7 @@ def _label(label: Any) -> str:
 def _plain(label: str, value: Any) -> dict[str, Any]:
     named = {"label": label} if label else {}
     match value:
-        case Markdown() | Table() | Diff():
+        case Markdown() | Table() | Diff() | Editable():
             return {**named, **value.plain()}
         case Image():
             return {**named, **_picture(value)}

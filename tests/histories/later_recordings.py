@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import recordings
+from pydantic import BaseModel
 from recordings import Refusing, Saved, World, asks, ended, inner, inquire, pay, payer, present, put, putter, reset
 from temporalio import workflow
 from temporalio.service import RPCError
@@ -278,6 +279,29 @@ async def sent_back(world: World) -> Saved:
         return await ended(run)
 
 
+class _Draft(BaseModel):
+    title: str
+
+
+async def edited(world: World) -> Saved:
+    """A gate at which two people approve a value as the first of them has changed it, and then one as it was shown."""
+    gate = Approval(edit=_Draft, show=lambda ctx: _Draft(title="Draft"), approvers=["ada", "bob"], quorum=2)
+    asked = (
+        pipeline("edited")
+        .step("ok", approval=gate)
+        .step("last", approval=Approval(edit=_Draft))
+        .step("publish", agent=(author := Agent("author")), input=lambda ctx: ctx.prev["last"].title)
+        .build()
+    )
+    async with world.worker(author, model=ScriptedModel(["out"]), pipelines=[asked]):
+        run = await start_pipeline(world.client, asked, run_key=world.name, task_queue=world.name)
+        for gate_name, by, edit in (("ok", "ada", {"title": "Better"}), ("ok", "bob", None), ("last", "ada", None)):
+            await world.waits_for(run, "approval", gate_name)
+            (item,) = await world.people.pending(run.id)
+            await world.people.decide(run.id, gate_name, "approve", by=by, digest=item["digest"], edit=edit)
+        return await ended(run)
+
+
 async def activity(run: Any, name: str) -> Any:
     """Return the activity of a run with this name as soon as there is one."""
     while True:
@@ -288,5 +312,5 @@ async def activity(run: Any, name: str) -> Any:
 
 
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
-LATER = (*LATER, shown, shown_late, sent_back)
+LATER = (*LATER, shown, shown_late, sent_back, edited)
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

@@ -119,6 +119,7 @@ def a_step_gives_its_output_its_type(any_agent: Agent) -> None:
     other = Step("other", agent=Agent("clerk", output=Invoice), output=Findings)
     anybodys = Step("anybodys", agent=any_agent)
     release = Step("release", approval=Approval(message="Release?"))
+    edited = Step("edited", approval=Approval(edit=Invoice))
     counted = Step("counted", run=count)
     assert_type(Step("maybe", agent=reviewer, output=Findings | None), Step[Any])
     Step("review", agent=reviewer, outptu=Findings)  # type: ignore[call-overload]
@@ -130,6 +131,7 @@ def a_step_gives_its_output_its_type(any_agent: Agent) -> None:
         assert_type(ctx[clerk], Invoice)
         assert_type(ctx[other], Findings)
         assert_type(ctx[release], dict[str, Any])
+        assert_type(ctx[edited], Invoice)
         assert_type(ctx[counted], Any)
         assert_type(ctx[anybodys], Any)
         return ctx[review].findings[0]

@@ -24,7 +24,7 @@ from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
 from standfast.runtime.dispatches import has_started
 from standfast.runtime.pipeline_results import Kept, decision_of
-from standfast.runtime.users_functions import edit_refusal
+from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
@@ -41,7 +41,6 @@ from standfast.temporal.wire.limits import VALUES
 from standfast.temporal.wire.results import receipted
 from standfast.temporal.wire.snapshots import GateSurroundings
 from standfast.temporal.wire.turn_records import edit_digest, edit_reference, gate_of
-from standfast.tools import Approval
 
 
 class GateActivities:
@@ -68,7 +67,10 @@ class GateActivities:
                 if may is not None:
                     refused = await called(self._host, lambda: decider_problem(may.access.get("approve"), decision))
             if refused is None and has_rule and call is None:  # a pipeline's; for a call, see `_denied`
-                refused = approver_problem(self._approval(decision.gate), decision)
+                step = self._step(decision.gate)
+                refused = approver_problem(None if step is None else step.approval, decision)
+                if refused is None and step is not None:
+                    refused = await self._host.thread.run(gate_edit_refusal(step, decision))
             if refused is None and decision.decision == "reject" and call is not None:
                 has_run = await _has_started(self._host, run, *call)
                 refused = decided_too_late(decision.gate) if has_run else None
@@ -124,13 +126,13 @@ class GateActivities:
         if _declared(self._host, is_needed=False) is not None:
             await self._host.check_run(run)
 
-    def _approval(self, path: str) -> Approval | None:
-        """Return the approval that a step declares today, if it still is a gate."""
+    def _step(self, path: str) -> Step[Any] | None:
+        """Return the step of a gate, if there still is one."""
         try:
             step = find(self._host.pipeline(), path)
         except InputError:
             return None
-        return step.approval if isinstance(step, Step) else None
+        return step if isinstance(step, Step) else None
 
     async def _denied(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
         """Return the reason why today's agent does not let a decision on a call count; else keep edited arguments.

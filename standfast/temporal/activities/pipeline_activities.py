@@ -179,6 +179,10 @@ class PipelineActivities:
         if found.kind != (planned := state.planned(path).kind):
             text = f'Step "{path}" of workflow "{pipeline.name}" is of the kind {found.kind} now, not {planned}.'
             raise self._host.not_here(path, text, step=path)
+        asked = found.approval if isinstance(found, Step) else None
+        if asked is not None and (asked.edit is not None) != state.planned(path).edits:
+            text = f'Gate "{path}" of workflow "{pipeline.name}" began with another edit= than it has now.'
+            raise self._host.not_here(path, text, step=path)
         return found
 
 
@@ -228,7 +232,7 @@ class Work:
         """
         step, store = self._stage(path), self._activities._host.store
         if step.kind == "approval":
-            done = await self._steps.keep_verdict(RunStep(path, self._state.planned(path)), output)
+            done = await self._steps.keep_verdict(RunStep(path, self._state.planned(path)), step, output)
             self._state = self._state.ended(path, done)
             return None
         if step.run is not None:
@@ -261,7 +265,7 @@ class Work:
         if what == "with":
             return await self._with(path, step)
         if what == "gate":
-            return await self._gate(path, cast(Approval, step.approval))
+            return await self._gate(path, step)
         done = await self._steps.evaluate(action, step)
         return done.value if done.reason is None else {"failed": [done.reason, cut(done.error or "", 2_000)]}
 
@@ -289,12 +293,16 @@ class Work:
             return shown
         return {"shown": shown, "tool": call.name, "facts": facts}
 
-    async def _gate(self, path: str, approval: Approval) -> Any:
+    async def _gate(self, path: str, step: Step[Any]) -> Any:
         if await self._kept.find(path):
             is_rejected = RunStep(path, self._state.planned(path)).done(self._kept[path]).value == REJECTED
             return {"decided": True, **({"output": self._kept[path]} if is_rejected else {})}
-        shown = asked_inline(await self._steps.asked_at(path, approval), self._kept.name, path)
-        editors = await self._kept.editors() if any(one.exclude_requester for one in approval.chain) else []
+        shown = asked_inline(await self._steps.asked_at(path, step), self._kept.name, path)
+        editors = (
+            await self._kept.editors()
+            if any(one.exclude_requester for one in cast(Approval, step.approval).chain)
+            else []
+        )
         return {**shown, "editors": editors} if editors else shown
 
     # --- the end ---

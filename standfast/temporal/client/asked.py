@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from standfast.agent_loop import GateRule, digest_of
+from standfast.agent_loop import GateRule, digest_of, edited_digest
 from standfast.errors import InputError, StoreError
 from standfast.stores.protocol import Ledger
 from standfast.temporal.wire.shown_gates import read_asked
 from standfast.temporal.wire.turn_records import gate_of, read_record
+from standfast.tools import shown_with_edit
 
 
 def is_cut(item: Mapping[str, Any]) -> bool:
@@ -69,11 +70,14 @@ async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, A
     if text is None:
         raise StoreError(f"What gate {path} shows is not in this store: is it the worker's?")
     asked = read_asked(path, run, text)
-    if item.get("digest") not in [one.get("digest") for one in (asked, *asked.get("later", ()))]:
+    digests, edit = [one["digest"] for one in (asked, *asked.get("later", ()))], item["reference"].get("edit")
+    if edit is not None:  # somebody has changed it, and others decide on that
+        digests = [edited_digest(digest, edit) for digest in digests]
+    if item.get("digest") not in digests:
         raise StoreError(f"What gate {path} shows in the store does not match its digest: look at it again")
     if digest_of(path, asked["message"], asked["shown"]) != asked["digest"]:
         raise StoreError(f"What gate {path} shows in the store was changed since it was asked")
-    return list(asked["shown"])
+    return list(asked["shown"]) if edit is None else shown_with_edit(asked["shown"], edit)
 
 
 async def load_item(store: Ledger, item: Mapping[str, Any]) -> dict[str, Any]:

@@ -358,10 +358,7 @@ class Stepped(TypedDict, total=False):
 
 
 class AskedAtGate(TypedDict):
-    """What a step's activity has made for a gate; `later` has the same for each escalation.
-
-    If what is shown is large, `shown` has only the sizes, and `reference` says where the store has it.
-    """
+    """What a step's activity has made for a gate; see `StepRecords.asked_at`. If that is large, `shown` has sizes."""
 
     message: str
     digest: str
@@ -369,6 +366,7 @@ class AskedAtGate(TypedDict):
     size: NotRequired[int]
     reference: NotRequired[dict[str, Any]]
     later: NotRequired[list["AskedAtGate"]]
+    edits: NotRequired[bool]
 
 
 class ChangedCall(TypedDict):

@@ -7,6 +7,7 @@ from pydantic_core import to_json
 
 from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.wire.limits import SHOWN_BYTES
+from standfast.tools import shown_with_edit
 
 _SIZES = 100  # values of which the sizes are said
 
@@ -26,6 +27,15 @@ def asked_inline(asked: Mapping[str, Any], journal_key: str, path: str) -> dict[
 def shown_with(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a card shows of that beside the message; see `Waiting`."""
     return {name: asked[name] for name in ("shown", "size", "reference") if name in asked}
+
+
+def shown_changed(seen: Mapping[str, Any], changed: Any) -> Mapping[str, Any]:
+    """Return what a card shows after somebody has changed the value that a gate shows."""
+    if changed is None:
+        return seen
+    if "reference" in seen:
+        return {**seen, "reference": {**seen["reference"], "edit": changed}}
+    return {**seen, "shown": shown_with_edit(seen["shown"], changed)}
 
 
 def read_asked(path: str, run: str, kept: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AtGate, DecideReference, RecallReference
 from standfast.temporal.wire.inbox import EarlyError, LaterError, Sent
 from standfast.temporal.wire.limits import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
+from standfast.temporal.wire.shown_gates import shown_changed
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.inbox import refuse_by
 from standfast.temporal.workflows.run_parts import RunParts
@@ -224,14 +225,14 @@ class GateKeeper:
                 rule.message or message,
                 gate.since,
                 gate.deadline,
-                gate.digest,
+                gate.shown_digest,
                 rule.users,
                 rule.groups,
                 rule.quorum,
                 gate.approved_by,
                 requesters=gate.requesters,
                 then=gate.then,
-                **shown,
+                **shown_changed(shown, gate.changed),
             )
             self._board.asks_groups = self._board.asks_groups or bool(rule.groups)
             self._board.begin(waiting)
@@ -271,9 +272,11 @@ class GateKeeper:
         self._progressed(gate)
 
     async def _asked(self, gate: Gate, arrived: "deque[Arrived]") -> Gate:
-        """Return the gate as soon as it asks other people than now, or nobody any more."""
-        rule = gate.rule
+        """Return the gate as soon as it asks other people than now, or on another value, or nobody any more."""
+        rule, digest = gate.rule, gate.shown_digest
         while gate.status == "open" and gate.rule is rule and not self._running.cancelled:
+            if gate.shown_digest != digest:  # somebody has changed what it shows
+                return gate
             if self._looked[gate.name] < self._running.resets:
                 gate = await self._recall(gate)
                 self._show_progress(gate)
@@ -321,7 +324,7 @@ class GateKeeper:
             "run": self._journal_key,
             "at": at.isoformat(),
             "refused": problem,
-            "digest": gate.digest,
+            "digest": gate.shown_digest,
             **given,
             **self._recorded_with(gate.name),
         }

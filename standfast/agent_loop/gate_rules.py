@@ -1,0 +1,85 @@
+"""Describes whom a gate asks and for how long: the numbers and names of an `Approval`, which a history can keep."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from standfast.tools import Approval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRule:
+    """The numbers and names of an `Approval`, without its functions; see there.
+
+    Args:
+        timeout, remind_every: seconds.
+        users: who may decide, groups expanded; nobody means anybody.
+        groups: those that are asked, for people to search by.
+        message, digest: of an escalation whose people are asked something else.
+        by_digest: nobody decides without saying the digest of what is shown.
+    """
+
+    timeout: float | None = None
+    on_timeout: str = "fail"
+    remind_every: float | None = None
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    quorum: int = 1
+    exclude_requester: bool = False
+    escalate_to: "GateRule | None" = None
+    message: str = ""
+    digest: str = ""
+    by_digest: bool = False
+
+    @classmethod
+    def of(cls, approval: Approval, *, patience: float | None = None) -> "GateRule":
+        """Return the rule of an approval.
+
+        Args:
+            patience: how long it waits if it has no timeout of its own.
+        """
+        return cls(
+            timeout=patience if approval.timeout is None else approval.timeout,  # type: ignore[arg-type]  # seconds by now
+            on_timeout=approval.on_timeout,
+            remind_every=approval.remind_every,  # type: ignore[arg-type]
+            users=approval.users,
+            groups=approval.asked_groups,
+            quorum=approval.quorum or 1,
+            exclude_requester=bool(approval.exclude_requester),
+            escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to, patience=patience),
+            by_digest=approval.edit is not None or (approval.show is not None and approval.show != {}),
+        )
+
+    @property
+    def chain(self) -> "tuple[GateRule, ...]":
+        """This rule, and those that replace it when nobody decides."""
+        return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
+
+    def asking(self, shown: Sequence[Mapping[str, str]]) -> "GateRule":
+        """Return the rule with the `message` and `digest` of each escalation, in their order."""
+        if self.escalate_to is None or not shown:
+            return self
+        first, *rest = shown
+        asked = replace(self.escalate_to, message=first["message"], digest=first["digest"])
+        return replace(self, escalate_to=asked.asking(rest))
+
+    def bare(self) -> "GateRule":
+        """Return the rule without its message and digest."""
+        to = None if self.escalate_to is None else self.escalate_to.bare()
+        return replace(self, message="", digest="", escalate_to=to)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        data: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        data |= {"users": list(self.users), "groups": list(self.groups)}
+        data["escalate_to"] = None if self.escalate_to is None else self.escalate_to.plain()
+        usual = GateRule()
+        return {name: value for name, value in data.items() if value != getattr(usual, name) and value != []}
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> "GateRule":
+        """Read what `plain` returned."""
+        given = {**data, "users": tuple(data.get("users", ())), "groups": tuple(data.get("groups", ()))}
+        if data.get("escalate_to") is not None:
+            given["escalate_to"] = cls.read(data["escalate_to"])
+        return cls(**given)
