@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 from support.pipeline_drivers import InProcess, PipelineDriver, Went
 from support.resets import resets
-from support.temporal_runs import Temporal, pending, result, until
+from support.temporal_runs import Temporal, chain, pending, result, until
 
 from integration.pipelines.test_gates import writer
 from integration.pipelines.test_pipelines import echo, says
@@ -23,6 +23,7 @@ from standfast import (
     tool,
 )
 from standfast.temporal import load_shown, start_pipeline
+from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
 
 
@@ -251,6 +252,22 @@ async def test_a_reset_to_any_point_keeps_the_edit_and_asks_nobody_again(tempora
         assert (await result(run))["outputs"]["ok"] == {"title": "B", "words": 0}
         async for again in resets(temporal, run):
             assert (await result(again))["outputs"]["ok"] == {"title": "B", "words": 0}
+
+
+async def test_an_edit_goes_along_when_the_run_goes_on_as_new(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "EVENTS", 25)
+    people = [f"p{number}" for number in range(5)]
+    asked = edited(approvers=people, quorum=5)
+    async with temporal.worker(writer, drafts.agent, pipelines=[asked], llm=ScriptedModel([DRAFT, "out"])):
+        run = await start_pipeline(temporal.client, "w", run_key=temporal.session(), task_queue=temporal.name)
+        for by in people:
+            (item,) = await pending(run)
+            edit = {"title": "B"} if by == "p0" else None
+            await temporal.people.decide(run.id, **decides(item["digest"], by=by, edit=edit))
+        assert (await result(run))["outputs"]["ok"] == {"title": "B", "words": 0}
+        assert len(await chain(temporal.client, run)) > 1
 
 
 def test_definitions_that_cannot_work_say_why() -> None:
