@@ -5,7 +5,6 @@ in, whatever the form says.
 """
 
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from uuid import uuid4
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -41,11 +40,11 @@ from standfast.web.run_lists import RunLists
 from standfast.web.runs import Runs, is_said_now
 from standfast.web.start_forms import Start
 from standfast.web.statuses import status_of
+from standfast.web.streams import Streams
 from standfast.web.timelines import Timelines
 from standfast.web.visitors import Visitors, who
 
 _ENTRIES = 100  # of a timeline, the last, unless all are asked for
-_LISTENING = 50  # open pages of one person that are told of changes; there are connections for others, too
 _TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
 _TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of forms
 
@@ -71,7 +70,7 @@ class Pages:
         self._templates = templates(assets)
         self._lists, self._timelines = RunLists(self), Timelines(self.people, store)
         self._again = RunAgain(self, self._lists.facts, store)
-        self._listening: Counter[str] = Counter()
+        self._streams = Streams("open pages that listen for changes")
 
     def routes(self) -> list[Route]:
         lists = self._lists
@@ -233,8 +232,6 @@ class Pages:
     async def changes(self, request: Request) -> Response:
         """Tell an open page, by server-sent events, when it is out of date, and send it a model's words."""
         person = self.person(request)
-        if self._listening[person.name] >= _LISTENING:
-            raise HTTPException(429, f"{person.name} already has {_LISTENING} open pages that listen for changes.")
         asked = request.query_params
         # A browser that reconnects says itself what it heard last.
         has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
@@ -245,16 +242,12 @@ class Pages:
         events = self.looks.events(of, asked.get("shown", ""), words)
 
         async def until_gone() -> AsyncIterator[str]:
-            self._listening[person.name] += 1
-            try:
-                async for event in events:
-                    if await request.is_disconnected() or await self._visitors.recognise(request) is None:
-                        return  # has gone, or signed out
-                    yield event
-            finally:
-                self._listening[person.name] -= 1
+            async for event in events:
+                if await request.is_disconnected() or await self._visitors.recognise(request) is None:
+                    return  # has gone, or signed out
+                yield event
 
-        return StreamingResponse(until_gone(), media_type="text/event-stream")
+        return self._streams.open(person.name, until_gone())
 
     async def _words_of(
         self, person: Person, of: str, words: tuple[str, PartialAnswer | None] | None

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -27,10 +26,10 @@ from standfast.web.access import Person
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import Senders
 from standfast.web.bounds import tenant_for
+from standfast.web.streams import Streams
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _LONGEST_KEY = 200
-_LISTENING = 50  # streams of one person
 _ALIVE = 10.0  # seconds between two signs of life
 SSE = {"X-Accel-Buffering": "no"}  # a proxy must not keep events back
 
@@ -58,7 +57,7 @@ class Doors:
         self.people = StandfastClient(client, store=store)
         self.closing = asyncio.Event()
         self._task_queue = task_queue
-        self._listening: Counter[str] = Counter()
+        self._streams = Streams("streams that are open")
 
     def agent(self, name: str) -> Agent:
         """Return an agent that can be started here.
@@ -130,20 +129,14 @@ class Doors:
         Raises:
             HTTPException: 429; they have that many.
         """
-        if self._listening[person.name] >= _LISTENING:
-            raise HTTPException(429, f"{person.name} already listens to {_LISTENING} streams.", {"Retry-After": "10"})
 
         async def until_gone() -> AsyncIterator[str]:
-            self._listening[person.name] += 1  # here: what never begins never ends
-            try:
-                async for text in texts:
-                    if person.has_expired():
-                        return
-                    yield text
-            finally:
-                self._listening[person.name] -= 1
+            async for text in texts:
+                if person.has_expired():
+                    return
+                yield text
 
-        return StreamingResponse(until_gone(), media_type="text/event-stream", headers={**SSE, **headers})
+        return self._streams.open(person.name, until_gone(), {**SSE, **headers})
 
 
 def key_of(request: Request) -> str | None:

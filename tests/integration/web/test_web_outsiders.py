@@ -1,0 +1,248 @@
+"""Hostile requests to every door: odd ids, bodies and headers are refused in a sentence, and break nothing."""
+
+import asyncio
+import json
+import logging
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from support.pages import BOB, PEOPLE, TOKENS, browser, served
+from support.temporal_runs import Temporal, pending, result, until
+from support.transcripts import asks_for, call
+
+from standfast import Agent, Approval, tool
+from standfast.testing import ScriptedModel
+from standfast.web import Access, Person, create_app
+
+OLGA = {"Authorization": f"Bearer {TOKENS['olga']}"}
+BOUNDED = Person(name="amy", role="operator", token="amy-token-that-is-long-enough", tenants=["acme"], only_own=True)
+AMY = {"Authorization": f"Bearer {BOUNDED.token}"}
+ACCESS = Access(people=[*PEOPLE, BOUNDED])
+talker = Agent("talker")
+IDS = [
+    "clerk/%2E%2E/%2E%2E/etc", "%2E%2E", "%2F", "%252F", "clerk%00x", "clerk/%0d%0aX-Evil:1", "%ff", "a" * 10_000,
+    "%F0%9F%92%A9",
+    "'; --", "clerk/@acme/' OR 'a'='a", "clerk/@acme/" + "x" * 10_000, "clerk/@acme/%00", "%ED%A0%80",
+]  # fmt: skip
+BODIES = {
+    "deep": "[" * 100_000,
+    "deep object": '{"text":' * 50_000,
+    "deep and whole": '{"text":' + "[" * 900 + "]" * 900 + "}",
+    "NUL": '{"text": "a\\u0000b"}',
+    "surrogate": '{"text": "\\ud800"}',
+    "twice": '{"text": "a", "text": "b"}',
+    "number": '{"text": 1' + "0" * 5_000 + "}",
+    "huge exponent": '{"text": 1e999999}',
+    "NaN": '{"text": NaN}',
+    "BOM": "\ufeff{}",
+    "null": "null",
+    "text": '"x"',
+}
+DOORS = ["/api/v1/runs", "/api/v1/runs/clerk%2Fx/message", "/agents/talker/ag-ui", "/v1/chat/completions",
+         "/v1/responses"]  # fmt: skip
+
+
+@pytest.mark.parametrize("who", [OLGA, AMY], ids=["olga", "amy"])
+async def test_an_id_of_any_kind_is_answered_in_a_sentence(
+    temporal: Temporal, who: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(temporal.client, access=ACCESS, store=temporal.store, agents=[talker])
+    async with served(app) as address, httpx.AsyncClient(headers=who) as client:
+        for run in IDS:
+            for path in (f"/runs/{run}", f"/arguments/{run}", f"/api/v1/runs/{run}", f"/api/v1/runs/{run}/events"):
+                found = await client.get(address + path)
+                assert 400 <= found.status_code < 500, (path[:60], found.status_code, found.text[:300])
+                assert "x-evil" not in found.headers
+            for path in (f"/runs/{run}/cancel", f"/again/{run}", f"/api/v1/runs/{run}/cancel"):
+                found = await client.post(address + path, data={"key": "k", "step": "s"} if "api" not in path else None)
+                assert 400 <= found.status_code < 500, (path[:60], found.status_code, found.text[:300])
+            changes = await client.post(f"{address}/batch", data={"act": "cancel", f"run:{run}": "on"})
+            assert changes.status_code == 200
+    assert [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("name", BODIES)
+async def test_a_body_of_any_kind_is_refused_at_every_door(
+    temporal: Temporal, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with browser(temporal, ACCESS, agents=[talker], task_queue=temporal.name) as client:
+        for path in DOORS:
+            for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded", ""):
+                headers = {**OLGA, "Content-Type": kind}
+                answer = await client.post(path, content=BODIES[name].encode(errors="surrogatepass"), headers=headers)
+                assert answer.status_code in (400, 404, 415, 422), (path, kind, answer.status_code, answer.text[:300])
+                assert answer.json()["error"].keys() == {"code", "message", "do"}
+    assert [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR] == []
+
+
+async def test_a_form_that_says_it_is_json_or_text_changes_nothing(temporal: Temporal) -> None:
+    async with browser(temporal, Access(people=PEOPLE)) as client:
+        await client.post("/login", data={"csrf": await _csrf(client), "token": TOKENS["olga"]})
+        for kind in ("text/plain", "application/json", "application/x-www-form-urlencoded", "multipart/form-data"):
+            for path in ("/runs/clerk/x/cancel", "/batch", "/logout", "/api/v1/runs", "/v1/responses"):
+                sent = await client.post(path, content=b'{"act": "cancel"}', headers={"Content-Type": kind})
+                assert sent.status_code in (400, 403), (path, kind, sent.status_code)
+        assert "olga" in (await client.get("/runs")).text
+
+
+async def _csrf(client: httpx.AsyncClient) -> str:
+    return (await client.get("/login")).text.split('name="csrf" value="')[1].split('"')[0]
+
+
+async def test_another_host_or_origin_is_answered_by_nothing(temporal: Temporal) -> None:
+    async with browser(temporal, Access(people=PEOPLE)) as client:
+        for host in ("evil.example", "127.0.0.1.evil.example", "127.0.0.1@evil.example", "", "[::1"):
+            for path in ("/login", "/api/v1/me"):
+                assert (await client.get(path, headers={**OLGA, "Host": host})).status_code == 400, host
+        for origin in ("null", "https://evil.example", "http://127.0.0.1.evil.example", "http://127.0.0.1:81"):
+            sent = {"Origin": origin}
+            assert (await client.post("/login", data={"token": TOKENS["olga"]}, headers=sent)).status_code == 403
+            answer = await client.get("/api/v1/me", headers={**OLGA, **sent})
+            assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_a_position_in_the_events_of_another_run_is_refused(temporal: Temporal) -> None:
+    options: dict[str, Any] = {"agents": [talker], "task_queue": temporal.name}
+    async with temporal.worker(talker, llm=ScriptedModel(["hi"] * 2)), browser(temporal, ACCESS, **options) as client:
+        one, two = [await temporal.start(talker, session=name) for name in ("one", "two")]
+        ids = []
+        for run in (one, two):
+            await result(run)
+            found = await client.get(f"/api/v1/runs/{quote(run.id, safe='')}/events", headers=OLGA)
+            ids.append(found.json()["events"][0]["id"])
+        path = f"/api/v1/runs/{quote(one.id, safe='')}/events"
+        for last in (ids[1], "x/1/2", "/" * 500, "-1", ids[0].partition("/")[0] + "/99999999999999999999"):
+            told = await client.get(path, headers={**OLGA, "Last-Event-ID": last})
+            assert 400 <= told.status_code < 500 or told.json()["events"] == [], (last, told.text[:200])
+            assert two.id not in told.text
+
+
+async def test_a_key_of_somebody_else_or_for_something_else_takes_nothing_from_anybody(temporal: Temporal) -> None:
+    options: dict[str, Any] = {"agents": [talker], "task_queue": temporal.name}
+    access = Access(people=[*PEOPLE, BOB])
+    bob, key = {"Authorization": f"Bearer {BOB.token}"}, {"Idempotency-Key": temporal.session("k")}
+    async with browser(temporal, access, **options) as client:
+        starts = [
+            (await client.post("/api/v1/runs", json={"name": "talker", "message": said}, headers={**who, **key})).json()
+            for who, said in ((OLGA, "a"), (OLGA, "a"), (OLGA, "b"), (bob, "a"))
+        ]
+        runs = [one["workflow_id"] for one in starts]
+        assert runs[0] == runs[1]
+        assert len(set(runs)) == 3
+        form = {"key": "f" * 32, "message": "a"}
+        mine = await client.post("/start/talker", data=form, headers=OLGA)
+        theirs = await client.post("/start/talker", data=form, headers=bob)
+        assert (mine.status_code, theirs.status_code) == (303, 409)
+    await temporal.end_all()
+
+
+# --- streams that are left open ---
+
+
+async def test_who_leaves_streams_open_by_the_hundred_keeps_nobody_out(temporal: Temporal) -> None:
+    app = create_app(temporal.client, access=ACCESS, store=temporal.store, agents=[talker], task_queue=temporal.name)
+    run = await temporal.start(talker)  # which nobody works on
+    path = f"/api/v1/runs/{quote(run.id, safe='')}/events"
+    limits = httpx.Limits(max_connections=None)
+    async with served(app) as address, httpx.AsyncClient(base_url=address, limits=limits, timeout=60) as client:
+        statuses: list[int] = []
+        done = asyncio.Event()
+
+        async def listens(path: str) -> None:
+            headers = {**OLGA, "Accept": "text/event-stream"}
+            async with client.stream("GET", path, headers=headers) as answer:
+                statuses.append(answer.status_code)
+                await done.wait()
+
+        many = [asyncio.create_task(listens(one)) for one in [path] * 120 + ["/changes?of=/"] * 120]
+        while len(statuses) < len(many):
+            await asyncio.sleep(0.01)
+        assert statuses.count(200) == 100
+        assert statuses.count(429) == 140
+        ada = {"Authorization": f"Bearer {TOKENS['ada']}"}
+        assert (await client.get("/api/v1/me", headers=ada)).status_code == 200
+        done.set()
+        await asyncio.gather(*many)
+        for one in (path, "/changes?of=/"):
+            await until(lambda one=one: is_open(client, one))  # those that have gone do not count any more
+        app.state.close()
+    await temporal.end_all()
+
+
+async def is_open(client: httpx.AsyncClient, path: str) -> bool:
+    async with client.stream("GET", path, headers={**OLGA, "Accept": "text/event-stream"}) as answer:
+        return answer.status_code == 200
+
+
+# --- decisions in races through all doors ---
+
+
+@tool(approval=Approval(message="Ship it?"))
+async def ship(amount: int) -> str:
+    return f"shipped {amount}"
+
+
+shipper = Agent("shipper", tools=[ship])
+RACES = 20
+
+
+async def test_of_decisions_that_race_through_all_doors_those_that_were_told_that_they_count_do(
+    temporal: Temporal,
+) -> None:
+    model = ScriptedModel(
+        lambda messages, tools: asks_for(call("ship", "c1", amount=1)) if messages[-1].content == "go" else "done"
+    )
+    people = [Person(name=f"p{number}", role="operator", token=f"p{number}" + "-token" * 5) for number in range(4)]
+    options: dict[str, Any] = {"agents": [shipper], "task_queue": temporal.name}
+    async with temporal.worker(shipper, llm=model), browser(temporal, Access(people=people), **options) as client:
+        for number in range(RACES):
+            await _race(temporal, client, people, number)
+
+
+async def _race(temporal: Temporal, client: httpx.AsyncClient, people: list[Person], number: int) -> None:
+    from standfast.errors import StandfastError
+    from standfast.web.api.talks import interrupt_id
+
+    run = await temporal.start(shipper, session=f"race{number}")
+    (item,) = await pending(run)
+    digest, where = item["digest"], quote(run.id, safe="")
+
+    async def page(who: Person, decision: str) -> bool:
+        form = {"decision": decision, "gate": "c1", "digest": digest}
+        return (await client.post(f"/runs/{run.id}/decide", data=form, headers=_as(who))).status_code == 303
+
+    async def api(who: Person, decision: str) -> bool:
+        body = {"decision": decision, "gate": "c1", "digest": digest}
+        return (await client.post(f"/api/v1/runs/{where}/decide", json=body, headers=_as(who))).status_code == 200
+
+    async def ag_ui(who: Person, decision: str) -> bool:
+        interrupt = interrupt_id(run.id, item, None)
+        answer = {"interruptId": interrupt, "status": "resolved", "payload": {"decision": decision}}
+        body = {"threadId": "t", "runId": f"r{number}", "resume": [answer]}
+        return (await client.post("/agents/shipper/ag-ui", json=body, headers=_as(who))).status_code == 200
+
+    async def command(who: Person, decision: Any) -> bool:
+        try:
+            await temporal.people.decide(run.id, "c1", decision, by=who.name, digest=digest)
+        except StandfastError:
+            return False
+        return True
+
+    asks = [
+        (doors, who, ("approve", "reject")[(number + place) % 2])
+        for place, (doors, who) in enumerate(zip((page, api, ag_ui, command), people, strict=True))
+    ]
+    counted = await asyncio.gather(*(door(who, decision) for door, who, decision in asks))
+    ended = await result(run)
+    acts = await temporal.store.load_decisions((await run.describe()).raw_info.first_run_id)
+    kept = {(act.by, act.decision) for act in acts if act.refused is None and act.decision in ("approve", "reject")}
+    told = {(who.name, decision) for (_, who, decision), is_counted in zip(asks, counted, strict=True) if is_counted}
+    assert told == kept, (number, told, kept, acts)
+    assert len(kept) == 1
+    assert json.dumps(ended)
+
+
+def _as(who: Person) -> dict[str, str]:
+    return {"Authorization": f"Bearer {who.token}"}
