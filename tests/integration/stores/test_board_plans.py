@@ -61,7 +61,7 @@ async def test_who_is_bounded_reads_a_sqlite_store_without_looking_at_what_is_of
         wanted = WaitFilter(namespace="default", **bounds)
         for asked in (page(wanted, None, 50), counted(wanted)):
             plan = " ".join(await explained(store, *asked))
-            assert "SEARCH b USING INDEX boards_" in plan
+            assert "SEARCH b USING INDEX boards_" in plan.replace("COVERING ", "")
             assert "SEARCH w USING INDEX sqlite_autoindex_waits" in plan
 
 
