@@ -219,7 +219,7 @@ class Timeline:
                 if event.outcome == "unknown":
                     entry.troubles.append("It may have happened, and nobody can tell; it was not run again.")
                 entry.close(_ENDS.get(event.outcome, event.outcome), event.at, event.seconds)
-                del self._open["tool", event.call.id]  # a later call may have the same id
+                self._open.pop(("tool", event.call.id), None)  # a later call may have the same id
 
 
 def _json_of(text: str) -> Any:

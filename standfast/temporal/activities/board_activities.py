@@ -31,6 +31,8 @@ class BoardActivities:
             store, info = self._host.store, activity.info()
             if (why := self._host.misplaced.get(info.task_queue)) is not None:
                 raise SessionStoreError(why)
+            if info.workflow_type in self._host.agents or info.workflow_type in self._host.pipelines:
+                await self._host.check_run(reference["run"])  # a workflow of a user's own does not record its store
             if not has_waits(store):
                 raise SessionStoreError(
                     f"The store {store!r:.80} of this worker has no board; see standfast.stores.Waits"

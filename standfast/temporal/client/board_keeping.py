@@ -21,9 +21,9 @@ from standfast.stores.capabilities import has_ledger, has_waits
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.stores.waits import Board, Waits
 from standfast.temporal.client.boards import kept_mark
-from standfast.temporal.client.items import read_items
+from standfast.temporal.client.items import read_items, read_state
 from standfast.temporal.client.queue_stores import noted_store
-from standfast.temporal.client.runs import answer, listed, runs_query
+from standfast.temporal.client.runs import answer, listed, runs_query, was_started_by_us
 from standfast.temporal.wire import names
 from standfast.temporal.wire.boards import ShownItem, key_of, wait_of
 
@@ -194,11 +194,9 @@ async def _ask(
     """Put in what a run says that it waits for, unless it has written its board itself since that was read."""
     try:
         async with few:
-            handle = client.get_workflow_handle(run.id, run_id=run.run_id)
-            items = read_items(await answer(handle, names.PENDING, _PATIENCE))
+            items = await _pending(client, store, run)
     except (RPCError, WorkflowQueryFailedError, StandfastError):
         return  # no worker answers; it is asked next time
-    items = [item for item in items if item["kind"] != "unreadable"]
     if items:
         mended.missing.append(run.id)
     if dry_run or not (items or (board is not None and board.is_watched)):
@@ -206,6 +204,25 @@ async def _ask(
     now = _board_of(client.namespace, run, board)
     shown = [_shown(item, run) for item in items]
     await store.show_waits(now, [wait_of(one, key_of(one), now) for one in shown])
+
+
+async def _pending(client: Client, store: Waits, run: WorkflowExecution) -> list[dict[str, Any]]:
+    """Return what a run waits for; nothing if its store is another one, to which its task queue belonged before."""
+    handle = client.get_workflow_handle(run.id, run_id=run.run_id)
+    if not was_started_by_us(run):
+        return _readable(read_items(await answer(handle, names.PENDING, _PATIENCE)))
+    state = read_state(await answer(handle, names.STATUS, _PATIENCE))
+    items, key = _readable(state["waiting"]), state.get("journal_key")
+    is_ours = key is None or not has_ledger(store) or await store.load_reply(f"{key}/open", 0) is not None
+    return (
+        items
+        if is_ours or all(item["kind"] == "worker" and item["name"] == run.workflow_type for item in items)
+        else []
+    )
+
+
+def _readable(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [item for item in items if item["kind"] != "unreadable"]
 
 
 def _board_of(namespace: str, run: WorkflowExecution, board: Board | None) -> Board:

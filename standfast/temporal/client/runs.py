@@ -179,7 +179,7 @@ def looks_ours(run: WorkflowExecutionDescription) -> bool:
     return bool(info.memo.fields.keys() & _MEMOS or info.search_attributes.indexed_fields.keys() & _ATTRIBUTES)
 
 
-def was_started_by_us(run: WorkflowExecutionDescription) -> bool:
+def was_started_by_us(run: WorkflowExecution) -> bool:
     """Whether a run is one of an agent or a pipeline, and not a user's own with gates of ours in it."""
     return bool(run.raw_info.memo.fields.keys() & _MEMOS)
 

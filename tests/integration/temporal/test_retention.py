@@ -22,6 +22,7 @@ from standfast.runtime.retention import Pruning
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastPlugin, start_pipeline
 from standfast.temporal.client import retention
+from standfast.temporal.client.boards import kept_mark
 from standfast.temporal.client.forgotten import Forgotten
 from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
@@ -46,13 +47,16 @@ async def forget(temporal: Temporal, run: Run) -> None:
     await until(is_gone)
 
 
+_REPLIES = "SELECT reply FROM model_replies WHERE run_key NOT IN (?, ?)"
+
+
 def counts(store: SQLiteStore) -> dict[str, int]:
     """Return how many rows a store has of what runs keep."""
     tables = ("tool_ledger", "model_replies", "partial_answers", "gate_decisions", "noted_runs", "agent_messages")
     with closing(sqlite3.connect(store._path)) as db:
         found = {table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
         found["model_replies"] -= db.execute(
-            "SELECT count(*) FROM model_replies WHERE run_key = ?", (restores.NOTES,)
+            "SELECT count(*) FROM model_replies WHERE run_key IN (?, ?)", (restores.NOTES, kept_mark("default"))
         ).fetchone()[0]  # of the store itself
     return {table: count for table, count in found.items() if count}
 
@@ -243,7 +247,7 @@ async def test_a_session_of_a_version_that_did_not_note_its_runs_is_deleted_with
     unnoted(temporal.store)
     await temporal.store.delete_session(temporal.session())
     with closing(sqlite3.connect(temporal.store._path)) as db:
-        replies = [reply for (reply,) in db.execute("SELECT reply FROM model_replies") if "epoch" not in reply]
+        replies = [reply for (reply,) in db.execute(_REPLIES, (restores.NOTES, kept_mark("default")))]
     assert replies == ['{"deleted":true}'] * 2
 
 
