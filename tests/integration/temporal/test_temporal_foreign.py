@@ -79,7 +79,9 @@ async def test_a_card_that_another_workflow_forges_is_told_as_its_own(temporal: 
             for words in (["approve", run.id], ["answer", run.id, "yes"], ["message", run.id, "x"]):
                 assert await refused(temporal, *words)
             shown = await page.get("/")
-            assert (shown.status_code, "cannot be read" in shown.text) == (200, True)
+            # The board has runs of its own store alone; before a worker looks after it, all are asked.
+            is_shown = f"/runs/{run.id}" in shown.text
+            assert (shown.status_code, "cannot be read" in shown.text) == (200, is_shown)
             assert (await page.get(f"/runs/{run.id}")).status_code == 200
             await run.terminate()
 

@@ -183,7 +183,7 @@ async def test_what_is_typed_stays_when_no_worker_answers(temporal: Temporal, mo
             form = fields((await client.get(f"/runs/{run.id}")).text, f"/runs/{run.id}/decide")
         sent = clients.send
         monkeypatch.setattr(
-            clients, "send", lambda client, run_id, signal: sent(client, run_id, replace(signal, seconds=0.5))
+            clients, "send", lambda client, run, signal, *more: sent(client, run, replace(signal, seconds=0.5), *more)
         )
         typed = {"decision": "approve", "comment": "as we said"}
         page = await client.post(f"/runs/{run.id}/decide", data=form | typed)

@@ -127,17 +127,17 @@ STARTS: dict[str, Asks] = {
 OF_NONE: dict[str, Asks] = {
     "POST /filters": post("/filters", name="mine"),
     "GET /start": get("/start"),
+    "GET /v1/models": get("/v1/models"),
     "GET /start/{name}": get("/start/clerk"),
 }
 WITHOUT_SCOPE: dict[str, Asks] = {
-    "GET /v1/models": get("/v1/models"),
     "GET /api/v1/me": api("GET", "/me"),
     "GET /api/v1/openapi.json": api("GET", "/openapi.json"),
 }
 # What strangers may open, too, or what has a proof of its own; see the tests of each.
 ELSEWHERE = {
     "GET /login", "POST /login", "POST /logout", "GET /link/{token}", "POST /link/{token}", "/static",
-    "POST /v1/chat/completions", "POST /v1/responses",
+    "POST /v1/chat/completions", "POST /v1/responses", "POST /agents/{name}/ai-sdk",
 }  # fmt: skip
 
 
