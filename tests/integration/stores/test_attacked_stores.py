@@ -56,7 +56,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A file system that is soon full."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True)
     if mounted.returncode:
         pytest.skip("this process may not mount a file system")
     yield folder
