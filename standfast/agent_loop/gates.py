@@ -196,7 +196,9 @@ class Gate:
                 "`pending`, in the run's details, or in the result of a run that waits"
             )
         if decision.digest is not None and decision.digest != self.shown_digest:
-            return f"gate {self.name} shows something else now: look at it again, and decide on digest {self.shown_digest}"
+            return (
+                f"gate {self.name} shows something else now: look at it again, and decide on digest {self.shown_digest}"
+            )
         needs_name = bool(rule.users) or rule.quorum > 1 or rule.exclude_requester
         if not who and needs_name:
             return f"gate {self.name}: by is missing; it must be said who decides"

@@ -125,7 +125,12 @@ async def test_of_many_who_make_a_store_at_once_all_have_the_same(d1: D1Server, 
     identities = await asyncio.gather(*(store.identity() for store in stores))
     await asyncio.gather(*(store.close() for store in stores))
     assert len(set(identities)) == 1
-    assert d1.sql(name, "SELECT version FROM standfast_schema") == [{"version": 1}, {"version": 2}, {"version": 3}, {"version": 4}]
+    assert d1.sql(name, "SELECT version FROM standfast_schema") == [
+        {"version": 1},
+        {"version": 2},
+        {"version": 3},
+        {"version": 4},
+    ]
 
 
 @pytest.mark.parametrize("faults", [["lose"], ["drop", "lose"], ["", "lose", "lose"], ["", "", "lose"]])
