@@ -7,6 +7,10 @@ from markupsafe import Markup
 from standfast.messages import visible
 
 _LONG = 20_000  # characters that are rendered; more would hold up everybody's pages
+# People approve what they see: a link hides its address, a definition and an entity what they are. All of them stay as
+# they were written.
+_HIDING = ("link", "image", "autolink", "reference", "entity", "html_inline", "html_block")
+_WHOLE = MarkdownIt("js-default", {"html": False, "linkify": False}).disable(_HIDING)
 
 
 class _Parser(MarkdownIt):
@@ -30,6 +34,13 @@ def render(text: str) -> Markup:
         for inner in token.children or ():
             _mark(inner)
     return Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))  # all text in it is escaped
+
+
+def render_whole(text: str) -> Markup:
+    """Return a text that people decide on as HTML, which leaves out no part of it; a long one as it was written."""
+    if len(text) > _LONG:
+        return Markup("<pre>{}</pre>").format(visible(text))
+    return Markup(_WHOLE.render(visible(text)))  # it has been escaped
 
 
 def _mark(token: Token) -> None:

@@ -12,9 +12,9 @@ from markupsafe import Markup, escape
 from standfast.messages import Usage, visible, visible_json
 from standfast.temporal.wire.names import child_id
 from standfast.web.actions import may_act
-from standfast.web.markdown import render
+from standfast.web.markdown import render, render_whole
 from standfast.web.mounts import Assets
-from standfast.web.shown import difference, markdown
+from standfast.web.shown import difference
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONG = 20_000  # characters of a text
@@ -35,7 +35,7 @@ def templates(assets: Assets) -> Environment:
         "json": _pretty,
         "long": _long,
         "markdown": render,
-        "markdown_whole": markdown,
+        "markdown_whole": render_whole,
         "seconds": in_words,
         "path": run_path,
         "step_link": step_link,

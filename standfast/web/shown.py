@@ -1,30 +1,15 @@
-"""Draws what a gate shows: Markdown without HTML, links or hidden parts, differences line by line, and pictures.
-
-People approve what they see. So a text is drawn in no way that leaves a part of it out.
-"""
+"""Draws a difference that a gate shows, line by line, without leaving out any part of it."""
 
 import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from standfast.messages import visible
 
-# A link hides its address, a definition and an entity what they are; all of them are drawn as they were written.
-_HIDING = ("link", "image", "autolink", "reference", "entity", "html_inline", "html_block")
-_MARKDOWN = MarkdownIt("js-default", {"html": False, "linkify": False}).disable(_HIDING)
-_LONG = 20_000  # characters; a longer text is shown as it was written, since drawing it would hold up everybody's pages
-_MOST_LINES = 1_000  # of two texts that are compared line by line, for the same reason
+_MOST_LINES = 1_000  # of two texts; to compare more would hold up everybody's pages
 _SIGNS = {"+ ": "ins", "- ": "del"}
-
-
-def markdown(text: str) -> Markup:
-    """Return Markdown as HTML, all of it."""
-    if len(text) > _LONG:
-        return Markup("<pre>{}</pre>").format(visible(text))
-    return Markup(_MARKDOWN.render(visible(text)))  # it has been escaped
 
 
 def difference(shown: Mapping[str, Any]) -> Markup:
