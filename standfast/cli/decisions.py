@@ -65,38 +65,24 @@ async def approve(
     may count later; the command then says so, and fails.
     """
     async with board_if_any(store) as board:
-        await _approve(people_of(client, board), output, run, gates, digests, edit=edit, yes=yes, store=store, **given)
-
-
-async def _approve(
-    people: "StandfastClient",
-    output: Output,
-    run: str,
-    gates: tuple[str, ...],
-    digests: tuple[str, ...],
-    *,
-    edit: str | None,
-    yes: bool,
-    store: str,
-    **given: Any,
-) -> None:
-    chosen = await _chosen(people, run, gates, digests)
-    changed = None if edit is None else read_json_option("--edit", edit)
-    if changed is not None and len(chosen) > 1:
-        raise InputError("--edit is for one gate: name one")
-    asks = output.is_text and not yes and sys.stdin.isatty()
-    for at, (item, digest) in enumerate(chosen):
-        if asks:
-            chosen[at] = (item if digest is not None else _shown_whole(await whole_item(item, store)), digest)
-        elif digest is None:
-            _check_unseen(item, run, yes=yes)
-    for item, _ in chosen if asks else ():
-        write_waiting(output, {**item, "workflow_id": run})
-        if changed is not None:
-            output.line(f"  Instead: {edit}")
-        with stoppable():
-            click.confirm("Approve?", abort=True)
-    await _decide(people, output, run, chosen, "approve", edit=changed, **given)
+        people = people_of(client, board)
+        chosen = await _chosen(people, run, gates, digests)
+        changed = None if edit is None else read_json_option("--edit", edit)
+        if changed is not None and len(chosen) > 1:
+            raise InputError("--edit is for one gate: name one")
+        asks = output.is_text and not yes and sys.stdin.isatty()
+        for at, (item, digest) in enumerate(chosen):
+            if asks:
+                chosen[at] = (item if digest is not None else _shown_whole(await whole_item(item, store)), digest)
+            elif digest is None:
+                _check_unseen(item, run, yes=yes)
+        for item, _ in chosen if asks else ():
+            write_waiting(output, {**item, "workflow_id": run})
+            if changed is not None:
+                output.line(f"  Instead: {edit}")
+            with stoppable():
+                click.confirm("Approve?", abort=True)
+        await _decide(people, output, run, chosen, "approve", edit=changed, **given)
 
 
 @click.command()

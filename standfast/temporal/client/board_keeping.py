@@ -213,12 +213,11 @@ async def _pending(client: Client, store: Waits, run: WorkflowExecution) -> list
         return _readable(read_items(await answer(handle, names.PENDING, _PATIENCE)))
     state = read_state(await answer(handle, names.STATUS, _PATIENCE))
     items, key = _readable(state["waiting"]), state.get("journal_key")
-    is_ours = key is None or not has_ledger(store) or await store.load_reply(f"{key}/open", 0) is not None
-    return (
-        items
-        if is_ours or all(item["kind"] == "worker" and item["name"] == run.workflow_type for item in items)
-        else []
-    )
+    if key is None or not has_ledger(store) or await store.load_reply(f"{key}/open", 0) is not None:
+        return items
+    # A run that is not open yet is in no store, and waits for a worker that has its agent.
+    is_opening = all((item["kind"], item["name"]) == ("worker", run.workflow_type) for item in items)
+    return items if is_opening else []
 
 
 def _readable(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
