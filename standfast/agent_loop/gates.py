@@ -106,6 +106,7 @@ class Gate:
         edits: what it shows has a value that people may change; those who decide later see it as it was changed.
         is_call: of a tool call, on which nobody decides who does not say the digest of what they have looked at.
         fingerprint, schema_digest: of the tool as it was when people were asked; "" if it has none.
+        schema: of the arguments of the tool call, by which people change them; None if it is too large to be told.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Gate:
     is_call: bool = False
     fingerprint: str = ""
     schema_digest: str = ""
+    schema: Mapping[str, Any] | None = None
 
     @classmethod
     def of_step(
@@ -262,6 +264,8 @@ class Gate:
         for name in ("arguments", "edits", "is_call", "fingerprint", "schema_digest"):
             if getattr(self, name) not in (None, False, ""):
                 data[name] = getattr(self, name)
+        if self.status == "open" and self.schema is not None:
+            data["schema"] = dict(self.schema)
         if self.status != "open":
             data["status"] = self.status
         if self.status == "rejected" and self.last is not None:
@@ -288,6 +292,7 @@ class Gate:
             is_call=data.get("is_call", False),
             fingerprint=data.get("fingerprint", ""),
             schema_digest=data.get("schema_digest", ""),
+            schema=data.get("schema"),
         )
 
     def after(self, recorded: Iterable[tuple[Decision, datetime]]) -> "Gate":

@@ -18,6 +18,7 @@ from standfast.tools import Approval, Failed, Outcome, Returned, Tool
 
 NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
 _SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may have 64
+_SCHEMA_BYTES = 16 * 1024  # of the schema by which people change its arguments
 
 
 def open_gates(
@@ -72,6 +73,8 @@ def _question_for(
         digest_of(call.id, text, call.name, call.arguments, asked_at.isoformat(), n) for n, text in enumerate(texts)
     ]
     later = [{"message": text, "digest": digest} for text, digest in zip(texts, digests, strict=True)][1:]
+    tool = agent.tool_map[call.name]
+    schema = tool.input_schema
     is_let_through_by_time = any(one.on_timeout in ("approve", "escalate") for one in approval.chain)
     gate = Gate(
         name=call.id,
@@ -81,8 +84,9 @@ def _question_for(
         requesters=requesters,
         arguments=call.arguments,
         is_call=True,
-        fingerprint=agent.tool_map[call.name].fingerprint,
-        schema_digest=agent.tool_map[call.name].schema_digest,
+        fingerprint=tool.fingerprint,
+        schema_digest=tool.schema_digest,
+        schema=schema if len(to_json(schema)) <= _SCHEMA_BYTES else None,
     )
     return Question(question=texts[0], tool_call_id=call.id, gate=gate.plain())
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from standfast.errors import InputError
 from standfast.messages import person as identity
-from standfast.messages import read_object
 from standfast.temporal import StandfastClient
 from standfast.web.access import Person, Role
+from standfast.web.edits import read_edit
 
 Form = Mapping[str, str]
 
@@ -63,36 +63,14 @@ def _one_of(form: Form, name: str, *allowed: str) -> Any:
 
 
 def _decide(form: Form, person: Person) -> Asked:
-    decision, gate, edit = _one_of(form, "decision", "approve", "reject"), _needed(form, "gate"), None
-    if decision == "approve" and "edit" in form:
-        edit = _edited(_text(form, "edit") or "", _text(form, "shown"))
+    decision, gate = _one_of(form, "decision", "approve", "reject"), _needed(form, "gate")
+    edit = read_edit(form) if decision == "approve" else None
     comment, digest = _text(form, "comment"), _needed(form, "digest")
 
     async def decide(people: StandfastClient, run: str, **_: Any) -> None:
         await people.decide(run, gate, decision, by=person.name, comment=comment, digest=digest, edit=edit)
 
     return Asked(decision, decide)
-
-
-def _edited(text: str, shown: str | None) -> dict[str, Any] | None:
-    """Return the arguments that were typed instead of those that were shown; None if nothing was changed."""
-    try:
-        edit = read_object(text)
-        json.loads(text, object_pairs_hook=keys_once)
-    except InputError as error:
-        raise InputError(f"Arguments: {error}. Nothing was approved.") from error
-    return None if shown is not None and _same(edit) == _same(read_object(shown)) else edit
-
-
-def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse an object that has a key twice: a reader sees one value, and the other one would be used."""
-    if len(pairs) > len(found := dict(pairs)):
-        raise InputError("an object has a key twice")
-    return found
-
-
-def _same(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)  # which tells true, 1 and 1.0 apart
 
 
 def _answer(form: Form, person: Person) -> Asked:

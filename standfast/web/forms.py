@@ -1,25 +1,30 @@
 """Makes forms from JSON schemas, and reads what a person fills in as the data that the schema describes.
 
 A value has a field of its own if HTML has a control for it; everything else is typed as JSON. The type itself checks
-what was typed, so a field only must not misrepresent it.
+what was typed, so a field only must not misrepresent it. A form that has a value gives that very value back where
+nobody has changed it: each field that comes as it was shown stands for what it had, whatever its text would be read as.
 """
 
 import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Literal
 from urllib.parse import quote
 
 from standfast.errors import InputError
-from standfast.messages import cut, read_json
+from standfast.messages import cut, read_json, visible, visible_json
 
 Control = Literal["group", "text", "input", "number", "checkbox", "select", "lines", "json"]
 _INPUTS = {"date": "date", "time": "time", "email": "email", "uri": "url", "password": "password"}
 _SCALARS = {"string", "integer", "number"}
 _ABSENT = object()
+_EMPTY = object()  # a form without a value
 _NAME = "input"  # of the control, or the group, of the whole value
+_EDITED = "field"  # the same, of a form that has a value
+_MOST = 200  # fields of a form that has a value; a schema can be a stranger's
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,7 @@ class Field:
         value: its first value, as text; for a checkbox "on" or nothing.
         required: whether it must be filled in; else an empty field is left out, or null if only that is allowed.
         fields: the fields of a group.
+        has: of a form that has a value, the part of it that the field stands for.
     """
 
     name: str
@@ -50,25 +56,40 @@ class Field:
     required: bool = True
     is_null: bool = False
     fields: "tuple[Field, ...]" = ()
+    has: Any = _EMPTY
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether it is a field of a form that has a value."""
+        return self.has is not _EMPTY
+
+    @property
+    def placeholder(self) -> str:
+        """The value, in words, if the field is empty though it has one."""
+        if not self.is_filled or self.value:
+            return ""
+        return "not given" if self.has is _ABSENT else "an empty text" if self.has == "" else _data(self.has)
 
     def read(self, form: Mapping[str, str]) -> Any:
         """Return the value that was filled in.
 
         Raises:
-            InputError: something that should be a number or JSON is not.
+            FieldError: something that should be a number or JSON is not.
         """
         found = self._read(form)
         return None if found is _ABSENT else found
 
     def _read(self, form: Mapping[str, str]) -> Any:
         if self.control == "group":
-            values = {field.key: field._read(form) for field in self.fields}
+            values = {one.key: one._read(form) for one in self.fields}
             found = {key: value for key, value in values.items() if value is not _ABSENT}
-            return found if found or self.required else _ABSENT
-        if self.control == "checkbox":
-            return self.name in form
+            return found if found or self.required or self.is_filled else _ABSENT
         text = form.get(self.name, "").replace("\r\n", "\n")
-        if self.control == "lines" and (text.strip() or self.required):
+        if self.is_filled and (self.name not in form or text == self.value):
+            return self.has
+        if self.control == "checkbox":
+            return text == "on"
+        if self.control == "lines" and (text.strip() or self.required or self.is_filled):
             return [line for line in text.split("\n") if line.strip()]
         if not (text if self.control == "text" else text.strip()):
             return self._emptied() if self.name in form or not self.value else _ABSENT
@@ -77,17 +98,38 @@ class Field:
                 case "number":
                     return _number(text)
                 case "select" | "json":
-                    return read_json(text)
+                    return read_once(text)
                 case _:
                     return text
         except InputError as error:
-            raise InputError(f"{self.label}: {error}") from error
+            raise FieldError(f"{self.label}: {error}", self.name) from error
 
     def _emptied(self) -> Any:
         """Return the value of a field that was left empty, or whose first value was deleted."""
         if self.is_null:
             return None
         return "" if self.control == "text" and self.value else _ABSENT
+
+
+class FieldError(InputError):
+    """What was typed into a field cannot be read."""
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+def read_once(text: str) -> Any:
+    """Read strict JSON in which no object has a key twice: a reader sees one value, and the other one would be used."""
+    value = read_json(text)
+    json.loads(text, object_pairs_hook=_keys_once)
+    return value
+
+
+def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > len(found := dict(pairs)):
+        raise InputError("an object has a key twice")
+    return found
 
 
 def form_of(schema: Mapping[str, Any] | None) -> Field:
@@ -97,6 +139,19 @@ def form_of(schema: Mapping[str, Any] | None) -> Field:
     return _field(schema, _NAME, None, _Known(schema.get("$defs", {})), required=True)
 
 
+def filled_form(schema: Mapping[str, Any], value: Any) -> Field | None:
+    """Return the form that has a value; None if all of it has to be typed as JSON, or the schema cannot be used."""
+    try:
+        found = _field(schema, _EDITED, None, _Known(schema.get("$defs", {})), required=True, value=value)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, _TooManyError):
+        return None  # a stranger's schema may have anything anywhere
+    return None if found.control == "json" else found
+
+
+class _TooManyError(Exception):
+    """A form would have more fields than anybody fills in."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """The definitions that parts of a schema refer to.
@@ -104,10 +159,12 @@ class _Known:
     Args:
         definitions: all of them, by name.
         within: those that the part is in; a type that contains itself is typed as JSON.
+        numbers: count the fields.
     """
 
     definitions: Mapping[str, Any]
     within: tuple[str, ...] = ()
+    numbers: Iterator[int] = field(default_factory=count)
 
     def resolve(self, schema: Mapping[str, Any]) -> "tuple[dict[str, Any], _Known]":
         """Return the schema that a reference means, with the keys beside the reference."""
@@ -115,12 +172,16 @@ class _Known:
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         if name is None or name in self.within or name not in self.definitions:
             return rest, self
-        inner = _Known(self.definitions, (*self.within, name))
+        inner = replace(self, within=(*self.within, name))
         return inner.resolve({**self.definitions[name], **rest})
 
 
-def _field(part: Mapping[str, Any], name: str, key: str | None, known: _Known, *, required: bool) -> Field:
-    """Return the field of a part of a schema."""
+def _field(
+    part: Mapping[str, Any], name: str, key: str | None, known: _Known, *, required: bool, value: Any = _EMPTY
+) -> Field:
+    """Return the field of a part of a schema, and of a part of a value if there is one."""
+    if value is not _EMPTY and next(known.numbers) >= _MOST:
+        raise _TooManyError
     schema, is_null = _not_null(part)
     schema, known = known.resolve(schema)
     has: dict[str, Any] = {
@@ -129,16 +190,32 @@ def _field(part: Mapping[str, Any], name: str, key: str | None, known: _Known, *
         "label": str(schema.get("title", "Input" if key is None else key)),
         "help": str(schema.get("description", "")),
         "required": required and not is_null,
-        "is_null": is_null and (required or schema.get("default") is not None),
+        "is_null": is_null and (value is not _EMPTY or required or schema.get("default") is not None),
+        "has": value,
     }
-    # An optional group is typed as JSON: its controls would always give some value.
-    if schema.get("type") == "object" and not schema.get("additionalProperties") and required and not is_null:
+    if value is not _EMPTY:
+        has["label"] = _true_label(has["label"], key)
+    is_object = schema.get("type") == "object" and not schema.get("additionalProperties")
+    parts: Mapping[str, Any] = schema.get("properties", {})
+    # An optional group is typed as JSON: its controls would always give some value. One that has a value would anyway.
+    is_group = required and not is_null if value is _EMPTY else isinstance(value, dict) and value.keys() <= parts.keys()
+    if is_object and is_group:
         has["fields"] = tuple(
-            _field(one, f"{name}.{_escaped(inner)}", inner, known, required=inner in schema.get("required", ()))
-            for inner, one in schema.get("properties", {}).items()
+            _field(
+                one,
+                f"{name}.{_escaped(inner)}",
+                inner,
+                known,
+                required=inner in schema.get("required", ()),
+                value=_EMPTY if value is _EMPTY else value.get(inner, _ABSENT),
+            )
+            for inner, one in parts.items()
         )
         return Field(control="group", **has)
-    made = _control(schema, is_optional=is_null or (not required and schema.get("default") is None))
+    if value is _EMPTY:
+        made = _control(schema, is_optional=is_null or (not required and schema.get("default") is None))
+    else:
+        made = _filled({**schema, "default": None}, value, is_optional=is_null or not isinstance(value, bool))
     made["help"] = f"{has['help']} {made.get('help', '')}".strip()
     return Field(**has | made)
 
@@ -171,6 +248,44 @@ def _control(schema: Mapping[str, Any], *, is_optional: bool) -> dict[str, Any]:
     if {"string"} <= {str(one.get("type")) for one in schema.get("anyOf", ())} <= _SCALARS:  # such as a Decimal
         return {"control": "text", "value": _text(default)}
     return {"control": "json", "help": "As JSON.", "value": "" if default is None else json.dumps(default, indent=2)}
+
+
+def _filled(schema: Mapping[str, Any], value: Any, *, is_optional: bool) -> dict[str, Any]:
+    """Return the attributes of the control for a value: as JSON, if another one could not show and keep all of it."""
+    made = _control(schema, is_optional=is_optional)
+    if made["control"] == "input":  # which a browser empties if it does not like the text
+        made = {"control": "text"}
+    if value is _ABSENT or value is None:
+        return {**made, "value": ""}
+    match made["control"], value:
+        case "checkbox", bool():
+            return {**made, "value": "on" if value else "off"}
+        case "select", _ if _data(value) in [data for data, _ in made["options"]]:
+            return {**made, "value": _data(value)}
+        case "number", int() | float() if not isinstance(value, bool):
+            return {**made, "value": _data(value)}
+        case "text", str() if _is_plain(value):
+            return {**made, "value": value}
+        case "lines", [*lines] if all(isinstance(one, str) and one.strip() and "\n" not in one for one in lines):
+            if _is_plain(text := "\n".join(lines)):
+                return {**made, "value": text}
+    return {"control": "json", "help": "As JSON.", "value": visible_json(value)}
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text can be read and typed as it is: nothing in it hides, or looks like a Latin letter or digit."""
+    return "\r" not in text and visible(f"a {text}") == f"a {text}"
+
+
+def _true_label(label: str, key: str | None) -> str:
+    """Return a label with the key that it stands for, unless it is only written in another way."""
+    if key is None or label.casefold().replace("_", " ") == key.casefold().replace("_", " "):
+        return label
+    return f"{label} ({key})"
+
+
+def _data(value: Any) -> str:
+    return json.dumps(value)
 
 
 def _not_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:

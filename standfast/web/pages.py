@@ -29,6 +29,7 @@ from standfast.web.access import Person, Role
 from standfast.web.actions import ACTS, SAID, Form, Read, act_id
 from standfast.web.asked import load_all, load_whole
 from standfast.web.bounds import admit, tenant_for
+from standfast.web.edits import asked_again
 from standfast.web.graphs import draw
 from standfast.web.inbox import address, read_inbox
 from standfast.web.live_updates import Looks, digest, position, read_position
@@ -137,12 +138,20 @@ class Pages:
         run: str | None = None,
         form: Form | None = None,
         acts: Sequence[Entry] = (),
+        **more: Any,
     ) -> Response:
         """Say why something was not done, and show what was typed, since that is kept nowhere else."""
         title = _TITLES.get(status, "That was not done")
-        typed = {name: form[name] for name in _TYPED if form is not None and name in form}
-        shown: dict[str, Any] = {"title": title, "run": run, "why": why, "typed": typed, "acts": acts}
+        kept = {name: text for name, text in (form or {}).items() if name in _TYPED or name.startswith("field.")}
+        shown: dict[str, Any] = {"title": title, "run": run, "why": why, "typed": kept, "acts": acts, **more}
         return self.page(request, "refused", status=status, changes=None, **shown)
+
+    async def not_done(
+        self, request: Request, error: StandfastError | RPCError, run: str, form: Form, **more: Any
+    ) -> Response:
+        """Say why an act was not done, and show what was typed: in the form that it comes from, if that still waits."""
+        again = await asked_again(self.people, self._store, run, form, error)
+        return self.refused(request, status_of(error), str(error), form=form, **(more or {"run": run}), **again)
 
     # --- looking ---
 
@@ -317,7 +326,7 @@ class Pages:
                 asked = read(form, person)
                 await asked.do(self.people, run, id=act_id(form, request.url.path, person.name))
             except (StandfastError, RPCError) as error:
-                return self.refused(request, status_of(error), str(error), run=run, form=form)
+                return await self.not_done(request, error, run, form)
             if form.get("back") == "inbox":
                 return _to(request, f"/?{urlencode({'said': asked.said, 'run': run})}")
             return _to(request, f"/runs/{run_path(run)}?said={asked.said}")
@@ -342,7 +351,8 @@ class Pages:
             asked = ACTS["decide"][1](form, person)
             await asked.do(self.people, link.workflow_id)
         except (StandfastError, RPCError) as error:
-            return self.refused(request, status_of(error), str(error), form=form)
+            shown = {"action": f"/link/{token}", "decider": person}
+            return await self.not_done(request, error, link.workflow_id, form, **shown)
         return _to(request, f"/link/{token}?said={asked.said}")
 
     # --- signing in ---

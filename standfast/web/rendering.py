@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from standfast.messages import Usage, visible, visible_json
 from standfast.temporal.wire.names import child_id
 from standfast.web.actions import may_act
+from standfast.web.edits import editable_of
 from standfast.web.markdown import render, render_whole
 from standfast.web.mounts import Assets
 from standfast.web.shown import difference
@@ -42,7 +43,7 @@ def templates(assets: Assets) -> Environment:
         "typed": _typed,
         "used": lambda usage: Usage(**usage).in_words,
     }
-    found.globals |= {"asset": assets.address, "may_act": may_act}
+    found.globals |= {"asset": assets.address, "editable_of": editable_of, "may_act": may_act}
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from standfast.errors import InputError
 from standfast.messages import cut, read_json, visible, visible_json
 from standfast.temporal.activities.slack_messages import Mark, plain
-from standfast.web.actions import keys_once
+from standfast.web.forms import read_once
 from standfast.web.slack_api import Place
 
 COMMENT = "comment"  # the block of the comment
@@ -86,9 +86,7 @@ class Field:
                 case "number" | "choice":
                     return _number(typed) if self.kind == "number" else typed == "true"
                 case "json":
-                    value = read_json(typed)
-                    json.loads(typed, object_pairs_hook=keys_once)
-                    return value
+                    return read_once(typed)
         except InputError as error:
             raise FormError(self.block, f"{error}. Nothing was approved.") from error
 

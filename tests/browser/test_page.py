@@ -56,7 +56,7 @@ async def test_a_person_signs_in_approves_with_an_edit_and_answers(
         await page.get_by_label("Token").fill(TOKEN)
         await page.get_by_role("button", name="Sign in").click()
         await page.goto(f"{address}/runs/{run.id}")
-        await page.get_by_label("Arguments").fill('{"amount": 7}')
+        await page.get_by_label("Amount").fill("7")
         await page.get_by_label("Comment").fill("less")
         await page.get_by_role("button", name="Approve").click()
         await expect(page.get_by_role("status").filter(has_text="Approved.")).to_be_visible()

@@ -17,7 +17,7 @@ from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import Asked, LetThrough
-from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES
+from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SCHEMAS_BYTES, SHOWN_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.turn_records import TurnRecord, edit_digest, edit_reference, gate_of
 
@@ -42,7 +42,8 @@ async def find_gates(
     questions, refused = await host.thread.run(asked)
     size = 0
     for question in list(questions):
-        size += len(to_json(asked_of([question])["gates"]))
+        bare = {name: value for name, value in (question.gate or {}).items() if name not in ("arguments", "schema")}
+        size += len(to_json([question.model_copy(update={"gate": bare})]))
         if size > GATES_BYTES:
             questions.remove(question)
             refused[str(question.tool_call_id)] = "Not run: too many calls of a turn need approval; ask again for these"
@@ -55,7 +56,7 @@ def asked_of(gates: Sequence[Question]) -> Asked:
     Beside those that are cut is the size of the whole; see `load_arguments`.
     """
     asked, shown, sizes, left = [], {}, {}, INLINE_BYTES
-    for gate in gates:
+    for gate in _with_few_schemas(gates):
         rule = dict(gate.gate or {})
         arguments = rule.pop("arguments", None)
         left -= (size := len(to_json(arguments)))
@@ -66,6 +67,17 @@ def asked_of(gates: Sequence[Question]) -> Asked:
         asked.append(gate.model_copy(update={"gate": rule}).model_dump())
     found: Asked = {"gates": asked, "arguments": shown}
     return {**found, "sizes": sizes} if sizes else found
+
+
+def _with_few_schemas(gates: Iterable[Question]) -> list[Question]:
+    """Return questions with no more schemas of calls than a history should carry."""
+    found, left = [], SCHEMAS_BYTES
+    for question in gates:
+        gate = question.gate or {}
+        left -= len(to_json(gate["schema"])) if "schema" in gate else 0
+        lighter = {name: value for name, value in gate.items() if name != "schema"}
+        found.append(question if left >= 0 or not gate else question.model_copy(update={"gate": lighter}))
+    return found
 
 
 def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]:
@@ -115,7 +127,7 @@ async def with_references(host: AgentHost, run: str, state: LoopState) -> LoopSt
         rest = {name: value for name, value in question.gate.items() if name != "arguments"}
         return question.model_copy(update={"gate": {**rest, "approvals": approvals}})
 
-    questions = [await without_arguments(question) for question in state.questions]
+    questions = [await without_arguments(question) for question in _with_few_schemas(state.questions)]
     verdicts = [await without_arguments(question) for question in state.verdicts]
     return replace(state, questions=tuple(questions), verdicts=tuple(verdicts))
 

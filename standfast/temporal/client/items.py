@@ -49,6 +49,7 @@ class Item(BaseModel):
     approvers: _Names | None = None
     tool: _Name | None = None
     arguments: Any = None
+    edit: dict[str, Any] | None = None
     quorum: Annotated[int, Field(ge=1, le=1_000)] | None = None
     approved_by: _Names | None = None
     size: Annotated[int, Field(ge=0)] | None = None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from temporalio import workflow
 
@@ -46,7 +47,8 @@ class CallApprovals:
             gate = Gate.read(question.gate or {})
             if gate.name not in self._deciding:
                 call = turn.calls[gate.name]
-                shown = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
+                shown: dict[str, Any] = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
+                shown |= {} if gate.schema is None else {"edit": dict(gate.schema)}
                 if call.id in turn.sizes:
                     place = {"journal_key": self._run.progress.run, "turn": turn.number, "position": call.position}
                     shown |= {"size": turn.sizes[call.id], "reference": place}

@@ -18,6 +18,7 @@ class Waiting:
         can_skip: a person may have the run go on without it.
         quorum, approved_by: how many must approve, and who has.
         tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
+        edit: the schema of these arguments, by which people change them.
         requesters: who asks for an approval: everybody who spoke to the run, or the one that a workflow names.
         shown: of a pipeline's gate, what people see beside the message; of what is large, only the sizes.
         size, reference: of what is cut, the bytes of all of it, and where the store has it; see `load_arguments` and
@@ -42,6 +43,7 @@ class Waiting:
     requesters: tuple[str, ...] = ()
     shown: list[dict[str, Any]] | None = None
     then: str | None = None
+    edit: dict[str, Any] | None = None
 
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -56,6 +58,8 @@ class Waiting:
             data |= {"digest": self.digest, "approvers": list(self.approvers)}
         if self.tool is not None:
             data |= {"tool": self.tool, "arguments": self.arguments}
+        if self.edit is not None:
+            data["edit"] = self.edit
         if self.shown is not None:
             data["shown"] = self.shown
         if self.can_skip:

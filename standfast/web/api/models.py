@@ -38,7 +38,7 @@ class Decide(Body):
     decision: Literal["approve", "reject"]
     digest: Annotated[str, Field(min_length=1, max_length=200)]
     comment: _Text | None = None
-    edit: dict[str, Any] | None = Field(default=None, description="All arguments, to run the call with.")
+    edit: Any = Field(default=None, description="All arguments to run the call with, or the whole value of a gate.")
 
 
 class Answer(Body):

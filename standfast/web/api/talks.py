@@ -22,6 +22,7 @@ from standfast.web.api.calls import Begun, Doors, act_id
 from standfast.web.api.models import StartRun
 from standfast.web.asked import load_whole
 from standfast.web.bounds import admit
+from standfast.web.edits import editable_of
 
 ANSWERED = ("approval", "question", "unknown", "pause")  # what a person can end
 _TRIES, _PAUSE = 20, 0.1  # looks for what waits, after an event that says that something does, and seconds between them
@@ -127,7 +128,9 @@ async def _whole(doors: Doors, item: dict[str, Any]) -> dict[str, Any]:
     whole = await load_whole(doors.store, item)
     if whole is None:
         return item
-    return {**item, "cut": whole.why} if whole.why is not None else {**item, "arguments": json.loads(whole.file)}
+    if whole.why is not None:
+        return {**item, "cut": whole.why}
+    return {**item, "arguments" if whole.shown is None else "shown": json.loads(whole.file)}
 
 
 # --- interrupts, which a client answers ---
@@ -163,9 +166,17 @@ def response_schema(item: dict[str, Any]) -> dict[str, Any]:
         case "approval":
             decisions = ["reject"] if "cut" in item else ["approve", "reject"]
             fields: dict[str, Any] = {"decision": {"enum": decisions}, "comment": text}
-            if item.get("tool") is not None and "cut" not in item:
+            if "cut" in item:
+                return {**words, "properties": fields, "required": ["decision"]}
+            if "tool" in item:
                 fields["edit"] = {"type": "object", "description": "all arguments, to run the call with"}
-            return {**words, "properties": fields, "required": ["decision"]}
+            what = editable_of(item, None)
+            if what is None or what.schema is None:
+                return {**words, "properties": fields, "required": ["decision"]}
+            # References in a schema are to the definitions at the root of the document.
+            fields["edit"] = {name: part for name, part in what.schema.items() if name != "$defs"}
+            known = {"$defs": what.schema["$defs"]} if "$defs" in what.schema else {}
+            return {**words, **known, "properties": fields, "required": ["decision"]}
         case "question":
             return {**words, "properties": {"text": text}, "required": ["text"]}
         case "unknown":
@@ -190,7 +201,9 @@ async def settle(doors: Doors, person: Person, request: Request, interrupt: str,
     doors.senders.check_rights(person, role, scope)
     await admit(doors.client, person, run)
     given = dict(payload) if isinstance(payload, dict) else {"text": payload} if isinstance(payload, str) else {}
-    allowed: dict[str, Any] = response_schema({"kind": kind, "tool": ""})["properties"]
+    allowed: dict[str, Any] = response_schema({"kind": kind})["properties"] | (
+        {"edit": {}} if kind == "approval" else {}
+    )
     if unknown := given.keys() - allowed.keys():
         raise HTTPException(422, f"payload has {min(unknown)!r}; it may have {', '.join(allowed)}.")
     act: dict[str, Any] = {"by": person.name, "id": act_id(key, person, interrupt, given)}

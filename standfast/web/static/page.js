@@ -3,7 +3,9 @@
 const main = () => document.getElementById("main");
 const wait = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 const isTouched = () =>
-  main().querySelector("article:hover, input[type=checkbox]:checked:not([value=keep])") ||
+  main().querySelector("article:hover") ||
+  [...main().querySelectorAll("input[type=checkbox]:not([value=keep])")].some((field) => field.checked !== field.defaultChecked) ||
+  [...main().querySelectorAll("article option")].some((option) => option.selected !== option.defaultSelected) ||
   [...main().querySelectorAll("input:not([type=hidden]):not([type=checkbox]), textarea")].some((field) => field.value !== field.defaultValue) ||
   main().contains(document.activeElement.closest("form, details[open]"));
 
