@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from standfast.temporal import StandfastClient
+    from standfast.temporal.client.changes import Change
 
 BY = click.option("--by", help="Person who does it.  [env: STANDFAST_USER; else the login name]")
 AUDITED = store_option("Store whose audit trail records who did it", "standfast.db, if it exists")
@@ -46,7 +47,20 @@ async def acts_of(store: str, run: str, seen: dict[str, Any]) -> list[dict[str, 
     async with existing_store(store) as trail:
         found = await load_acts(trail, keys, run)
     hidden = {"journal_key", "key", "act_id"}
-    return [row.model_dump(mode="json", exclude=hidden) | {"in_words": row.in_words} for row in found]
+    return [
+        row.model_dump(mode="json", exclude=hidden | {"changes"})
+        | {"in_words": row.in_words}
+        | ({} if row.changes is None else {"changes": [_plain(one) for one in row.changes]})
+        for row in found
+    ]
+
+
+def _plain(change: "Change") -> dict[str, Any]:
+    """Return a change as JSON data, without a value that was not there."""
+    both = {"before": change.before, "after": change.after}
+    both.pop({"added": "before", "removed": "after"}.get(change.kind, ""), None)
+    lines = {} if change.lines is None else {"lines": change.lines}
+    return {"path": change.path, "kind": change.kind, **both, "in_words": change.in_words, **lines}
 
 
 def write_acts(output: Output, acts: Iterable[dict[str, Any]]) -> None:
@@ -54,3 +68,7 @@ def write_acts(output: Output, acts: Iterable[dict[str, Any]]) -> None:
     for row in acts:
         words = [f"{row['at']}  {row.get('by') or 'somebody'}: {row['in_words']}", row["gate"]]
         output.line(" ".join(filter(None, words)) + (f": {row['comment']}" if row.get("comment") else ""))
+        for change in row.get("changes") or ():
+            output.line(f"    {change['in_words']}")
+            for line in change.get("lines", ()):
+                output.line(f"      {line}")

@@ -15,7 +15,7 @@ from standfast.web.actions import may_act
 from standfast.web.edits import editable_of
 from standfast.web.markdown import render, render_whole
 from standfast.web.mounts import Assets
-from standfast.web.shown import difference
+from standfast.web.shown import difference, difference_lines
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONG = 20_000  # characters of a text
@@ -29,6 +29,7 @@ def templates(assets: Assets) -> Environment:
     found.filters |= {
         "at": _at,
         "difference": difference,
+        "difference_lines": difference_lines,
         "dollars": dollars,
         "lasted": _lasted,
         "editable": _editable,

@@ -1,7 +1,7 @@
 """Draws a difference that a gate shows, line by line, without leaving out any part of it."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -25,6 +25,11 @@ def difference(shown: Mapping[str, Any]) -> Markup:
             lines += [f"  {line}" for line in before[i:j]]
         else:
             lines += [*(f"- {line}" for line in before[i:j]), *(f"+ {line}" for line in after[k:m])]
+    return difference_lines(lines)
+
+
+def difference_lines(lines: Iterable[str]) -> Markup:
+    """Return the lines of a difference as HTML, each with its sign."""
     return Markup("").join(map(_line, lines))
 
 

@@ -20,6 +20,7 @@ from standfast.errors import InputError, SessionAccessDeniedError, SessionConfli
 from standfast.messages import cut, visible
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import Act, ActOutcome, AgentStore, DecisionRecord, Ledger
+from standfast.temporal.client.changes import Change, load_changes
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.runs import described, our_run, quoted
 from standfast.temporal.wire import names
@@ -72,9 +73,11 @@ class Entry(DecisionRecord):
     Args:
         at: for an act, the time at which it was intended.
         ended: the time at which its outcome was recorded.
+        changes: of an edit, the parts that differ from what its sender was shown; None if the store has not got that.
     """
 
     ended: datetime | None = None
+    changes: tuple[Change, ...] | None = None
 
     @property
     def in_words(self) -> str:
@@ -321,6 +324,8 @@ async def load_acts(store: AgentStore | None, journal_keys: Sequence[str], workf
         entry = _entry(of_act)
         if act_id in own or entry.outcome != "done" or not journal_keys:
             found.append(entry)
+    changed = zip(found, await load_changes(store, found), strict=True)
+    found = [row.model_copy(update={"changes": changes}) for row, changes in changed]
     return sorted(found, key=lambda row: row.at)
 
 

@@ -1,11 +1,14 @@
 """The form by which people change what they approve on the page: a call's arguments, and the value of a gate."""
 
 import html
+import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from pydantic import BaseModel
+from support.commands import data, done
 from support.forms import sent_to
 from support.pages import CHARGES, browser, charge
 from support.temporal_runs import Temporal, pending, result
@@ -14,6 +17,7 @@ from support.transcripts import asks_for, call
 from integration.pipelines.test_edits_at_gates import DRAFT, drafts, edited, writer
 from standfast import Agent, Approval, Pipeline, pipeline, tool
 from standfast.temporal import start_pipeline
+from standfast.temporal.client.audits import load_acts
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person
 
@@ -147,6 +151,61 @@ async def test_what_somebody_else_has_changed_meanwhile_is_not_approved_by_an_ol
         assert (page.status_code, "shows something else now" in page.text, "Yours" in page.text) == (409, True, True)
         await approve(client, run.id)
         assert (await result(run))["outputs"]["ok"] == {"title": "Mine", "words": 0}
+
+
+async def test_the_audit_trail_says_what_an_edit_has_changed(temporal: Temporal) -> None:
+    text = "".join(f"line {number}\n" for number in range(9))
+
+    @tool(approval=Approval(message="Send it?", approvers=["ada", "bob"], quorum=2))
+    async def send_it(amount: float, text: str, note: str = "") -> str:
+        return "sent"
+
+    agent = Agent("clerk", tools=[send_it])
+    model = ScriptedModel([asks_for(call("send_it", "c1", amount=120, text=text)), "done"])
+    async with temporal.worker(agent, llm=model), browser(temporal) as client:
+        run = await temporal.start(agent)
+        (item,) = await pending(run)
+        changed = text.replace("line 4", "line four")
+        edit = {**item["arguments"], "amount": 80, "text": changed}
+        page = await approve(client, run.id, amount="80", text=changed)
+        assert "amount: 120.0 → 80" in page.text
+        assert '<pre class="diff">  line 3\n<del>- line 4</del>\n<ins>+ line four</ins>\n  line 5\n</pre>' in page.text
+        assert "note" not in page.text.split('id="audit"')[1]
+        await temporal.people.decide(run.id, "c1", "approve", by="bob", digest=item["digest"], edit=edit)
+        await result(run)
+        key = (await run.describe()).raw_info.first_run_id
+        first, second = await load_acts(temporal.store, [key], run.id)
+        assert [one.path for one in first.changes or ()] == ["amount", "text"]
+        assert first.changes == second.changes
+
+
+async def test_the_audit_trail_of_a_gate_says_what_each_has_changed(temporal: Temporal) -> None:
+    asked = edited(approvers=["ada", "bob"], quorum=2)
+    model = ScriptedModel([DRAFT, "out"])
+    async with temporal.worker(writer, drafts.agent, pipelines=[asked], llm=model), browser(temporal) as client:
+        run = await started(temporal, asked)
+        assert "title: &#34;Draft&#34; → &#34;Mine&#34;" in (await approve(client, run.id, title="Mine")).text
+        (item,) = await pending(run)
+        given = {"by": "bob", "digest": item["digest"], "edit": {"title": "Mine", "words": 5}}
+        await temporal.people.decide(run.id, "ok", "approve", **given)
+        await result(run)
+        key = (await run.describe()).raw_info.first_run_id
+        rows = await load_acts(temporal.store, [key], run.id)
+        assert [[one.in_words for one in row.changes or ()] for row in rows] == [['title: "Draft" → "Mine"'], []]
+
+
+async def test_a_command_shows_what_an_edit_has_changed(temporal: Temporal, tmp_path: Path) -> None:
+    asked, store = edited(), ("--store", str(tmp_path / "standfast.db"))
+    async with temporal.worker(writer, drafts.agent, pipelines=[asked], llm=ScriptedModel([DRAFT, "out"])):
+        run = await started(temporal, asked)
+        edit = json.dumps({"title": "Mine\n1", "words": 5})
+        await done(temporal, "approve", run.id, "ok", "--edit", edit, "--yes", *store)
+        await result(run)
+        (row,) = (await data(temporal, "show", run.id, "--audit", *store))["audit"]
+        change = {"path": "title", "kind": "changed", "before": "Draft", "after": "Mine\n1"}
+        assert row["changes"] == [{**change, "in_words": "title:", "lines": ["- Draft", "+ Mine", "+ 1"]}]
+        said = await done(temporal, "show", run.id, "--audit", *store)
+        assert "    title:\n      - Draft\n      + Mine\n" in said
 
 
 class Long(BaseModel):

@@ -1,0 +1,185 @@
+"""What people change before they approve it, in a real browser: without JavaScript, too, and on a narrow screen."""
+
+from typing import Any, Literal
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+from pydantic import BaseModel, Field
+from support.temporal_runs import Temporal, pending, result, until
+from support.transcripts import asks_for, call
+
+from browser.test_accessibility import faults_here
+from browser.test_page import LOCAL
+from standfast import Agent, Approval, pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
+
+
+class Sender(BaseModel):
+    name: str
+    since: str | None = None
+
+
+class Letter(BaseModel):
+    """What is sent."""
+
+    to: str = Field(description="One person.")
+    text: str
+    copies: int = Field(default=1, ge=1)
+    price: float = 1.0
+    urgent: bool = True
+    kind: Literal["letter", "card"] = "letter"
+    tags: list[str] = []
+    sender: Sender
+    reply_to: Sender | None = None
+    note: str | None = None
+    empty: str = ""
+    big: int = 0
+    day: str = Field(default="2026-1-5", json_schema_extra={"format": "date"})
+    mail: str = Field(default=" a b@bücher.example ", json_schema_extra={"format": "email"})
+    hidden: str = "a\r\nb\u202e\u200b"
+    hebrew: str = "שלום 12 עולם"
+    rows: list[dict[str, float]] = [{"n": 1.0}]
+
+
+LETTER = Letter(
+    to="Ada",
+    text="\nDear Ada,\n\n  yours\t\n",
+    tags=["a", " b"],
+    sender=Sender(name="</textarea>Eve"),
+    big=10**40,
+    copies=3,
+)
+ok = Approval(message="Send it?", edit=Letter, show=lambda ctx: {"letter": LETTER})
+letters = pipeline("letters").step("ok", approval=ok).build()
+
+
+async def waits(temporal: Temporal) -> Any:
+    run = await start_pipeline(temporal.client, letters, task_queue=temporal.name, run_key=temporal.session())
+    await until(lambda: _is_at_gate(run))
+    return run
+
+
+async def _is_at_gate(run: Any) -> bool:
+    return [item["name"] for item in await pending(run)] == ["ok"]
+
+
+async def edit_of(temporal: Temporal, run: Any) -> Any:
+    rows = await temporal.store.load_decisions((await run.describe()).raw_info.first_run_id)
+    (row,) = [one for one in rows if one.refused is None]
+    return row.edit
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with JavaScript", "without"])
+async def test_a_form_that_nobody_touches_changes_nothing(
+    temporal: Temporal, chromium: Browser, serve: Any, script: bool
+) -> None:
+    async with temporal.worker(pipelines=[letters], llm=ScriptedModel([])), serve(LOCAL) as address:
+        run = await waits(temporal)
+        page = await chromium.new_page(java_script_enabled=script)
+        await page.goto(f"{address}/runs/{run.id}")
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_role("status").filter(has_text="Approved.")).to_be_visible()
+        assert (await result(run))["outputs"]["ok"] == LETTER.model_dump(mode="json")
+        assert await edit_of(temporal, run) is None
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with JavaScript", "without"])
+async def test_one_field_is_changed_by_the_keyboard_and_nothing_else(
+    temporal: Temporal, chromium: Browser, serve: Any, script: bool
+) -> None:
+    async with temporal.worker(pipelines=[letters], llm=ScriptedModel([])), serve(LOCAL) as address:
+        run = await waits(temporal)
+        page = await chromium.new_page(java_script_enabled=script)
+        await page.goto(f"{address}/runs/{run.id}")
+        await page.get_by_label("Copies").focus()
+        await page.keyboard.press("Control+a")
+        await page.keyboard.type("many")
+        await page.get_by_label("Urgent").focus()
+        await page.keyboard.press("Space")
+        await page.get_by_role("button", name="Approve").focus()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("alert")).to_contain_text("'many' is not a number")
+        copies = page.get_by_label("Copies")
+        await expect(copies).to_have_value("many")
+        await expect(copies).to_have_accessible_description("Copies: 'many' is not a number. Nothing was approved.")
+        await copies.fill("0")
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_label("Copies")).to_have_accessible_description(
+            "Input should be greater than or equal to 1"
+        )
+        await expect(page.get_by_label("Urgent")).not_to_be_checked()
+        await page.get_by_label("Copies").fill("4")
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_role("status").filter(has_text="Approved.")).to_be_visible()
+        changed = {**LETTER.model_dump(mode="json"), "copies": 4, "urgent": False}
+        assert (await result(run))["outputs"]["ok"] == changed
+        assert await edit_of(temporal, run) == changed
+
+
+async def test_the_json_is_changed_instead(temporal: Temporal, chromium: Browser, serve: Any) -> None:
+    @tool(approval=Approval(message="Charge?"))
+    async def charge(amount: int, note: str = "") -> str:
+        return f"charged {amount}"
+
+    agent, model = Agent("clerk", tools=[charge]), ScriptedModel([asks_for(call("charge", "c1", amount=5)), "done"])
+    async with temporal.worker(agent, llm=model), serve(LOCAL) as address:
+        run = await temporal.start(agent)
+        await pending(run)
+        page = await chromium.new_page()
+        await page.goto(f"{address}/")
+        await page.get_by_text("Arguments as JSON").click()
+        await page.get_by_label("JSON", exact=True).fill('{"amount": 7}')
+        await page.get_by_label("Amount").fill("8")
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_role("alert")).to_contain_text("each in another way")
+        await expect(page.get_by_label("JSON", exact=True)).to_have_value('{"amount": 7}')  # unfolded
+        await page.get_by_label("Amount").fill("5")
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_role("status").filter(has_text="Approved.")).to_be_visible()
+        await result(run)
+    assert "charged 7" in (await temporal.messages())[2].content
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_machine_finds_nothing_wrong_with_the_form_also_on_a_narrow_screen(
+    temporal: Temporal, chromium: Browser, serve: Any, scheme: Any
+) -> None:
+    async with temporal.worker(pipelines=[letters], llm=ScriptedModel([])), serve(LOCAL) as address:
+        run = await waits(temporal)
+        page = await chromium.new_page(viewport={"width": 360, "height": 700}, color_scheme=scheme)
+        for path in ("/", f"/runs/{run.id}"):
+            await page.goto(address + path)
+            await page.get_by_text("letter as JSON").click()
+            assert [await faults_here(page), await is_wide(page)] == [[], False]
+        await page.get_by_label("Copies").fill("many")
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_role("alert")).to_be_visible()
+        assert [await faults_here(page), await is_wide(page)] == [[], False]
+
+
+async def is_wide(page: Page) -> bool:
+    wide: bool = await page.locator("body").evaluate("body => body.scrollWidth > body.clientWidth")
+    return wide
+
+
+async def test_a_page_keeps_what_somebody_chooses_and_follows_what_nobody_has_touched(
+    temporal: Temporal, chromium: Browser, serve: Any
+) -> None:
+    asked = Approval(message="Send it?", edit=Letter, show=lambda ctx: LETTER, approvers=["ada", "bob"], quorum=2)
+    async with (
+        temporal.worker(pipelines=[pipeline("letters").step("ok", approval=asked).build()], llm=ScriptedModel([])),
+        serve(LOCAL) as address,
+    ):
+        run = await waits(temporal)
+        (item,) = await pending(run)
+        touched, other = await chromium.new_page(), await chromium.new_page()
+        for page in (touched, other):
+            await page.goto(f"{address}/runs/{run.id}")
+        await touched.get_by_label("Kind").select_option("card")
+        await touched.locator("h1").click()  # nothing has the focus
+        edit = {**LETTER.model_dump(mode="json"), "to": "Bob"}
+        await temporal.people.decide(run.id, "ok", "approve", by="bob", digest=item["digest"], edit=edit)
+        await expect(other.get_by_label("To", exact=True)).to_have_value("Bob", timeout=20_000)
+        await expect(touched.locator(".changed")).to_be_visible(timeout=20_000)
+        await expect(touched.get_by_label("Kind")).to_have_value('"card"')
