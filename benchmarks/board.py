@@ -72,10 +72,10 @@ async def timed(work: Callable[[], Awaitable[Any]]) -> str:
     return f"{sorted(took)[ROUNDS // 2]:7.1f} {max(took):7.1f}"
 
 
-async def got(page: httpx.AsyncClient, address: str) -> None:
+async def got(page: httpx.AsyncClient, address: str, text: str = "<h1>Inbox</h1>") -> None:
     found = await page.get(address)
-    if found.status_code != 200 or "<h1>Inbox</h1>" not in found.text:
-        raise AssertionError(f"{address} is not the inbox: {found.status_code} {found.text[:500]}")
+    if found.status_code != 200 or text not in found.text:
+        raise AssertionError(f"{address} does not have {text}: {found.status_code} {found.text[:500]}")
 
 
 async def measure(name: str, store: Any, client: Any) -> None:
@@ -96,6 +96,9 @@ async def measure_with(name: str, people: StandfastClient, page: httpx.AsyncClie
         "inbox": lambda: got(page, "/"),
         "inbox, search": lambda: got(page, "/?text=order+9999"),
         "inbox, one group": lambda: got(page, "/?group=leads"),
+        "inbox, one person": lambda: got(page, "/?person=person-7"),
+        "API, GET /pending": lambda: got(page, "/api/v1/pending", '"items"'),
+        "waiting()": lambda: people.waiting(),
         "waiting(limit=50)": lambda: people.waiting(limit=50),
         "waiting(limit=50, after=)": lambda: people.waiting(limit=50, after=item["place"]),
         "waiting(text=, limit=50)": lambda: people.waiting(text="refund 9999", limit=50),

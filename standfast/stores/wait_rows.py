@@ -107,8 +107,13 @@ def read_shown(row: Sequence[Any]) -> ShownWait:
 Query = tuple[str, dict[str, Any]]
 
 
-def page(wanted: WaitFilter, after: WaitPlace | None, limit: int | None) -> Query:
-    """Return the statement that reads a page of items, and its values."""
+def page(wanted: WaitFilter, after: WaitPlace | None, limit: int | None, *, keys_first: bool = False) -> Query:
+    """Return the statement that reads a page of items, and its values.
+
+    Args:
+        keys_first: look for the keys of the page before anything else is read. PostgreSQL sorts all items if it does
+            not know yet how many there are, and whole rows are long. SQLite always has the order from the index.
+    """
     where, values = _where(wanted)
     if after is not None:
         where += f" AND ({_ORDER}) > (:after_due, :after_since, :after_workflow, :after_key)"
@@ -116,17 +121,28 @@ def page(wanted: WaitFilter, after: WaitPlace | None, limit: int | None) -> Quer
         values |= {"after_workflow": after.workflow_id, "after_key": after.key}
     most = "" if limit is None else " LIMIT :most"
     values |= {} if limit is None else {"most": limit}
-    selected = f"{_selected('b', BOARD)}, {_selected('w', _WAIT)}"
-    return f"SELECT {selected} {_tables(wanted, _FROM)} WHERE {where} ORDER BY {_ORDER}{most}", values
+    selected = f"SELECT {_selected('b', BOARD)}, {_selected('w', _WAIT)}"
+    if not keys_first:
+        return f"{selected} {_tables(wanted, _FROM)} WHERE {where} ORDER BY {_ORDER}{most}", values
+    keys = f"SELECT w.namespace, {_ORDER} {_tables(wanted, _narrow(wanted))} WHERE {where} ORDER BY {_ORDER}{most}"
+    same = "w.namespace = k.namespace AND w.workflow_id = k.workflow_id AND w.key = k.key"
+    joined = "b.namespace = k.namespace AND b.workflow_id = k.workflow_id"
+    found = f"FROM ({keys}) AS k JOIN @waits AS w ON {same} JOIN @boards AS b ON {joined}"
+    return f"{selected} {found} ORDER BY {_ORDER.replace('w.', 'k.')}", values
 
 
 def counted(wanted: WaitFilter) -> Query:
     """Return the statement that counts items by kind, and its values."""
     where, values = _where(wanted)
-    tables = _tables(wanted, "FROM @waits AS w" if wanted.agent is wanted.tenant_id is None else _FROM)
+    tables = _tables(wanted, _narrow(wanted))
     # A column that no index has: SQLite would rather read one index of all runs whole than look up those of a few.
     number = "count(w.item)" if _is_of_few(wanted) else "count(*)"
     return f"SELECT w.kind, {number} AS number {tables} WHERE {where} GROUP BY w.kind", values
+
+
+def _narrow(wanted: WaitFilter) -> str:
+    """Return the tables that a filter needs."""
+    return "FROM @waits AS w" if wanted.agent is wanted.tenant_id is None else _FROM
 
 
 def _tables(wanted: WaitFilter, usual: str) -> str:

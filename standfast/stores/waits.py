@@ -59,6 +59,10 @@ class Wait(Record):
     words: str = ""
     item: str = "{}"
 
+    def is_for(self, whom: str | None, kinds: tuple[str, ...] | None) -> bool:
+        """Whether somebody may end it who may end items of these kinds; None is every kind."""
+        return (self.people is None or whom in self.people) and (kinds is None or self.kind in kinds)
+
 
 class WaitPlace(Record):
     """The place of an item in the order in which items are read; it stays when the item is gone."""

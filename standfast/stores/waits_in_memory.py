@@ -65,8 +65,6 @@ def _order(place: WaitPlace) -> tuple[datetime, datetime, str, str]:
 
 
 def _is_wanted(wanted: WaitFilter, board: Board, wait: Wait) -> bool:
-    kinds = wanted.person_kinds
-    theirs = (wait.people is None or wanted.person in wait.people) and (kinds is None or wait.kind in kinds)
     return (
         board.namespace == wanted.namespace
         and wanted.kind in (None, wait.kind)
@@ -78,5 +76,5 @@ def _is_wanted(wanted: WaitFilter, board: Board, wait: Wait) -> bool:
         and (wanted.group is None or wanted.group in wait.groups)
         and (wanted.before is None or wait.since <= wanted.before)
         and all(word in wait.words for word in wanted.words)
-        and (wanted.person is None or theirs is not wanted.others)
+        and (wanted.person is None or wait.is_for(wanted.person, wanted.person_kinds) is not wanted.others)
     )

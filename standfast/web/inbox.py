@@ -1,15 +1,16 @@
 """Reads what the inbox shows a person: what waits for them, and what waits for others, a page of each."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
 from standfast.messages import person as identity
-from standfast.stores.waits import WaitFilter, Waits
+from standfast.stores.waits import ShownWait, WaitFilter, Waits
 from standfast.temporal import StandfastClient
-from standfast.temporal.client.boards import filter_of, read_waiting
+from standfast.temporal.client.boards import board_item, filter_of, read_waiting
 from standfast.web.access import Person
 from standfast.web.actions import kinds_of, may_act
 from standfast.web.bounds import bounded_filter, waiting_for
@@ -66,6 +67,9 @@ async def read_inbox(people: StandfastClient, person: Person, typed: Mapping[str
     pages = {name: typed[name] for name in _PAGES if typed.get(name)}
     if theirs is not None:  # what waits for somebody else is one list
         found = found.model_copy(update={"person": theirs})
+    if not pages and len(every := await board.waits(found, limit=PAGE + 1)) <= PAGE:
+        return _whole(wanted, mine if theirs is None else None, every)
+    if theirs is not None:
         (others, more_others), counts = await asyncio.gather(
             _page(board, found, pages.get("others_after")), board.count_waits(found)
         )
@@ -84,6 +88,19 @@ async def read_inbox(people: StandfastClient, person: Person, typed: Mapping[str
 def address(*parameters: Mapping[str, str]) -> str:
     """Return the address of a page of the inbox."""
     return f"/?{urlencode({name: value for given in parameters for name, value in given.items()})}"
+
+
+def _whole(wanted: Mapping[str, str], mine: WaitFilter | None, every: Sequence[ShownWait]) -> Inbox:
+    """Return what a person sees if all of it fits a page: the board is looked through once, and not for each list.
+
+    Args:
+        mine: says which items are the person's own; None if they are not told apart.
+    """
+    lists: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    for one in every:
+        is_mine = mine is not None and one.wait.is_for(mine.person, mine.person_kinds)
+        lists[not is_mine].append(board_item(one))
+    return Inbox(wanted, *lists, Counter(one.wait.kind for one in every))
 
 
 async def _page(board: Waits, wanted: WaitFilter, after: str | None) -> tuple[list[dict[str, Any]], str | None]:

@@ -32,6 +32,7 @@ from standfast.web.bounds import admit, tenant_for
 from standfast.web.edits import asked_again
 from standfast.web.graphs import draw
 from standfast.web.inbox import address, read_inbox
+from standfast.web.items import Items
 from standfast.web.live_updates import Looks, digest, position, read_position
 from standfast.web.mounts import Assets, own_path, path_of, root_of
 from standfast.web.overview import Overview
@@ -71,6 +72,7 @@ class Pages:
         self._templates = templates(assets)
         self._lists, self._timelines = RunLists(self), Timelines(self.people, store)
         self._again = RunAgain(self, self._lists.facts, store)
+        self._items = Items(self, self._runs, self._timelines, store)
         self._streams = Streams("open pages that listen for changes")
 
     def routes(self) -> list[Route]:
@@ -87,6 +89,7 @@ class Pages:
             Route("/changes", self.changes),
             Route("/link/{token}", self.link, methods=["GET", "POST"]),
             Route("/arguments/{run:path}", self.arguments),
+            Route("/items/{run:path}", self._items.item),
             Route("/start", self.starts),
             Route("/start/{name}", self.start, methods=["GET", "POST"]),
             *(
@@ -159,7 +162,7 @@ class Pages:
         """What waits for this person and for others, the nearest deadline first, a page of each."""
         person, typed = self.person(request), dict(request.query_params)
         inbox = await read_inbox(self.people, person, typed)
-        whole = await load_all(self._store, inbox.items)
+        whole = await load_all(self._store, inbox.mine)
         return self.page(
             request, "inbox", inbox=inbox, whole=whole, changes=_changes(request, address(typed), inbox.look)
         )

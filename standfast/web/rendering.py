@@ -38,6 +38,7 @@ def templates(assets: Assets) -> Environment:
         "long": _long,
         "markdown": render,
         "markdown_whole": render_whole,
+        "number_of": _number_of,
         "seconds": in_words,
         "path": run_path,
         "step_link": step_link,
@@ -92,6 +93,22 @@ def _at(value: str | datetime | None) -> str | Markup:
     moment = (datetime.fromisoformat(value) if isinstance(value, str) else value).astimezone(UTC)
     text = f"{moment:%Y-%m-%d %H:%M} UTC"
     return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(timespec="seconds"), text)
+
+
+_KINDS = {
+    "approval": ("approval", "approvals"),
+    "question": ("question", "questions"),
+    "unknown": ("call of unknown outcome", "calls of unknown outcome"),
+    "pause": ("pause", "pauses"),
+    "worker": ("run without a worker", "runs without a worker"),
+    "store": ("run without a store", "runs without a store"),
+}
+
+
+def _number_of(kind: str, number: int) -> str:
+    """Return how many items of a kind there are, in words: "2 approvals"."""
+    one, several = _KINDS.get(kind, (kind, kind))
+    return f"{number:,} {one if number == 1 else several}"
 
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))

@@ -61,13 +61,13 @@ class Runs:
         session = await self._store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"]))
         return session is None or owns(person, session.user_id, session.tenant_id)
 
-    async def messages(self, seen: dict[str, Any]) -> list[Message]:
+    async def messages(self, seen: dict[str, Any], *, most: int = _MESSAGES) -> list[Message]:
         """Return the last messages of a run's session."""
         if self._store is None or "session_id" not in seen:
             return []
         key = session_key_of(seen.get("tenant_id"), seen["session_id"])
         session = await self._store.load_session(key)
-        after = 0 if session is None else max(0, session.last_seq - _MESSAGES)
+        after = 0 if session is None else max(0, session.last_seq - most)
         return await self._store.load_messages(key, after=after)
 
     async def unheard(self, seen: dict[str, Any], messages: Iterable[Message]) -> list[str]:

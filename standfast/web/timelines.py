@@ -40,7 +40,7 @@ class Entry:
         notes: what happened on the way, such as a retry; `troubles` those that are bad news.
         run: the run of an agent that was called, and `inner` its own timeline.
         step: the path of a step from which a pipeline can run again.
-        call: the id of the call that it is of.
+        call: the id of the call that it is of; `of` the name of the gate.
     """
 
     kind: str
@@ -59,6 +59,7 @@ class Entry:
     inner: "list[Entry]" = field(default_factory=list)
     step: str | None = None
     call: str | None = None
+    of: str | None = None
 
     def close(self, state: str, at: datetime | None, seconds: float | None = None) -> None:
         self.state = state
@@ -148,7 +149,7 @@ class Timeline:
                 self._add(asks, event.call.id)
             case events.GateOpened():
                 asked = f" of {', '.join(event.approvers)}" if event.approvers else ""
-                entry = Entry("gate", f"Approval{asked}", event.at, state="waits", text=event.message)
+                entry = Entry("gate", f"Approval{asked}", event.at, state="waits", text=event.message, of=event.gate)
                 if event.call is not None:
                     entry.call, entry.data = event.call.id, event.call.arguments
                 entry.notes += [f"{event.quorum} must approve"] if event.quorum > 1 else []

@@ -323,7 +323,7 @@ class PostgresStore:
     async def waits(
         self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
     ) -> list[ShownWait]:
-        return await self._do(lambda db: waits.waits(db, page(wanted, after, limit)))
+        return await self._do(lambda db: waits.waits(db, page(wanted, after, limit, keys_first=True)))
 
     async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
         return await self._do(lambda db: waits.count_waits(db, counted(wanted)))

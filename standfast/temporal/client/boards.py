@@ -88,9 +88,8 @@ async def read_waiting(
     board: Waits, wanted: WaitFilter, *, after: str | None = None, limit: int | None = None
 ) -> list[dict[str, Any]]:
     """Return items as `pending` does, each with its run, and with its `place`, after which the next page begins."""
-    return [
-        _item(one) for one in await board.waits(wanted, after=None if after is None else read_place(after), limit=limit)
-    ]
+    place = None if after is None else read_place(after)
+    return [board_item(one) for one in await board.waits(wanted, after=place, limit=limit)]
 
 
 async def read_run(board: Waits, namespace: str, workflow_id: str, first_run_id: str) -> list[dict[str, Any]] | None:
@@ -118,7 +117,8 @@ async def is_on_board(board: Waits | None, namespace: str, workflow_id: str, sen
     )
 
 
-def _item(shown: ShownWait) -> dict[str, Any]:
+def board_item(shown: ShownWait) -> dict[str, Any]:
+    """Return an item as `read_waiting` does."""
     board, (item, *_) = shown.board, read_items([json.loads(shown.wait.item)])
     more = {
         "workflow_id": board.workflow_id,

@@ -73,7 +73,7 @@ async def test_who_is_bounded_reads_a_postgres_store_without_looking_at_what_is_
     await postgres_store._do(lambda db: db.rows("ANALYZE @waits"))
     await postgres_store._do(lambda db: db.rows("ANALYZE @boards"))
     wanted = WaitFilter(namespace="default", **bounds)
-    for statement, values in (page(wanted, None, 50), counted(wanted)):
+    for statement, values in (page(wanted, None, 50, keys_first=True), counted(wanted)):
         query, ordered = with_places(statement.replace("instr(", "strpos("), values, lambda place: f"${place}")
         rows = await postgres_store._do(lambda db: db.rows(f"EXPLAIN {query}", *ordered))  # noqa: B023
         plan = "\n".join(line for (line,) in rows)
@@ -90,7 +90,7 @@ async def test_a_page_of_a_postgres_store_is_read_by_an_index(postgres_store: Po
     await postgres_store._do(lambda db: db.rows("ANALYZE @waits"))
     await postgres_store._do(lambda db: db.rows("ANALYZE @boards"))
     for wanted, after in await pages(postgres_store):
-        statement, values = page(wanted, after, 50)
+        statement, values = page(wanted, after, 50, keys_first=True)
         query, ordered = with_places(statement.replace("instr(", "strpos("), values, lambda place: f"${place}")
         rows = await postgres_store._do(lambda db: db.rows(f"EXPLAIN {query}", *ordered))  # noqa: B023
         plan = "\n".join(line for (line,) in rows)

@@ -292,12 +292,14 @@ async def test_forms_are_for_those_who_may_and_the_others_see_what_waits(tempora
             ("bob", BOB.token, False),
         ):
             client.headers["Authorization"] = f"Bearer {token}"
-            for page in (f"/runs/{run.id}", "/"):
+            for page in (f"/runs/{run.id}", f"/items/{run.id}?name=c1", *(["/"] if may else [])):
                 shown = (await client.get(page)).text
                 card = shown.split(f'aria-labelledby="{run.id}-c1-title"')[1].split("</article>")[0]
                 assert ("Charge the customer?" in card, "&#34;amount&#34;: 5" in card) == (True, True)
                 assert ("<form" in card, f"You are {name}" in card) == (may, not may)
-            before, _, _ = (await client.get("/")).text.partition(card)
+            inbox = (await client.get("/")).text
+            before, at, _ = inbox.partition(card if may else f'href="/items/{run.id}?name=c1">Charge the customer?</a>')
+            assert at
             assert ("Waits for others" in before) == (not may)
         await run.cancel()
 

@@ -16,7 +16,8 @@ from standfast.temporal.client.boards import kept_mark
 from standfast.temporal.wire.boards import ShownItem, key_of, wait_of
 from standfast.testing.boards import board_of, later
 
-SHOWN = re.compile(r"<h2 id=[^>]*><span class=\"kind\">[a-z]+</span> (.*?)</h2>")
+# What the person can decide has a card, and all else a line.
+SHOWN = re.compile(r"<(?:h2 id=[^>]*|li)><span class=\"kind\">[a-z]+</span> (?:<a [^>]*>)?(.*?)(?:</a>|</h2>)")
 
 
 def item(number: int, **more: Any) -> ShownItem:
@@ -124,3 +125,25 @@ async def test_what_people_typed_is_shown_as_text(temporal: Temporal) -> None:
         found = await page.get("/", params={"text": XSS, "person": XSS, "group": XSS})
         assert "<script>alert" not in found.text
         assert "<script>alert" not in (await page.get("/")).text
+
+
+async def test_a_board_that_fits_a_page_is_looked_through_once(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(temporal, *(item(number) for number in range(9)), item(9, approvers=["bob"]), item(10, approvers=None))
+    looks = list[str]()
+    for name in ("waits", "count_waits"):
+        real = getattr(temporal.store, name)
+
+        def look(*wanted: Any, real: Any = real, name: str = name, **options: Any) -> Any:
+            looks.append(name)
+            return real(*wanted, **options)
+
+        monkeypatch.setattr(temporal.store, name, look)
+    async with asking_nobody(temporal, monkeypatch) as page:
+        found = await page.get("/")
+    assert looks == ["waits"]
+    mine, others = found.text.split("Waits for others")
+    assert "Refund order 10?" in mine
+    assert SHOWN.findall(others) == ["Refund order 9?"]
+    assert "11 approvals" in found.text

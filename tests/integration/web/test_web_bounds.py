@@ -93,6 +93,7 @@ OF_RUNS: dict[str, Asks] = {
     "GET /overview": get("/overview"),
     "GET /changes": get("/changes", of="/runs/{run}"),
     "GET /arguments/{run:path}": get("/arguments/{run}", gate="c1"),
+    "GET /items/{run:path}": get("/items/{run}", name="c1"),
     "GET /runs/{run:path}": get("/runs/{run}"),
     "POST /runs/{run:path}/decide": post("/runs/{run}/decide", decision="approve", gate="c1", digest="{digest}"),
     "POST /runs/{run:path}/answer": post("/runs/{run}/answer", text="x"),
