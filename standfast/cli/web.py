@@ -27,7 +27,7 @@ from standfast.runtime.processes import until_stopped
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-    from standfast.web import Access, SlackActions
+    from standfast.web import Access, SlackActions, TeamsActions
 
 
 def _check(*, people: str | None, proxy_header: str | None, proxies: tuple[str, ...], **_: Any) -> None:
@@ -62,7 +62,16 @@ def _new_token(ctx: click.Context, _parameter: click.Parameter, value: bool) -> 
     "proxies",
     multiple=True,
     metavar="ADDRESS|unix:PATH",
-    help="Address of that proxy, or a socket for it alone; may be repeated.",
+    help="Address of that proxy, or a socket for it alone, whose X-Forwarded-* headers count; may be repeated.",
+)
+@click.option(
+    "--root-path",
+    default="",
+    metavar="PATH",
+    help="Path below which a proxy has the page, such as /ops; the proxy may pass it on or remove it.",
+)
+@click.option(
+    "--cors", multiple=True, metavar="ORIGIN", help="Origin whose pages may use the API by a token; may be repeated."
 )
 @click.option("--https", is_flag=True, help="People use https, which ends at a proxy; cookies are for https alone.")
 @click.option(
@@ -87,6 +96,8 @@ async def web(
     people: str | None,
     proxy_header: str | None,
     proxies: tuple[str, ...],
+    root_path: str,
+    cors: tuple[str, ...],
     https: bool,
     temporal_ui: str | None,
     app: str | None,
@@ -106,6 +117,7 @@ async def web(
     STANDFAST_SECRET signs cookies; without it everybody signs in again after a restart. STANDFAST_LINK_SECRET is
     the secret of the workers that send approval links. With STANDFAST_SLACK_SIGNING_SECRET, and STANDFAST_SLACK_TOKEN
     for forms, people also decide by buttons in Slack; FILE.toml then has their ids: slack = "T024BE7LD/U0G9QF9C6".
+    With STANDFAST_TEAMS_APP_ID and STANDFAST_TEAMS_TENANT_ID they do so in Microsoft Teams: teams = "TENANT/USER".
     """
     try:
         from standfast.web import Person, create_app
@@ -126,7 +138,10 @@ async def web(
         agents=loaded.agents.values(),
         pipelines=loaded.pipelines.values(),
         task_queue=task_queue,
+        cors=cors,
+        root_path=root_path,
         slack=_slack(),
+        teams=_teams(),
     )
     log_safely(Sparing())
     with ExitStack() as listening:
@@ -134,7 +149,7 @@ async def web(
         listeners += [listening.enter_context(_at_socket(one[5:])) for one in proxies if one.startswith("unix:")]
         server = server_of(page)
         at = listeners[0].getsockname()
-        output.note(f"The page is at http://{at[0]}:{at[1]}")
+        output.note(f"The page is at http://{at[0]}:{at[1]}{root_path.rstrip('/')}")
 
         async def serve() -> None:
             serving = asyncio.ensure_future(server.serve(sockets=listeners))
@@ -203,6 +218,17 @@ def _slack() -> "SlackActions | None":
     if not (secret := os.environ.get("STANDFAST_SLACK_SIGNING_SECRET")):
         return None
     return SlackActions(signing_secret=secret, token=os.environ.get("STANDFAST_SLACK_TOKEN") or None)
+
+
+def _teams() -> "TeamsActions | None":
+    from standfast.web import TeamsActions
+
+    app, tenant = (os.environ.get(f"STANDFAST_TEAMS_{name}_ID") for name in ("APP", "TENANT"))
+    if not app and not tenant:
+        return None
+    if not app or not tenant:
+        raise InputError("STANDFAST_TEAMS_APP_ID and STANDFAST_TEAMS_TENANT_ID go together")
+    return TeamsActions(app_id=app, tenant_id=tenant)
 
 
 def _access(

@@ -2,6 +2,7 @@
 
 from standfast.temporal.activities.approval_links import ApprovalLinks
 from standfast.temporal.activities.slack_messages import SlackButtons
+from standfast.temporal.activities.teams_messages import TeamsButtons
 from standfast.temporal.activities.webhooks import Webhook
 from standfast.temporal.client.asked import load_arguments, load_shown
 from standfast.temporal.client.audits import OnRecord
@@ -23,6 +24,7 @@ __all__ = [
     "SlackButtons",
     "StandfastClient",
     "StandfastPlugin",
+    "TeamsButtons",
     "UserClient",
     "Webhook",
     "approval",

@@ -29,11 +29,12 @@ from standfast.temporal.activities.guards import HEARTBEAT_EVERY
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.model_activities import ModelActivities
 from standfast.temporal.activities.pipeline_activities import PipelineActivities
+from standfast.temporal.activities.posted_messages import PostedMessages
 from standfast.temporal.activities.run_activities import RunActivities
 from standfast.temporal.activities.said_activities import SaidActivities
 from standfast.temporal.activities.session_activities import SessionActivities
 from standfast.temporal.activities.tool_activities import ToolActivities
-from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, check_webhooks
+from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, bots_of, check_webhooks
 from standfast.temporal.client.board_keeping import keeping_board
 from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worker, of_worker
 from standfast.temporal.client.former_names import check_new
@@ -101,6 +102,7 @@ class StandfastPlugin(SimplePlugin):
         self._host = host = AgentHost(
             agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience, key
         )
+        self._posted = posted = PostedMessages(host.store, bots_of(told))
         parts = (
             ModelActivities,
             ToolActivities,
@@ -110,9 +112,11 @@ class StandfastPlugin(SimplePlugin):
             ExportActivities,
             partial(PipelineActivities, check_new=check_new),
             GateActivities,
-            BoardActivities,
+            partial(BoardActivities, posted=posted),
         )
-        activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(told).all()
+        activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(
+            told, posted
+        ).all()
         host.notices = bool(told)
         host.stream = _checked_stream(stream, store)
         super().__init__(
@@ -211,6 +215,7 @@ class StandfastPlugin(SimplePlugin):
             watching_queue(client, task_queue, self._host.store, misplaced),
             keeping_for(client, self._host.store, self._retention),
             keeping_board(client, self._host.store),
+            self._posted.looking(client),
         ):
             await next(worker)
 

@@ -28,19 +28,22 @@ from standfast.web.api.calls import Doors
 from standfast.web.api.errors import refusal as to_program
 from standfast.web.api.senders import CORS, Senders, check_origins
 from standfast.web.listening import HEADERS, check_listening, hosts_of
-from standfast.web.mounts import STATIC, Assets, note_root, path_of, root_of
+from standfast.web.mounts import SLACK_PATH, STATIC, TEAMS_PATH, Assets, note_root, path_of, root_of
 from standfast.web.pages import Pages
-from standfast.web.slack import SLACK_PATH, SlackRoutes
+from standfast.web.proxies import Proxied, check_root
+from standfast.web.slack import SlackRoutes
 from standfast.web.slack_api import SlackActions
 from standfast.web.start_forms import starts_of
 from standfast.web.statuses import status_of
+from standfast.web.teams import TeamsRoutes
+from standfast.web.teams_signatures import TeamsActions
 from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, is_door, refusal, who
 
 _MOST_BYTES = 1_048_576  # of a form
 _OF_STRANGERS = 65_536  # bytes of a stranger's form, such as that of a link
-_OF_SLACK = 262_144  # bytes; with each press, Slack sends the message back
+_OF_CHATS = 262_144  # bytes; with each press, Slack sends the message back
 
-__all__ = ["Access", "Person", "SlackActions", "check_listening", "create_app"]
+__all__ = ["Access", "Person", "SlackActions", "TeamsActions", "check_listening", "create_app"]
 
 
 def create_app(
@@ -55,7 +58,9 @@ def create_app(
     pipelines: Iterable[Pipeline] = (),
     task_queue: str = TASK_QUEUE,
     cors: Sequence[str] = (),
+    root_path: str = "",
     slack: SlackActions | None = None,
+    teams: TeamsActions | None = None,
 ) -> Starlette:
     """Make the page as an ASGI application, which another one may mount: `app.mount("/ops", create_app(…))`.
 
@@ -71,10 +76,12 @@ def create_app(
         agents, pipelines: those that people may start from the page, with forms made from the types of inputs.
         task_queue: the queue of the workers that have them.
         cors: origins, such as "https://app.example.com", whose pages may use the doors for programs with a token.
+        root_path: the path below which a proxy has the page, such as "/ops", whether it passes it on or removes it.
         slack: lets people decide by the buttons of messages in Slack, whose requests `/slack/actions` takes.
+        teams: the same in Microsoft Teams, whose requests `/teams/messages` takes.
 
     Raises:
-        DefinitionError: strangers could reach it, and nobody has to sign in.
+        DefinitionError: strangers could reach it, and nobody has to sign in; or a path or an origin is not one.
     """
     check_listening(host, access, names)
     visitors, starts = Visitors(access, store), starts_of(agents, pipelines)
@@ -82,7 +89,8 @@ def create_app(
     pages = Pages(client, visitors, store, temporal_ui, starts, task_queue, assets)
     items = {name: start.item for name, start in starts.items()}
     doors = Doors(client, store, Senders(access, visitors.rates), items, task_queue)
-    to_slack = [] if slack is None else SlackRoutes(slack, pages.people, access, store).routes()
+    chats = [] if slack is None else SlackRoutes(slack, pages.people, access, store).routes()
+    chats += [] if teams is None else TeamsRoutes(teams, pages.people, access, store).routes()
 
     async def failed(request: Request, error: Exception) -> Response:
         if is_door(request.scope):
@@ -106,9 +114,14 @@ def create_app(
     async def broken(request: Request, error: Exception) -> Response:
         return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")
 
+    routes = [Mount("/static", StaticFiles(directory=STATIC)), *api_routes(doors), *chats, *pages.routes()]
+    root = check_root(
+        root_path, ["/healthz", SLACK_PATH, TEAMS_PATH, *(getattr(one, "path", "/api") for one in routes)]
+    )
     app = Starlette(
-        routes=[Mount("/static", StaticFiles(directory=STATIC)), *api_routes(doors), *to_slack, *pages.routes()],
+        routes=routes,
         middleware=[
+            Middleware(Proxied, access=access, root=root),
             Middleware(_Health),
             Middleware(_Headers, assets=assets),
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
@@ -153,7 +166,7 @@ class _Limit:
         size = 0
         most = _MOST_BYTES
         if scope["type"] == "http" and who(Request(scope)) is None:
-            most = _OF_SLACK if path_of(scope) == SLACK_PATH else _OF_STRANGERS
+            most = _OF_CHATS if path_of(scope) in (SLACK_PATH, TEAMS_PATH) else _OF_STRANGERS
 
         async def counted() -> Message:
             nonlocal size

@@ -25,6 +25,7 @@ from standfast.errors import DefinitionError, InputError
 from standfast.messages import person as identity
 from standfast.stores.protocol import check_tenant_id
 from standfast.temporal.activities.approval_links import SHORTEST_SECRET, Link, read_link
+from standfast.temporal.activities.teams_messages import GUID
 from standfast.tools import check_choice
 from standfast.web.connection_owners import LOCAL, is_ours
 
@@ -55,6 +56,8 @@ class Person:
         expires: when the token ends.
         per_minute: how many requests of theirs are answered, in each process of the page; None is as many as come.
         slack: the ids of their team and of themselves in Slack, such as "T024BE7LD/U0G9QF9C6"; see `SlackActions`.
+        teams: the ids of their directory (tenant) and of themselves in Microsoft Entra, two GUIDs with a slash between
+            them; see `TeamsActions`.
 
     Raises:
         DefinitionError: naming the field and the rule.
@@ -69,8 +72,17 @@ class Person:
     expires: datetime | None = None
     per_minute: int | None = None
     slack: str | None = None
+    teams: str | None = None
 
     def __post_init__(self) -> None:
+        if self.teams is not None:
+            tenant, _, user = self.teams.partition("/")
+            if not (GUID.fullmatch(tenant) and GUID.fullmatch(user)):
+                raise DefinitionError(
+                    f"person {self.name}: teams must be the ids of a directory and a user, two GUIDs with a slash "
+                    f"between them, got {self.teams!r:.120}"
+                )
+            object.__setattr__(self, "teams", self.teams.lower())
         if self.slack is not None and not _SLACK.fullmatch(self.slack):
             raise DefinitionError(
                 f"person {self.name}: slack must be the ids of a team and a user, such as 'T024BE7LD/U0G9QF9C6', got "
@@ -162,14 +174,15 @@ class Access:
     https: bool = False
 
     def __post_init__(self) -> None:
-        names = [identity(person.name) for person in self.people]
-        if len(names) != len(set(names)):
-            raise DefinitionError("access.people: two have the same name")
-        tokens = [token_digest(person.token) for person in self.people if person.token is not None]
-        if len(tokens) != len(set(tokens)):
-            raise DefinitionError("access.people: two have the same token")
-        if len(ids := [person.slack for person in self.people if person.slack is not None]) != len(set(ids)):
-            raise DefinitionError("access.people: two have the same slack")
+        kept = [token_digest(person.token) for person in self.people if person.token is not None]
+        for what, all_of in (
+            ("name", [identity(person.name) for person in self.people]),
+            ("token", kept),
+            ("slack", [person.slack for person in self.people if person.slack is not None]),
+            ("teams", [person.teams for person in self.people if person.teams is not None]),
+        ):
+            if len(all_of) != len(set(all_of)):
+                raise DefinitionError(f"access.people: two have the same {what}")
         if self.people and self.local is not None:
             raise DefinitionError("access.local: with access.people everybody signs in")
         if self.proxy_header is not None and not self.proxies:
@@ -209,17 +222,18 @@ class Access:
 
     def address(self, request: Request) -> str:
         """Return the address of a request's sender; behind our proxy, the one that the proxy gives."""
-        if self._is_proxy(request) and (passed := request.headers.getlist("X-Forwarded-For")):
+        if self.is_proxy(request) and (passed := request.headers.getlist("X-Forwarded-For")):
             return passed[-1].rpartition(",")[2].strip()  # anybody may have written the part before it
         return _host(request) or "a socket"
 
     def _by_proxy(self, request: Request) -> list[str] | None:
         """Return the name that the proxy gives; None if the request does not come from it."""
-        if self.proxy_header is None or not self._is_proxy(request):
+        if self.proxy_header is None or not self.is_proxy(request):
             return None
         return request.headers.getlist(self.proxy_header)
 
-    def _is_proxy(self, request: Request) -> bool:
+    def is_proxy(self, request: Request) -> bool:
+        """Whether a request comes from one of our proxies."""
         if request.client is not None:
             return request.client.host in self.proxies
         server = request.scope.get("server")
@@ -234,9 +248,9 @@ class Access:
                 found = person
         return None if found is not None and found.has_expired() else found
 
-    def by_slack(self, team: str, user: str) -> Person | None:
-        """Return the person who has these ids in Slack."""
-        return next((person for person in self.people if person.slack == f"{team}/{user}"), None)
+    def in_chat(self, chat: Literal["slack", "teams"], ids: str) -> Person | None:
+        """Return the person who has these ids in a chat."""
+        return next((person for person in self.people if getattr(person, chat) == ids), None)
 
     def by_link(self, token: str) -> tuple[Link, Person]:
         """Return the decision that a signed link allows, and its person.
@@ -274,13 +288,13 @@ class Access:
     def _signer(self) -> TimestampSigner:
         return TimestampSigner(self.secret, salt="standfast.session", digest_method=hashlib.sha256)
 
-    def sign_in(self, response: Response, person: Person, root: str = "") -> None:
-        """Give a person a session on the page that is mounted at `root`."""
+    def sign_in(self, response: Response, person: Person, *, root: str, is_https: bool) -> None:
+        """Give a person a session on the page that is at the path `root`, which they have opened by https or not."""
         # With a digest of the token: whoever has another token now must sign in again.
         session = f"{secrets.token_urlsafe(16)}.{_ascii(person.name)}.{_digest(person)}"
         value = self._signer.sign(session).decode()
         # Lax: a link in a message opens the page for those who have signed in; every act also needs `csrf`.
-        options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": self.https}
+        options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": is_https}
         response.set_cookie(COOKIE, value, max_age=SESSION, path=root or "/", **options)
 
     def csrf(self, request: Request) -> str:

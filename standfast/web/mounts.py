@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 STATIC = Path(__file__).parent / "static"
+SLACK_PATH, TEAMS_PATH = "/slack/actions", "/teams/messages"  # whose senders sign what they send
 _KEPT = "public, max-age=31536000, immutable"
 
 

@@ -371,7 +371,7 @@ class Pages:
         if person is None:
             return self.page(request, "login", status=401, to=to, wrong=True, changes=None)
         response = RedirectResponse(own_path(form.get("to", ""), root), 303)
-        self.access.sign_in(response, person, root)
+        self.access.sign_in(response, person, root=root, is_https=request.url.scheme == "https")
         return response
 
     async def logout(self, request: Request) -> Response:

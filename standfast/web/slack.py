@@ -10,8 +10,8 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Coroutine, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import parse_qs
 
 from pydantic import BaseModel
@@ -20,23 +20,23 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from temporalio.service import RPCError
 
-from standfast.errors import InputError, StandfastError
-from standfast.messages import visible
+from standfast.errors import StandfastError
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
-from standfast.temporal.activities.slack_messages import APPROVE, EDIT, OPEN, REJECT, Mark
-from standfast.web.access import Access, Person
-from standfast.web.bounds import admit
+from standfast.temporal.activities.chat_messages import APPROVE, EDIT, OPEN, REJECT, Decided, Mark
+from standfast.web.access import Access
+from standfast.web.chat_decisions import ChatDecisions, Doing, press_id
+from standfast.web.chat_forms import COMMENT, FormError
+from standfast.web.mounts import SLACK_PATH
 from standfast.web.slack_api import Place, SlackActions, SlackApi
-from standfast.web.slack_decisions import Press, SlackDecisions
-from standfast.web.slack_forms import COMMENT, FormError, Values, read_sent
+from standfast.web.slack_decisions import SLACK, Press, SlackDecisions
+from standfast.web.slack_forms import Values, read_sent
 
-SLACK_PATH = "/slack/actions"
 _LOG = logging.getLogger("standfast.web")
 _WINDOW = 300  # seconds that a signed request is valid, as Slack says
 _PATIENCE = 2.0  # seconds of the three that Slack waits for an answer
 _ERROR = 1_000  # characters
-_DECISIONS: dict[str, Literal["approve", "reject"]] = {"standfast.approve": "approve", "standfast.reject": "reject"}
+_DECISIONS: dict[str, Decided] = {APPROVE: "approve", REJECT: "reject"}
 
 
 class _Ids(BaseModel):
@@ -86,6 +86,10 @@ class _Payload(BaseModel):
         """The team of the user, who may be a guest from another one in a shared channel."""
         return self.user.team_id or (self.team.id if self.team is not None else "")
 
+    @property
+    def ids(self) -> str:
+        return f"{self.team_id}/{self.user.id}"
+
 
 class SlackRoutes:
     """The route to which Slack sends what people do with buttons and forms."""
@@ -93,10 +97,9 @@ class SlackRoutes:
     def __init__(
         self, settings: SlackActions, people: StandfastClient, access: Access, store: AgentStore | None
     ) -> None:
-        self._secret, self._access, self._client = settings.signing_secret, access, people.client
-        self._api = SlackApi(settings)
-        self._decisions = SlackDecisions(self._api, people, store)
-        self._doing: set[asyncio.Task[Any]] = set()
+        self._secret, self._api = settings.signing_secret, SlackApi(settings)
+        self._people = ChatDecisions(SLACK, people, access, store)
+        self._decisions, self._doing = SlackDecisions(self._api, self._people), Doing(_PATIENCE)
 
     def routes(self) -> list[Route]:
         return [Route(SLACK_PATH, self.actions, methods=["POST"])]
@@ -113,7 +116,8 @@ class SlackRoutes:
             return PlainTextResponse("This is not an interaction as Slack sends them.", 400)
         match payload.type:
             case "block_actions" if payload.message is not None and payload.actions:
-                await self._soon(self._pressed(payload, payload.message, payload.actions[0]))
+                pressed = self._pressed(payload, payload.message, payload.actions[0])
+                await self._doing.is_done(self._doing.begin(pressed))
             case "view_submission" if payload.view is not None and payload.view.callback_id in _DECISIONS:
                 return await self._submitted(payload, payload.view)
         return Response()  # nothing else is ours
@@ -128,10 +132,10 @@ class SlackRoutes:
         place = Place(payload.user.id, channel, message.ts, payload.response_url)
         try:
             mark = Mark.read(action.value)
-            press = Press(await self._who(payload, mark), mark, place, _link(message.blocks))
-            key = _key(action.action_id, payload.team_id, payload.user.id, action.action_ts, action.value)
+            press = Press(await self._people.who(payload.ids, mark), mark, place, _link(message.blocks))
+            key = press_id("slack", action.action_id, payload.team_id, payload.user.id, action.action_ts, action.value)
             if action.action_id == EDIT or (action.action_id == REJECT and self._api.has_token):
-                decision: Literal["approve", "reject"] = "approve" if action.action_id == EDIT else "reject"
+                decision: Decided = "approve" if action.action_id == EDIT else "reject"
                 await self._decisions.ask(press, decision, payload.trigger_id, message.blocks)
             else:
                 decision = "approve" if action.action_id == APPROVE else "reject"
@@ -146,11 +150,11 @@ class SlackRoutes:
 
     async def _submitted(self, payload: _Payload, view: _View) -> Response:
         """Decide by a form; what cannot be used stays in it, with the reason."""
-        doing = self._keep(self._decided(payload, view))
-        if await self._is_done(doing):
+        doing = self._doing.begin(self._decided(payload, view))
+        if await self._doing.is_done(doing):
             problem = doing.result()
             return JSONResponse({"response_action": "errors", "errors": problem}) if problem else Response()
-        self._keep(self._tell_later(doing, view))
+        self._doing.begin(self._tell_later(doing, view))
         return Response()
 
     async def _decided(self, payload: _Payload, view: _View) -> dict[str, str]:
@@ -158,13 +162,13 @@ class SlackRoutes:
         values: Values = view.state.values
         try:
             sent = read_sent(view.private_metadata)
-            person = await self._who(payload, sent.mark)
+            person = await self._people.who(payload.ids, sent.mark)
             press = Press(person, sent.mark, sent.place._replace(user=payload.user.id), sent.link)
             typed = json.dumps(values, sort_keys=True)
-            key = _key(view.callback_id, payload.team_id, payload.user.id, view.id, view.hash, typed)
+            key = press_id("slack", view.callback_id, payload.team_id, payload.user.id, view.id, view.hash, typed)
             await self._decisions.decide_by_form(press, _DECISIONS[view.callback_id], values, id=key)
         except FormError as error:
-            return {error.block: str(error)[:_ERROR]}
+            return {error.field: str(error)[:_ERROR]}
         except (StandfastError, RPCError) as error:
             return {COMMENT: f"{error}"[:_ERROR]}
         return {}
@@ -175,37 +179,6 @@ class SlackRoutes:
             typed = json.dumps({name: list(block.values()) for name, block in view.state.values.items()})
             place = read_sent(view.private_metadata).place
             await self._api.tell(place, f"Nothing was decided: {next(iter(problem.values()))} You had typed: {typed}")
-
-    # --- common parts ---
-
-    async def _who(self, payload: _Payload, mark: Mark) -> Person:
-        """Return who sends a decision, if they may see its run and decide by such a message."""
-        person = self._access.by_slack(payload.team_id, payload.user.id)
-        if person is None:
-            ids = visible(f"{payload.team_id}/{payload.user.id}")
-            _LOG.warning("Somebody who is not known has pressed a button in Slack: %s", ids)
-            raise InputError(f'You are not known here. Ask for the line slack = "{ids}" among the people of the page')
-        if not person.may("approver"):
-            raise InputError(f"This is for the role approver; {person.name} has the role {person.role}")
-        if person.has_expired() or not person.may_do("decide"):
-            raise InputError(f"{person.name} may not decide any more, or only look: ask whoever keeps the page")
-        await admit(self._client, person, mark.workflow_id)
-        return person
-
-    async def _soon(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait a little for what is being done, which goes on if it takes longer."""
-        await self._is_done(self._keep(work))
-
-    async def _is_done(self, doing: "asyncio.Task[Any]") -> bool:
-        done, _ = await asyncio.wait({doing}, timeout=_PATIENCE)
-        return bool(done)
-
-    def _keep(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Begin something that goes on after its request; the event loop itself does not hold it."""
-        doing = asyncio.create_task(work)
-        self._doing.add(doing)
-        doing.add_done_callback(self._doing.discard)
-        return doing
 
 
 def _not_signed(secret: str, request: Request, body: bytes) -> str | None:
@@ -222,11 +195,6 @@ def _not_signed(secret: str, request: Request, body: bytes) -> str | None:
 def slack_signature(secret: str, at: str, body: bytes) -> str:
     """Return the header `X-Slack-Signature` of a request."""
     return "v0=" + hmac.new(secret.encode(), f"v0:{at}:".encode() + body, hashlib.sha256).hexdigest()
-
-
-def _key(*of: str) -> str:
-    """Return the id of a decision: the same press, sent twice, is one."""
-    return hashlib.blake2b(json.dumps(["slack", *of]).encode(), digest_size=16).hexdigest()
 
 
 def _link(blocks: list[dict[str, Any]]) -> str | None:

@@ -20,7 +20,7 @@ from standfast.messages import visible
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore
 from standfast.web.access import COOKIE, SESSION, Access, Person, bearer
-from standfast.web.mounts import path_of, root_of
+from standfast.web.mounts import TEAMS_PATH, path_of, root_of
 
 _LOG = logging.getLogger("standfast.web")
 
@@ -129,7 +129,7 @@ class Recognised:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._app
-        if scope["type"] == "http" and not path_of(scope).startswith("/static/"):
+        if scope["type"] == "http" and not path_of(scope).startswith(("/static/", TEAMS_PATH)):
             try:
                 await self._visitors.recognise(Request(scope))
             except TooManyAttempts as error:
@@ -145,7 +145,7 @@ class Recognised:
 
 def is_door(scope: Scope) -> bool:
     """Whether a request is to a door for programs, which tells errors as JSON."""
-    return str(scope["path"]).startswith(("/api/", "/v1/", "/agents/"))
+    return path_of(scope).startswith(("/api/", "/v1/", "/agents/"))
 
 
 def _as_answer(error: TooManyAttempts) -> HTTPException:

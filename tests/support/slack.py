@@ -16,11 +16,13 @@ import httpx
 from standfast.temporal import SlackButtons, Webhook
 from standfast.testing import ModelServer, Reply, Request
 from standfast.web import SlackActions
-from standfast.web.slack import SLACK_PATH, slack_signature
+from standfast.web.mounts import SLACK_PATH
+from standfast.web.slack import slack_signature
+from support.chats import TEAM
 
 SIGNING = "8f742231b10e8888abcd99yyyzzz85a5"  # the example of Slack's documents
 TOKEN = "xoxb-of-our-app"
-TEAM, CHANNEL = "T0CAG", "C0123"
+CHANNEL = "C0123"
 
 
 class Slack(ModelServer):

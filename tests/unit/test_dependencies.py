@@ -18,7 +18,7 @@ WITHOUT_IMPORT = {
     "python-multipart": "starlette imports it to read forms",
     "aiosmtpd": "of the application's demo alone",
 }
-IMPORTED_AS = {"markdown-it-py": "markdown_it"}
+IMPORTED_AS = {"markdown-it-py": "markdown_it", "pyjwt": "jwt"}
 ALWAYS = ["click", "pydantic", "pydantic_core", "rich", "temporalio", "typing_extensions"]
 
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="only a clone has what is declared")
@@ -82,7 +82,7 @@ def test_what_comes_always_is_short() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("llm", ["openai", "anthropic", "httpx", "prices"]), ("mcp", ["mcp"]), ("web", ["web", "httpx"]),
+    [("llm", ["openai", "anthropic", "httpx", "prices"]), ("mcp", ["mcp"]), ("web", ["web", "teams", "httpx"]),
      ("stores", ["postgres", "httpx", "openai"]),
      ("local", ["prices"]), ("cli", ["server"]), ("testing", []), ("temporal/client", [])],
 )  # fmt: skip

@@ -91,15 +91,15 @@ PUBLIC = {
     ],
     "standfast.temporal": [
         "ApprovalLinks", "ApprovalResult", "DevServer", "OnRecord", "Run", "SlackButtons", "StandfastClient",
-        "StandfastPlugin", "UserClient", "Webhook", "approval", "connect", "dev_server", "load_arguments", "load_shown",
-        "start_agent", "start_pipeline",
+        "StandfastPlugin", "TeamsButtons", "UserClient", "Webhook", "approval", "connect", "dev_server",
+        "load_arguments", "load_shown", "start_agent", "start_pipeline",
     ],
     "standfast.testing": [
         "CrashReport", "CrashedRun", "DevServer", "Fault", "ModelCall", "ModelServer", "Reply", "Request",
         "ScriptedModel", "SimulatedCrash", "child_process", "crash_after_tool_results", "crash_everywhere",
         "dev_server", "store_suite", "time_skipping_server", "until_stopped",
     ],
-    "standfast.web": ["Access", "Person", "SlackActions", "check_listening", "create_app"],
+    "standfast.web": ["Access", "Person", "SlackActions", "TeamsActions", "check_listening", "create_app"],
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from standfast.stores.waits import Board
 from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.activities.posted_messages import PostedMessages
 from standfast.temporal.wire import names
 from standfast.temporal.wire.boards import ShowReference, wait_of
 
@@ -18,8 +19,8 @@ from standfast.temporal.wire.boards import ShowReference, wait_of
 class BoardActivities:
     """Writes the boards of runs."""
 
-    def __init__(self, host: AgentHost) -> None:
-        self._host = host
+    def __init__(self, host: AgentHost, posted: PostedMessages) -> None:
+        self._host, self._posted = host, posted
 
     def all(self) -> list[Any]:
         return [self.show]
@@ -52,4 +53,6 @@ class BoardActivities:
                 parent=reference.get("parent"),
             )
             put = [wait_of(shown, key, board) for key, shown in reference["put"]]
-            return await store.show_waits(board, put, reference["keep"])
+            missing = await store.show_waits(board, put, reference["keep"])
+            self._posted.look(reference["run"], board.workflow_id)
+            return missing

@@ -4,24 +4,30 @@ Words of models and strangers are plain or preformatted text, in which Slack fol
 text of a notification, which Slack interprets, is escaped.
 """
 
-import base64
-import binascii
-import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from standfast.errors import DefinitionError, InputError
-from standfast.messages import read_json, visible, visible_json
+from standfast.errors import DefinitionError
+from standfast.messages import visible
+from standfast.temporal.activities.chat_messages import (
+    APPROVE,
+    EDIT,
+    NOT_WHOLE,
+    OPEN,
+    REJECT,
+    STILL,
+    Mark,
+    Shown,
+    cut,
+    has_form,
+    head,
+)
 
-APPROVE, EDIT, REJECT, OPEN = (f"standfast.{name}" for name in ("approve", "edit", "reject", "open"))
-_MOST = 9_000  # characters of what is decided on: with each press, Slack sends the message back
 _SECTION = 2_900  # characters; Slack takes 3,000 in a block
 _BLOCKS = 40  # of Slack's 50, for what is decided on
-_FACT = 500  # characters
-_MOST_LINES = 1_000  # of a difference; far more than fit, and few enough to be compared at once
 _VALUE = 2_000  # characters of a button's value
 PASSING = ("fatal_error", "internal_error", "ratelimited", "request_timeout", "service_unavailable", "unreadable")
 
@@ -49,43 +55,9 @@ class SlackButtons:
             raise DefinitionError("slack_buttons.token must be a bot token, such as 'xoxb-…'")
 
 
-class Mark(NamedTuple):
-    """The gate that a button decides at, what it shows, and since when."""
-
-    workflow_id: str
-    gate: str
-    since: str
-    digest: str
-
-    def is_for(self, item: Mapping[str, Any]) -> bool:
-        """Whether the button was made for this item, and not for an earlier or later question of the gate."""
-        asked = (item["kind"], item["name"], item.get("since"), item.get("digest"))
-        return asked == ("approval", self.gate, self.since, self.digest)
-
-    def write(self) -> str:
-        """Return it as text without characters that Slack escapes."""
-        return base64.urlsafe_b64encode(json.dumps(self).encode()).decode()
-
-    @classmethod
-    def read(cls, text: str) -> "Mark":
-        """Return what `write` wrote.
-
-        Raises:
-            InputError: it wrote another text.
-        """
-        try:
-            found = read_json(base64.urlsafe_b64decode(text.encode()).decode())
-        except (binascii.Error, UnicodeError, InputError) as error:
-            raise InputError("This button is none of ours") from error
-        match found:
-            case [str(workflow_id), str(gate), str(since), str(digest)]:
-                return cls(workflow_id, gate, since, digest)
-        raise InputError("This button is none of ours")
-
-
 def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | None) -> dict[str, Any]:
     """Return a message about anything that waits, without buttons."""
-    run, head = mrkdwn(data["workflow_id"]), _head(data)
+    run, first = mrkdwn(data["workflow_id"]), escaped(head(data))[:_SECTION]
     fields = {
         "Run": f"<{link}|{run}>" if link else run,
         "Name": mrkdwn(data["name"]),
@@ -97,9 +69,9 @@ def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | Non
     }
     lines = [f"*{name}:* {value}" for name, value in fields.items() if value]
     return {
-        "text": head[:_SECTION],
+        "text": first,
         "blocks": [
-            {"type": "section", "text": {"type": "mrkdwn", "text": f"*{head[:_SECTION]}*"}},
+            {"type": "section", "text": {"type": "mrkdwn", "text": f"*{first}*"}},
             {"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(lines)[:_SECTION]}},
         ],
     }
@@ -108,13 +80,19 @@ def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | Non
 def approval_message(run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> dict[str, Any]:
     """Return a message about an approval, with buttons; `said` is a line about a decision that was sent already."""
     drawn = draw(run, item)
-    again = [line("Still waiting")] if item.get("reminder") else []
+    again = [line(STILL)] if item.get("reminder") else []
     blocks = [*again, *drawn.blocks, *([line(said)] if said else [])]
     if not drawn.is_whole:
-        blocks.append(line("It cannot be approved from here, since this message does not show all of it."))
+        blocks.append(line(NOT_WHOLE))
     if buttons := _buttons(run, item, link, drawn.is_whole):
         blocks.append({"type": "actions", "elements": buttons})
-    return message(_head(item), blocks)
+    return message(escaped(head(item)), blocks)
+
+
+def closed_message(blocks: Sequence[dict[str, Any]], said: str) -> dict[str, Any]:
+    """Return a message without buttons, with a line that says what was decided."""
+    left = [block for block in blocks if block.get("type") != "actions"]
+    return message(escaped(said), [*left, line(said)])
 
 
 def message(text: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -122,16 +100,12 @@ def message(text: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
     return {"text": text[:_SECTION], "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
 
 
-def _head(data: Mapping[str, Any]) -> str:
-    return f"{'Still waiting' if data.get('reminder') else 'Waiting'} for {data['kind']}: {mrkdwn(data['message'])}"
-
-
 def _buttons(run: str, item: Mapping[str, Any], link: str | None, is_whole: bool) -> list[dict[str, Any]]:
-    mark, found = Mark(run, item["name"], item["since"], item["digest"]).write(), list[dict[str, Any]]()
+    mark, found = Mark.of(run, item).write(), list[dict[str, Any]]()
     if len(mark) <= _VALUE:
         if is_whole:
             found.append({"action_id": APPROVE, "text": plain("Approve"), "value": mark, "style": "primary"})
-        if is_whole and isinstance(item.get("arguments"), dict) and item["arguments"]:
+        if is_whole and has_form(item):
             found.append({"action_id": EDIT, "text": plain("Edit…"), "value": mark})
         found.append({"action_id": REJECT, "text": plain("Reject"), "value": mark, "style": "danger"})
     if link is not None and len(link) <= _SECTION:
@@ -148,88 +122,25 @@ class Drawn(NamedTuple):
 
 def draw(run: str, item: Mapping[str, Any]) -> Drawn:
     """Return an approval as blocks."""
-    drawing = _Drawing()
-    drawing.texts(item["message"])
-    facts = {
-        "Run": run,
-        "Gate": item["name"],
-        "Tool": item.get("tool"),
-        "For": ", ".join(item.get("approvers") or ()) or "anybody who may approve",
-        "Approved by": f"{', '.join(item['approved_by']) or 'nobody'} of {item['quorum']}"
-        if "quorum" in item
-        else None,
-        "Until": f"{item['deadline']}{', then ' + item['then'] if 'then' in item else ''}"
-        if "deadline" in item
-        else None,
-    }
-    shown = [plain(f"{name}: {_cut(visible(value), _FACT)}") for name, value in facts.items() if value]
-    drawing.blocks.append({"type": "section", "fields": shown})
-    if "tool" in item:
-        drawing.code("Arguments", item["arguments"] if "reference" in item else visible_json(item["arguments"]))
-    for one in item.get("shown", ()):
-        drawing.value(one)
-    return Drawn(drawing.blocks, drawing.is_whole and "reference" not in item)
+    shown = Shown.of(run, item)
+    first, *rest = ([_block(part.kind, text) for text in _pieces(part.text)] for part in shown.parts)
+    facts = {"type": "section", "fields": [plain(f"{name}: {value}") for name, value in shown.facts.items()]}
+    blocks = [*first, facts, *(block for blocks in rest for block in blocks)]
+    return Drawn(blocks[:_BLOCKS], shown.is_whole and len(blocks) <= _BLOCKS)
 
 
-class _Drawing:
-    """Blocks as they are added, until there is no room for more."""
+def _block(kind: str, text: str) -> dict[str, Any]:
+    if kind == "words":
+        return {"type": "section", "text": plain(text)}
+    element = {"type": "rich_text_preformatted", "elements": [{"type": "text", "text": text}]}
+    return {"type": "rich_text", "elements": [element]}
 
-    def __init__(self) -> None:
-        self.blocks: list[dict[str, Any]] = []
-        self.is_whole, self._left = True, _MOST
 
-    def texts(self, text: str) -> None:
-        for part in self._parts(text):
-            self._add({"type": "section", "text": plain(part)})
-
-    def code(self, label: str, text: str) -> None:
-        if label:
-            self.texts(label)
-        for part in self._parts(text):
-            element = {"type": "rich_text_preformatted", "elements": [{"type": "text", "text": part}]}
-            self._add({"type": "rich_text", "elements": [element]})
-
-    def value(self, shown: Mapping[str, Any]) -> None:
-        """Add a value that a gate shows."""
-        label = shown.get("label", "")
-        match shown["kind"]:
-            case "text" | "markdown":
-                self.code(label, shown["text"])
-            case "json":
-                self.code(label, visible_json(shown["value"]))
-            case "table":
-                rows = [shown["columns"], *shown["rows"]] if shown["columns"] else shown["rows"]
-                self.code(label, "\n".join(visible_json(row, indent=None) for row in rows))
-            case "diff":
-                before, after = shown["before"].split("\n"), shown["after"].split("\n")
-                if len(before) + len(after) > _MOST_LINES:
-                    self._leave(f"{label}: a long difference")
-                else:
-                    lines = difflib.ndiff(before, after)
-                    self.code(label, "\n".join(one for one in lines if not one.startswith("? ")))
-            case kind:
-                self._leave(f"{label}: {'an image' if kind == 'image' else 'it is too large'}")
-
-    def _leave(self, what: str) -> None:
-        self.texts(f"{what}, which is not shown here")
-        self.is_whole = False
-
-    def _parts(self, text: str) -> list[str]:
-        """Return a text in parts that fit into a block, as far as there is room."""
-        text = visible(text)
-        if len(text) > self._left:
-            self.is_whole = False
-            text = _cut(text, self._left)
-        self._left = max(0, self._left - len(text))
-        size = _SECTION if max(text, default="") <= "\uffff" else _SECTION // 2  # Slack counts some signs twice
-        parts = [text[at : at + size] for at in range(0, len(text), size)]
-        return [part if part.strip() else repr(part) for part in parts or [""]]
-
-    def _add(self, block: dict[str, Any]) -> None:
-        if len(self.blocks) >= _BLOCKS:
-            self.is_whole = False
-        else:
-            self.blocks.append(block)
+def _pieces(text: str) -> list[str]:
+    """Return a text in pieces that fit into a block."""
+    size = _SECTION if max(text, default="") <= "\uffff" else _SECTION // 2  # Slack counts some signs twice
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    return [piece if piece.strip() else repr(piece) for piece in pieces or [""]]
 
 
 def plain(text: str) -> dict[str, Any]:
@@ -239,16 +150,16 @@ def plain(text: str) -> dict[str, Any]:
 
 def line(text: str) -> dict[str, Any]:
     """Return a block with a line about a message."""
-    return {"type": "context", "elements": [plain(_cut(visible(text), _SECTION // 2))]}
+    return {"type": "context", "elements": [plain(cut(visible(text), _SECTION // 2))]}
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}… [{len(text) - most:,} more characters]"
+def escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def mrkdwn(text: str) -> str:
     """Escape text that Slack would interpret: a link, or a call of everybody in the channel."""
-    return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escaped(visible(text))
 
 
 def slack_problem(answer: bytes) -> str | None:

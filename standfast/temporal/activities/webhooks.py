@@ -10,32 +10,29 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import ApplicationError
 
 from standfast.errors import DefinitionError
 from standfast.extras import install
-from standfast.llm.provider_errors import seconds_to_wait, status_may_pass
 from standfast.temporal.activities.approval_links import ApprovalLinks
+from standfast.temporal.activities.chat_bots import Bot, Place, SlackBot, TeamsBot
+from standfast.temporal.activities.chat_messages import head
 from standfast.temporal.activities.json_activities import json_activity
-from standfast.temporal.activities.slack_messages import (
-    PASSING,
-    SlackButtons,
-    approval_message,
-    is_slack_api,
-    slack_problem,
-    waiting_message,
-)
+from standfast.temporal.activities.posted_messages import PostedMessages
+from standfast.temporal.activities.posts import request
+from standfast.temporal.activities.slack_messages import SlackButtons, approval_message, is_slack_api, waiting_message
+from standfast.temporal.activities.teams_messages import TeamsButtons, is_conversation, message, waiting_card
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.tools import check_choice
 
 KINDS = ("approval", "question", "unknown", "pause", "worker", "store")
-_TIMEOUT = 10.0  # seconds
+_FORMATS = ("json", "slack", "teams")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +47,14 @@ class Webhook:
         format: "json" is `{"type": "run.waiting", "timestamp", "data"}`, and data `{"workflow_id", "run_id", "kind",
             "name", "message", "since", "deadline"?, "approvers"?, "tool"?, "arguments"?, "shown"?, "digest"?,
             "reminder"?, "url"?, "decide_url"?}`, where "reminder" is the number of seconds that it has waited. "slack"
-            is a form that Slack shows, and many others.
+            is a form that Slack shows, and many others; "teams" is one that Microsoft Teams shows.
         secret: signs it as in the Standard Webhooks specification, by the headers `webhook-id`, `webhook-timestamp`
             and `webhook-signature`. After the prefix `whsec_` it is base64.
         kinds: the kinds of items to notify of; see `pending`.
         link: the address of a page where it can be decided, with `{workflow_id}` and `{run_id}`.
         approval_links: for a webhook that reaches one person alone: notices of approvals then have a "decide_url", by
             which that person decides without signing in.
+        slack_buttons, teams_buttons: put buttons on messages of the format, by which people decide in the chat.
 
     Raises:
         DefinitionError: nothing could be sent to this address.
@@ -65,12 +63,13 @@ class Webhook:
 
     url: str = field(repr=False)  # it may contain a secret, too
     name: str = ""
-    format: Literal["json", "slack"] = "json"
+    format: Literal["json", "slack", "teams"] = "json"
     secret: str | None = field(default=None, repr=False)
     kinds: Sequence[str] = KINDS
     link: str | None = None
     approval_links: ApprovalLinks | None = None
     slack_buttons: SlackButtons | None = None
+    teams_buttons: TeamsButtons | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -85,15 +84,40 @@ class Webhook:
         if not isinstance(self.name, str):
             raise DefinitionError(f"webhook.name must be a text, got {type(self.name).__name__}")
         object.__setattr__(self, "name", self.name or parts.hostname)
-        check_choice("webhook.format", self.format, ("json", "slack"))
+        check_choice("webhook.format", self.format, _FORMATS)
         for kind in self.kinds:
             check_choice("webhook.kinds", kind, KINDS)
         if self.slack_buttons is not None and self.format != "slack":
             raise DefinitionError('webhook.slack_buttons needs format="slack"')
         if self.slack_buttons is not None and is_slack_api(self.url) != (self.slack_buttons.token is not None):
             raise DefinitionError("webhook.slack_buttons: chat.postMessage needs a token, an incoming webhook has none")
+        if self.teams_buttons is not None and self.format != "teams":
+            raise DefinitionError('webhook.teams_buttons needs format="teams"')
+        if self.format == "teams" and is_conversation(self.url) != (self.teams_buttons is not None):
+            raise DefinitionError(
+                "webhook.teams_buttons: a bot's conversation (…/v3/conversations/…/activities) needs them, and the "
+                "address of a workflow takes none"
+            )
         if self.secret is not None:
             _key(self.secret)
+
+    def link_to(self, workflow_id: str, run_id: str) -> str | None:
+        """Return the address of the page about a run."""
+        if self.link is None:
+            return None
+        found = self.link.replace("{workflow_id}", quote(workflow_id, safe=""))
+        return found.replace("{run_id}", quote(run_id, safe=""))
+
+
+def bots_of(webhooks: Iterable[Webhook]) -> dict[str, Bot]:
+    """Return the bots among some webhooks, by their names: those who can change what they have posted."""
+    found: dict[str, Bot] = {}
+    for one in webhooks:
+        if one.slack_buttons is not None and one.slack_buttons.token is not None:
+            found[one.name] = SlackBot(one.url, one.slack_buttons)
+        elif one.teams_buttons is not None:
+            found[one.name] = TeamsBot(one.url, one.teams_buttons)
+    return found
 
 
 def _key(secret: str) -> bytes:
@@ -123,8 +147,8 @@ def check_webhooks(given: Iterable[Webhook]) -> tuple[Webhook, ...]:
 class NoticeActivities:
     """Notifies people of items that wait, for a worker with these webhooks."""
 
-    def __init__(self, webhooks: Sequence[Webhook]) -> None:
-        self._webhooks = webhooks
+    def __init__(self, webhooks: Sequence[Webhook], posted: PostedMessages) -> None:
+        self._webhooks, self._posted = webhooks, posted
 
     def all(self) -> list[Any]:
         return [self.notify]
@@ -145,7 +169,10 @@ class NoticeActivities:
             if webhook.name in settled or data["kind"] not in webhook.kinds:
                 continue
             try:
-                await _deliver(webhook, data, notice)
+                place = await self._deliver(webhook, data, notice)
+                if place is not None and "run" in reference:
+                    link = webhook.link_to(data["workflow_id"], data["run_id"])
+                    await self._posted.note(reference["run"], webhook.name, data, place, link)
             except ApplicationError as error:
                 failures.append(error)
                 if not error.non_retryable:
@@ -154,6 +181,23 @@ class NoticeActivities:
             activity.heartbeat(settled)
         if failures:
             raise min(failures, key=_delay)
+
+    async def _deliver(self, webhook: Webhook, data: Mapping[str, Any], notice: str) -> Place | None:
+        """Deliver a notice; return the place of the message if it is one that a bot may have to change."""
+        at = int(time.time())
+        headers = {"webhook-id": notice, "webhook-timestamp": str(at)}
+        if (bot := self._posted.bots.get(webhook.name)) is not None and data["kind"] == "approval":
+            link = webhook.link_to(data["workflow_id"], data["run_id"])
+            return await bot.post(bot.approval(data["workflow_id"], data, link), headers)
+        written = _written(webhook, data, at)
+        if bot is not None:
+            await bot.post(written, headers)
+            return None
+        body = json.dumps(written, ensure_ascii=False).encode()
+        if webhook.secret is not None:
+            headers["webhook-signature"] = signature(webhook.secret, notice, at, body)
+        await request("POST", webhook.url, body, {"Content-Type": "application/json", **headers})
+        return None
 
 
 def notice_id(workflow_id: str, reference: Mapping[str, Any]) -> str:
@@ -169,66 +213,20 @@ def signature(secret: str, notice: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.new(_key(secret), signed, hashlib.sha256).digest()).decode()
 
 
-async def _deliver(webhook: Webhook, data: Mapping[str, Any], notice: str) -> None:
-    import httpx
-
-    at = int(time.time())
-    body = json.dumps(_written(webhook, data, at), ensure_ascii=False).encode()
-    headers = {"Content-Type": "application/json", "webhook-id": notice, "webhook-timestamp": str(at)}
-    if webhook.secret is not None:
-        headers["webhook-signature"] = signature(webhook.secret, notice, at, body)
-    if webhook.slack_buttons is not None and webhook.slack_buttons.token is not None:
-        headers["Authorization"] = f"Bearer {webhook.slack_buttons.token}"
-        headers["Content-Type"] = "application/json; charset=utf-8"
-    host = urlsplit(webhook.url).hostname  # the rest of the address may be a secret
-    try:
-        async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
-            answer = await client.post(webhook.url, content=body, headers=headers)
-    except httpx.HTTPError as error:
-        raise _failure(f"The webhook at {host} gave no answer: {type(error).__name__}") from None
-    if not answer.is_success:
-        after = seconds_to_wait(answer.headers.get("Retry-After"), datetime.now(UTC))
-        raise _failure(
-            f"The webhook at {host} answered with status {answer.status_code}",
-            status_may_pass(answer.status_code),
-            after,
-        )
-    if "Authorization" in headers and (problem := slack_problem(answer.content)) is not None:
-        raise _failure(f"Slack did not take the message: {problem}", problem in PASSING)
-
-
 def _delay(error: ApplicationError) -> tuple[bool, timedelta]:
     """Sort failures by how soon another attempt may help."""
     return error.non_retryable, error.next_retry_delay or timedelta()
 
 
-def _failure(text: str, passes: bool = True, after: float | None = None) -> ApplicationError:
-    return ApplicationError(
-        text,
-        type="WebhookError",
-        non_retryable=not passes,
-        next_retry_delay=None if after is None else timedelta(seconds=min(after, 3_600)),
-        category=ApplicationErrorCategory.BENIGN,
-    )
-
-
 def _written(webhook: Webhook, data: Mapping[str, Any], at: int) -> dict[str, Any]:
-    link = None
-    if webhook.link is not None:
-        link = webhook.link.replace("{workflow_id}", quote(data["workflow_id"], safe="")).replace(
-            "{run_id}", quote(data["run_id"], safe="")
-        )
-    links = webhook.approval_links
+    link, links = webhook.link_to(data["workflow_id"], data["run_id"]), webhook.approval_links
     decide = None if links is None or data["kind"] != "approval" else links.to(data["workflow_id"], data)
-    if webhook.slack_buttons is not None:
-        has_buttons = data["kind"] == "approval"
-        message = (
-            approval_message(data["workflow_id"], data, link) if has_buttons else waiting_message(data, link, None)
-        )
-        channel = webhook.slack_buttons.channel
-        return message if channel is None else {**message, "channel": channel}
+    if webhook.slack_buttons is not None and data["kind"] == "approval":
+        return approval_message(data["workflow_id"], data, link)
     if webhook.format == "slack":
-        return waiting_message(data, link, decide)
+        return waiting_message(data, link, decide if webhook.slack_buttons is None else None)
+    if webhook.format == "teams":
+        return message(waiting_card(data, link, decide if webhook.teams_buttons is None else None), head(data))
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
     urls = {name: url for name, url in (("url", link), ("decide_url", decide)) if url is not None}
     return {"type": "run.waiting", "timestamp": stamp, "data": {**data, **urls}}

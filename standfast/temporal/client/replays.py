@@ -37,7 +37,8 @@ _SHOWN = 200  # characters of a value
 _LOCAL = "core_local_activity"
 # What is told beside what an earlier version told, by activity. It may only be there now: it may not replace anything.
 _ADDED: dict[str, tuple[tuple[str, ...], ...]] = {
-    names.NOTIFY: (("item", "then"),),  # what happens at the deadline; who is told reads it, and nothing else changes
+    # What happens at the deadline, and the key of the run. Who is told reads them, and nothing else changes.
+    names.NOTIFY: (("item", "then"), ("run",)),
 }
 
 

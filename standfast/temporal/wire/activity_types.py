@@ -209,6 +209,7 @@ class SentReference(TypedDict):
 
 class NotifyReference(TypedDict):
     item: dict[str, Any]
+    run: NotRequired[str]
     reminder: NotRequired[int]
 
 

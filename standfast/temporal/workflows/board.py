@@ -44,6 +44,7 @@ class Board:
         self.rows = BoardRows(lambda: () if self.ended else self.waiting, whose)
         self._mailbox = mailbox
         self._details = details
+        self._whose = whose
 
     @property
     def status(self) -> str:
@@ -128,7 +129,7 @@ class Board:
         if not self.notices or told in self._mailbox.told:
             return
         self._mailbox.told = [*self._mailbox.told[1 - TOLD :], told]
-        reference: NotifyReference = {"item": item.plain()}
+        reference: NotifyReference = {"item": item.plain(), "run": self._whose()["run"]}
         if reminder is not None:
             reference["reminder"] = reminder
         task = workflow.start_activity(

@@ -1,0 +1,212 @@
+"""Says in the words of every chat what an approval asks, what a button stands for, and what was decided.
+
+Slack and Teams draw the same parts in their own forms. A message has a button to approve only if it shows all of it.
+"""
+
+import base64
+import binascii
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from standfast.errors import InputError
+from standfast.messages import distinct_people, read_json, visible, visible_json
+from standfast.stores.protocol import DecisionRecord
+
+Decided = Literal["approve", "reject"]
+DECIDED: dict[str, str] = {"approve": "Approved", "reject": "Rejected"}
+APPROVE, EDIT, REJECT, OPEN = (f"standfast.{name}" for name in ("approve", "edit", "reject", "open"))
+NOT_WHOLE = "It cannot be approved from here, since this message does not show all of it."
+STILL = "Still waiting"
+OVER = "This is not waiting any more"
+MOST = 9_000  # characters of what is decided on
+_FACT = 500  # characters
+_MOST_LINES = 1_000  # of a difference; far more than fit, and few enough to be compared at once
+_TYPED = 1_000  # characters of a comment or an edit that a message shows
+
+
+class Mark(NamedTuple):
+    """The gate that a button decides at, what it shows, and since when."""
+
+    workflow_id: str
+    gate: str
+    since: str
+    digest: str
+
+    @classmethod
+    def of(cls, workflow_id: str, item: Mapping[str, Any]) -> "Mark":
+        return cls(workflow_id, item["name"], item["since"], item["digest"])
+
+    def is_for(self, item: Mapping[str, Any]) -> bool:
+        """Whether the button was made for this item, and not for an earlier or later question of the gate."""
+        asked = (item["kind"], item["name"], item.get("since"), item.get("digest"))
+        return asked == ("approval", self.gate, self.since, self.digest)
+
+    def write(self) -> str:
+        """Return it as text without characters that a chat escapes."""
+        return base64.urlsafe_b64encode(json.dumps(self).encode()).decode()
+
+    @classmethod
+    def read(cls, text: str) -> "Mark":
+        """Return what `write` wrote.
+
+        Raises:
+            InputError: it wrote another text.
+        """
+        try:
+            found = read_json(base64.urlsafe_b64decode(text.encode()).decode())
+        except (binascii.Error, UnicodeError, InputError) as error:
+            raise InputError("This button is none of ours") from error
+        match found:
+            case [str(workflow_id), str(gate), str(since), str(digest)]:
+                return cls(workflow_id, gate, since, digest)
+        raise InputError("This button is none of ours")
+
+
+class Part(NamedTuple):
+    """A text of a message: words, or a value in which every sign counts."""
+
+    kind: Literal["words", "value"]
+    text: str
+
+
+@dataclass(slots=True)
+class Shown:
+    """The parts of a message about an approval.
+
+    Args:
+        left: characters for which there is room.
+        is_whole: they show all that is decided on.
+        facts: what a reader wants to know besides, by name; they come after the first part.
+    """
+
+    left: int
+    parts: list[Part] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+    is_whole: bool = True
+
+    def words(self, text: str) -> None:
+        self._add("words", text)
+
+    def value(self, label: str, text: str) -> None:
+        if label:
+            self.words(label)
+        self._add("value", text)
+
+    def _add(self, kind: Literal["words", "value"], text: str) -> None:
+        text = visible(text)
+        if len(text) > self.left:
+            self.is_whole = False
+            text = cut(text, self.left)
+        self.left = max(0, self.left - len(text))
+        self.parts.append(Part(kind, text))
+
+    def leave(self, what: str) -> None:
+        """Say of a part that it is not shown."""
+        self.words(f"{what}, which is not shown here")
+        self.is_whole = False
+
+    def _value(self, shown: Mapping[str, Any]) -> None:
+        """Add a value that a gate shows."""
+        label = shown.get("label", "")
+        match shown["kind"]:
+            case "text" | "markdown":
+                self.value(label, shown["text"])
+            case "json":
+                self.value(label, visible_json(shown["value"]))
+            case "table":
+                rows = [shown["columns"], *shown["rows"]] if shown["columns"] else shown["rows"]
+                self.value(label, "\n".join(visible_json(row, indent=None) for row in rows))
+            case "diff":
+                before, after = shown["before"].split("\n"), shown["after"].split("\n")
+                if len(before) + len(after) > _MOST_LINES:
+                    self.leave(f"{label}: a long difference")
+                else:
+                    lines = difflib.ndiff(before, after)
+                    self.value(label, "\n".join(one for one in lines if not one.startswith("? ")))
+            case kind:
+                self.leave(f"{label}: {'an image' if kind == 'image' else 'it is too large'}")
+
+    @classmethod
+    def of(cls, run: str, item: Mapping[str, Any], most: int = MOST) -> "Shown":
+        """Return an approval in as many characters as there may be."""
+        found = cls(most)
+        found.words(item["message"])
+        facts = {
+            "Run": run,
+            "Gate": item["name"],
+            "Tool": item.get("tool"),
+            "For": ", ".join(item.get("approvers") or ()) or "anybody who may approve",
+            "Approved by": f"{', '.join(item['approved_by']) or 'nobody'} of {item['quorum']}"
+            if "quorum" in item
+            else None,
+            "Until": f"{item['deadline']}{', then ' + item['then'] if 'then' in item else ''}"
+            if "deadline" in item
+            else None,
+        }
+        found.facts = {name: cut(visible(value), _FACT) for name, value in facts.items() if value}
+        if "tool" in item:
+            has_all = "reference" not in item
+            found.value("Arguments", visible_json(item["arguments"]) if has_all else item["arguments"])
+            found.is_whole = found.is_whole and has_all
+        for one in item.get("shown", ()):
+            found._value(one)
+        return found
+
+
+def has_form(item: Mapping[str, Any]) -> bool:
+    """Whether there is something to edit."""
+    return isinstance(item.get("arguments"), dict) and bool(item["arguments"])
+
+
+def head(item: Mapping[str, Any]) -> str:
+    """Return a line that says what waits, for notifications; a chat may interpret it, so each escapes it."""
+    return f"{STILL if item.get('reminder') else 'Waiting'} for {item['kind']}: {visible(item['message'])}"
+
+
+def progress(item: Mapping[str, Any], typed: str = "") -> str:
+    """Return in words who has approved so far, while others must, too."""
+    approved = item.get("approved_by") or ()
+    return f"Approved by {', '.join(approved)}, {len(approved)} of {item['quorum']}{typed}"
+
+
+def counted(rows: Sequence[DecisionRecord], mark: Mark) -> list[DecisionRecord]:
+    """Return those of the audit trail that counted at a gate since it asks."""
+    since = datetime.fromisoformat(mark.since)
+    return [
+        row
+        for row in rows
+        if (row.gate, row.refused) == (mark.gate, None) and row.decision in DECIDED and row.at >= since
+    ]
+
+
+def outcome(rows: Sequence[DecisionRecord], mark: Mark) -> str:
+    """Return in words what became of a gate, as far as the audit trail of its run says it."""
+    if not (found := counted(rows, mark)):
+        return OVER
+    last = found[-1]
+    same = [row for row in found if row.decision == last.decision]
+    by = ", ".join(distinct_people(row.by for row in same)) or "somebody"
+    typed = "".join(said_with(row.edit, row.comment) for row in same)
+    return f"{OVER}: {DECIDED[last.decision]} by {by}, {at(last.at)}{typed}"
+
+
+def said_with(edit: Any, comment: str | None) -> str:
+    """Return what somebody has changed and said, as far as a message shows it."""
+    changed = "" if edit is None else f"\nInstead with: {_short(visible_json(edit, indent=None))}"
+    return changed + ("" if comment is None else f"\nComment: {_short(visible(comment))}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _TYPED else f"{text[:_TYPED]}… [{len(text) - _TYPED:,} more characters on the page]"
+
+
+def at(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… [{len(text) - most:,} more characters]"

@@ -1,0 +1,245 @@
+"""Changes messages about approvals that a bot has posted: who has approved so far, then what was decided, by whom.
+
+Where a message is, and what it asks about, is kept in the store, under the run that asks. When a run has written its
+board, the worker that wrote it looks which of the run's messages do not say what is so now; and from time to time one
+worker looks at the messages of all runs, for those whose worker died. Workflows know nothing of it. A message loses its
+buttons only if the board does not show its gate, and the run has ended or says itself that it does not wait there: a
+run that continues as new, or is reset, shows its gates again.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.errors import StandfastError
+from standfast.stores.capabilities import has_waits
+from standfast.stores.kept_values import read_kept_object
+from standfast.stores.protocol import DurableStore
+from standfast.stores.waits import WaitFilter
+from standfast.temporal.activities.chat_bots import Bot, Place
+from standfast.temporal.activities.chat_messages import Mark, counted, outcome, progress
+from standfast.temporal.wire import names
+
+_LOG = logging.getLogger("standfast")
+_EVERY = 300.0  # seconds between two looks at the messages of all runs; ten times as long for a slow store
+_AGAIN = 5.0  # seconds until a run is asked again whether it still shows a gate that nobody has decided
+_LOOKS = 3  # of them until the gate is not waited for any more
+_PAUSES = (0.0, 1.0, 5.0, 30.0)  # seconds before each attempt to change a message
+_PATIENCE = timedelta(seconds=2)  # for a run that is asked
+_AT_END = 5.0  # seconds that a worker which is asked to stop gives to what it is changing
+_KNOWN = 10_000  # runs of which is remembered how many of their messages need no look
+_CLOSED = 0  # the number under which is kept that a message says what was decided
+
+
+class PostedMessages:
+    """The messages that the bots of a worker have posted.
+
+    Args:
+        bots: by the names of their webhooks.
+    """
+
+    def __init__(self, store: DurableStore, bots: Mapping[str, Bot]) -> None:
+        self.bots = bots
+        self._store = store
+        self._done: dict[str, int] = {}  # by run: how many of its first messages need no look any more
+        self._looking: dict[str, asyncio.Task[None]] = {}  # by run
+        self._again: set[str] = set()  # runs that have changed while they were looked at
+        self._client: Client | None = None  # while a worker runs
+
+    # --- what is kept ---
+
+    async def note(self, run: str, webhook: str, data: Mapping[str, Any], place: Place, link: str | None) -> None:
+        """Keep that a message was posted; a store that refuses leaves it as it is, since it cannot be posted again."""
+        kept = json.dumps({"webhook": webhook, "item": dict(data), "place": place, "link": link})
+        try:
+            number = 0
+            while await self._store.save_reply(_posted(run), number, kept) != kept:
+                number += 1
+        except StandfastError as error:
+            _LOG.warning("The message about %s will not say what was decided: %s", data["workflow_id"], error)
+            return
+        self.look(run, data["workflow_id"])
+
+    # --- when it is looked at ---
+
+    def look(self, run: str, workflow_id: str) -> None:
+        """Look soon whether the messages of a run say what is so now.
+
+        Args:
+            run: its key in the store.
+        """
+        client = self._client
+        if not self.bots or client is None or not has_waits(self._store):
+            return
+        if run in self._looking:
+            self._again.add(run)
+            return
+        self._looking[run] = asyncio.get_running_loop().create_task(self._look_soon(client, run, workflow_id))
+
+    @asynccontextmanager
+    async def looking(self, client: Client) -> AsyncIterator[None]:
+        """Look after the messages of a namespace as long as the block lasts."""
+        if not self.bots or not has_waits(self._store):
+            yield
+            return
+        self._client = client
+        sweeping = asyncio.create_task(self._sweep(client))
+        try:
+            yield
+        finally:
+            sweeping.cancel()
+            here = asyncio.get_running_loop()
+            doing = [task for task in self._looking.values() if task.get_loop() is here]
+            _, left = await asyncio.wait([sweeping, *doing], timeout=_AT_END)
+            for task in left:
+                task.cancel()
+
+    async def _sweep(self, client: Client) -> None:
+        """Look at all runs that have a board, by one worker at a time: some have died before they could."""
+        store, mark = self._store, f"standfast/posted/{client.namespace}"
+        assert has_waits(store)
+        while True:
+            try:
+                if await store.hold(mark):
+                    try:
+                        after = ""
+                        while found := await store.boards(client.namespace, after=after):
+                            for board, _ in found:
+                                await self._look(client, board.journal_key, board.workflow_id, looks=1)
+                            after = found[-1][0].workflow_id
+                    finally:
+                        await store.let_go(mark)
+            except (StandfastError, RPCError) as error:
+                _LOG.warning("Messages in chats could not be looked after; they are next time: %s", error)
+            await asyncio.sleep(_EVERY * (10 if hasattr(store, "look_every") else 1))
+
+    async def _look_soon(self, client: Client, run: str, workflow_id: str) -> None:
+        try:
+            await self._look(client, run, workflow_id)
+        finally:
+            del self._looking[run]
+
+    async def _look(self, client: Client, run: str, workflow_id: str, looks: int = _LOOKS) -> None:
+        left = looks
+        while left:
+            self._again.discard(run)
+            try:
+                is_sure = await self._bring_up_to_date(
+                    client, run, workflow_id, looks=looks, is_last=left == 1 and looks > 1
+                )
+            except (StandfastError, RPCError) as error:
+                _LOG.warning("The messages about %s could not be looked at: %s", workflow_id, error)
+                is_sure = False
+            if run in self._again:
+                left = looks
+            elif is_sure:
+                return
+            else:
+                left -= 1
+                if left:
+                    await asyncio.sleep(_AGAIN)
+
+    # --- what they say ---
+
+    async def _bring_up_to_date(self, client: Client, run: str, workflow_id: str, *, looks: int, is_last: bool) -> bool:
+        """Change the messages of a run that are out of date; False if it is not known of one."""
+        number, is_sure = self._done.get(run, 0), True
+        are_all_closed = True
+        while (kept := await self._store.load_reply(_posted(run), number)) is not None:
+            if await self._store.load_reply(_said(run, number), _CLOSED) is None:
+                message = read_kept_object(f"a message about run {workflow_id}", kept)
+                said = await self._say(client, run, number, message, looks=looks, is_last=is_last)
+                is_sure, are_all_closed = is_sure and said is not None, are_all_closed and said is True
+            number += 1
+            if are_all_closed:
+                if len(self._done) >= _KNOWN:
+                    del self._done[next(iter(self._done))]
+                self._done[run] = number
+        return is_sure
+
+    async def _say(
+        self, client: Client, run: str, number: int, message: Mapping[str, Any], *, looks: int, is_last: bool
+    ) -> bool | None:
+        """Change one message if it is out of date; return whether it is about something that is over, or None."""
+        item, bot = message["item"], self.bots.get(message["webhook"])
+        if bot is None:
+            return False  # another worker's, or one that was removed
+        workflow_id, mark = item["workflow_id"], Mark.of(item["workflow_id"], item)
+        waiting = await self._waiting(client, mark)
+        if waiting is not None and not (looks == 1 and await _has_ended(client, item)):
+            approved = len(waiting.get("approved_by") or ())
+            if approved and await self._store.load_reply(_said(run, number), approved) is None:
+                now = {**item, **waiting}
+                await self._change(bot, message, bot.approval(workflow_id, now, message["link"], progress(now)))
+                await self._store.save_reply(_said(run, number), approved, "said")
+            return False
+        rows = await self._store.load_decisions(run)
+        if not await _has_ended(client, item):
+            deadline = item.get("deadline")
+            is_late = deadline is not None and datetime.fromisoformat(deadline) <= datetime.now(UTC)
+            if not (counted(rows, mark) or is_late or is_last) or await _may_ask(client, mark):
+                return None
+        await self._change(bot, message, bot.closed(workflow_id, item, message["link"], outcome(rows, mark)))
+        await self._store.save_reply(_said(run, number), _CLOSED, "said")
+        return True
+
+    async def _waiting(self, client: Client, mark: Mark) -> dict[str, Any] | None:
+        """Return the item that a message is about, if the board shows it."""
+        assert has_waits(self._store)
+        wanted = WaitFilter(namespace=client.namespace, workflow_id=mark.workflow_id, kind="approval")
+        items = [json.loads(one.wait.item) for one in await self._store.waits(wanted)]
+        return next((item for item in items if mark.is_for(item)), None)
+
+    async def _change(self, bot: Bot, message: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Change a message; what no attempt can change stays as it is, and the log says so."""
+        for pause in _PAUSES:
+            await asyncio.sleep(pause)
+            try:
+                await bot.change(message["place"], now)
+            except ApplicationError as error:
+                problem = error
+                if error.non_retryable:
+                    break
+            else:
+                return
+        else:
+            raise StandfastError(str(problem))  # it is tried again when all runs are looked at
+        _LOG.warning("A message about %s was not changed: %s", message["item"]["workflow_id"], problem)
+
+
+async def _has_ended(client: Client, item: Mapping[str, Any]) -> bool:
+    """Whether no run of the workflow id goes on from the one that asked."""
+    try:
+        found = await client.get_workflow_handle(item["workflow_id"]).describe()
+        asked = await client.get_workflow_handle(item["workflow_id"], run_id=item["run_id"]).describe()
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return True
+    is_same = found.raw_info.first_run_id == asked.raw_info.first_run_id
+    return found.status != WorkflowExecutionStatus.RUNNING or not is_same
+
+
+async def _may_ask(client: Client, mark: Mark) -> bool:
+    """Whether the run itself says that it waits at a gate, or no worker says anything."""
+    try:
+        items = await client.get_workflow_handle(mark.workflow_id).query(names.PENDING, rpc_timeout=_PATIENCE)
+        return any(mark.is_for(item) for item in items)
+    except (RPCError, WorkflowQueryFailedError):
+        return True
+
+
+def _posted(run: str) -> str:
+    return f"{run}/posted"
+
+
+def _said(run: str, number: int) -> str:
+    return f"{run}/posted/{number}"

@@ -1,0 +1,180 @@
+"""Decides for people who press a button in a chat, on what its message shows whole, and says what became of it.
+
+This is the same in every chat: who it is, what still waits, what counts, and the words. The run has the last word.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from standfast.errors import InputError, NotConfirmedError
+from standfast.messages import distinct_people, visible, visible_json
+from standfast.stores.capabilities import has_ledger
+from standfast.stores.protocol import AgentStore
+from standfast.temporal import StandfastClient
+from standfast.temporal.activities.chat_messages import DECIDED, OVER, Decided, Mark, at, outcome, progress, said_with
+from standfast.temporal.client.runs import our_run
+from standfast.web.access import Access, Person
+from standfast.web.actions import may_act
+from standfast.web.bounds import admit
+from standfast.web.chat_forms import COMMENT, Field, Typed, fields_of
+
+_LOG = logging.getLogger("standfast.web")
+
+
+class Came(NamedTuple):
+    """The outcome of a decision that was sent: the item as it is now, the words, and whether its buttons stay."""
+
+    item: Mapping[str, Any]
+    said: str
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A chat: its name, the field of a `Person` with their ids in it, and whether a message shows all of an item."""
+
+    name: str
+    field: Literal["slack", "teams"]
+    is_whole: Callable[[str, Mapping[str, Any]], bool]
+
+
+class ChatDecisions:
+    """Decides for people in one chat."""
+
+    def __init__(self, chat: Chat, people: StandfastClient, access: Access, store: AgentStore | None) -> None:
+        self._chat, self._people, self._access, self._store = chat, people, access, store
+        self._asking = StandfastClient(people.client)  # asks the runs themselves
+
+    async def who(self, ids: str, mark: Mark) -> Person:
+        """Return the sender of a decision.
+
+        Raises:
+            InputError: they may not see its run, or not decide by such a message.
+        """
+        person, shown = self._access.in_chat(self._chat.field, ids), visible(ids)
+        if person is None:
+            _LOG.warning("Somebody who is not known has pressed a button in %s: %s", self._chat.name, shown)
+            raise InputError(
+                f'You are not known here. Ask for the line {self._chat.field} = "{shown}" among the people of the page'
+            )
+        if not person.may("approver"):
+            raise InputError(f"This is for the role approver; {person.name} has the role {person.role}")
+        if person.has_expired() or not person.may_do("decide"):
+            raise InputError(f"{person.name} may not decide any more, or only look: ask whoever keeps the page")
+        await admit(self._people.client, person, mark.workflow_id)
+        return person
+
+    async def waiting(self, mark: Mark) -> dict[str, Any] | None:
+        """Return the item that a button is for, if it still waits."""
+        try:
+            run = await our_run(self._people.client, mark.workflow_id)
+            if run.close_time is not None:  # of which only a worker could say more
+                return None
+            # The board may not have it yet, or not any more: a message loses its buttons only if the run says so.
+            for people in (self._people, self._asking):
+                for item in await people.pending(mark.workflow_id):
+                    if mark.is_for(item):
+                        return item
+        except InputError:  # there is no such run any more
+            return None
+        return None
+
+    def fields(self, person: Person, mark: Mark, item: Mapping[str, Any], decision: Decided) -> list[Field]:
+        """Return the fields of a form that decides: one for each argument, to approve with changes.
+
+        Raises:
+            InputError: nobody can approve it here, or it asks other people.
+        """
+        if not may_act(person, item):
+            raise InputError(f"{person.name} may not decide this; it asks {', '.join(item['approvers'])}")
+        return self._fields(mark, item) if decision == "approve" else []
+
+    def _fields(self, mark: Mark, item: Mapping[str, Any]) -> list[Field]:
+        self._check_whole(mark, item)
+        return fields_of(item.get("arguments"), self._chat.name)
+
+    def _check_whole(self, mark: Mark, item: Mapping[str, Any]) -> None:
+        if not self._chat.is_whole(mark.workflow_id, item):
+            raise InputError(
+                f"a message in {self._chat.name} does not show all of this, so it cannot be approved from one: use "
+                "the page"
+            )
+
+    async def decide(
+        self,
+        person: Person,
+        mark: Mark,
+        item: Mapping[str, Any],
+        decision: Decided,
+        *,
+        id: str,  # noqa: A002
+        form: Typed | None = None,
+    ) -> Came:
+        """Decide on what a message shows, or by a form that was filled in; return what became of it.
+
+        Raises:
+            FormError: something was typed that cannot be used.
+            StandfastError: it does not count, or nothing could be sent.
+        """
+        edit, comment = None, None if form is None else form.get(COMMENT, "").strip() or None
+        if decision == "approve":
+            self._check_whole(mark, item)
+            if form is not None:
+                typed = {field.key: field.read(form) for field in self._fields(mark, item)}
+                edit = None if visible_json(typed) == visible_json(item["arguments"]) else typed
+        by, more = person.name, said_with(edit, comment)
+        given: dict[str, Any] = {"by": by, "comment": comment, "digest": mark.digest, "edit": edit, "id": id}
+        try:
+            await self._people.decide(mark.workflow_id, mark.gate, decision, **given)
+        except NotConfirmedError:
+            said = (
+                f"{DECIDED[decision]} by {by}: sent, not confirmed, since no worker has answered. It may count later."
+            )
+            return Came(item, f"{said}{more}", is_open=True)
+        approved = distinct_people([*item.get("approved_by", ()), by]) if decision == "approve" else ()
+        if decision == "approve" and len(approved) < item.get("quorum", 1):
+            now = {**item, "approved_by": list(approved)}
+            return Came(now, progress(now, more), is_open=True)
+        said = f"{DECIDED[decision]} by {', '.join(approved) or by}, {at(datetime.now(UTC))}{more}"
+        return Came(item, said, is_open=False)
+
+    async def outcome(self, mark: Mark) -> str:
+        """Return in words what became of a gate that does not wait any more."""
+        if not has_ledger(self._store):
+            return OVER
+        try:
+            run = await our_run(self._people.client, mark.workflow_id)
+        except InputError:
+            return OVER
+        keys = dict.fromkeys([run.raw_info.first_run_id or run.run_id, run.run_id])
+        return outcome([row for key in keys for row in await self._store.load_decisions(key)], mark)
+
+
+class Doing:
+    """What was begun for a request and goes on after it; the event loop itself does not hold it."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience  # seconds
+        self._doing: set[asyncio.Task[Any]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        doing = asyncio.create_task(work)
+        self._doing.add(doing)
+        doing.add_done_callback(self._doing.discard)
+        return doing
+
+    async def is_done(self, doing: "asyncio.Task[Any]") -> bool:
+        """Wait a little for something, which goes on if it takes longer."""
+        done, _ = await asyncio.wait({doing}, timeout=self._patience)
+        return bool(done)
+
+
+def press_id(*of: str) -> str:
+    """Return the id of a decision: the same press, sent twice, is one."""
+    return hashlib.blake2b(json.dumps(of).encode(), digest_size=16).hexdigest()

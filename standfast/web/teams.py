@@ -1,0 +1,171 @@
+"""Obeys the buttons of cards in Microsoft Teams: who has pressed, on what, whether it counts, and the card they see.
+
+The Bot Connector signs its requests and waits ten seconds for an answer. The answer is the card that whoever pressed
+sees from then on; what all others see is changed by the worker that has posted it.
+"""
+
+import json
+import logging
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from temporalio.service import RPCError
+
+from standfast.errors import InputError, StandfastError
+from standfast.messages import read_object, visible
+from standfast.stores.protocol import AgentStore
+from standfast.temporal import StandfastClient
+from standfast.temporal.activities.chat_messages import APPROVE, EDIT, REJECT, Decided, Mark
+from standfast.temporal.activities.teams_messages import approval_card, closed_card, is_whole
+from standfast.web.access import Access, Person
+from standfast.web.chat_decisions import Chat, ChatDecisions, Doing, press_id
+from standfast.web.chat_forms import FormError, Typed
+from standfast.web.mounts import TEAMS_PATH
+from standfast.web.teams_cards import BACK, form_card, link_in, said_card, typed_in
+from standfast.web.teams_signatures import Connector, NotAskedError, TeamsActions, tenant_of
+
+TEAMS = Chat("Teams", "teams", is_whole)
+_LOG = logging.getLogger("standfast.web")
+_PATIENCE = 8.0  # seconds of the ten that the Bot Connector waits for an answer
+_SAID = 1_000  # characters
+_SLOW = "This takes longer than usual. The message says what was decided as soon as that is known."
+_VERBS: dict[str, Decided] = {APPROVE: "approve", EDIT: "approve", REJECT: "reject"}
+
+
+class _From(BaseModel):
+    aadObjectId: str = ""  # noqa: N815  # the Bot Connector's name
+    tenantId: str = ""  # noqa: N815
+
+
+class _Action(BaseModel):
+    verb: str = ""
+    data: dict[str, Any] = {}
+
+
+class _Value(BaseModel):
+    action: _Action
+
+
+class _Press(BaseModel):
+    """An activity about a button, of which the Bot Connector says far more."""
+
+    id: str = ""
+    sender: _From
+    value: _Value
+
+
+class TeamsRoutes:
+    """The route to which the Bot Connector sends what people do with the bot's cards."""
+
+    def __init__(
+        self, settings: TeamsActions, people: StandfastClient, access: Access, store: AgentStore | None
+    ) -> None:
+        self._connector = Connector(settings)
+        self._decisions, self._doing = ChatDecisions(TEAMS, people, access, store), Doing(_PATIENCE)
+
+    def routes(self) -> list[Route]:
+        return [Route(TEAMS_PATH, self.messages, methods=["POST"])]
+
+    async def messages(self, request: Request) -> Response:
+        """Take an activity; the token is checked before the body is read."""
+        try:
+            claims = await self._connector.check(request.headers.get("Authorization", ""))
+            body = await request.body()
+            try:
+                activity = read_object(body.decode())
+            except (InputError, UnicodeDecodeError):
+                return PlainTextResponse("This is not an activity of the Bot Connector.", 400)
+            self._connector.check_activity(claims, activity)
+        except NotAskedError as error:
+            return PlainTextResponse(f"{error}.", 503)
+        except InputError as error:
+            _LOG.warning("A request to %s was refused: %s", TEAMS_PATH, visible(str(error)))
+            return PlainTextResponse("This is not a request that the Bot Connector has just made for this bot.", 403)
+        if (activity.get("type"), activity.get("name")) != ("invoke", "adaptiveCard/action"):
+            _note(activity)
+            return Response()  # nothing else is ours
+        try:
+            press = _Press(sender=activity.get("from"), value=activity.get("value"), id=activity.get("id", ""))  # type: ignore[arg-type]
+        except ValidationError:
+            return PlainTextResponse("This is not a press on a button of a card.", 400)
+        doing = self._doing.begin(self._pressed(press, tenant_of(activity)))
+        return JSONResponse(doing.result() if await self._doing.is_done(doing) else _message(_SLOW))
+
+    async def _pressed(self, press: _Press, tenant: str) -> dict[str, Any]:
+        """Do what a button is for; return the answer to whoever pressed it."""
+        action = press.value.action
+        try:
+            mark = Mark.read(str(action.data.get("mark", "")))
+            user = press.sender.aadObjectId.lower()
+            ids = f"{press.sender.tenantId.lower() or tenant}/{user}"
+            person = await self._decisions.who(ids, mark)
+            typed = json.dumps(action.data, sort_keys=True)
+            return await self._obey(action, person, mark, press_id("teams", ids, press.id, action.verb, typed))
+        except (StandfastError, RPCError) as error:
+            return _message(f"Nothing was decided: {error}")
+        except Exception:  # the driver's edge: nobody else would hear of this
+            _LOG.exception("A press in Teams could not be handled")
+            return _message("Something is wrong with the page itself; its log says what.")
+
+    async def _obey(self, action: _Action, person: Person, mark: Mark, key: str) -> dict[str, Any]:
+        run, link, typed = mark.workflow_id, link_in(action.data), typed_in(action.data)
+        if (item := await self._decisions.waiting(mark)) is None:
+            return _card(said_card(run, mark.gate, await self._decisions.outcome(mark)))
+        if action.verb == BACK:
+            return _card(approval_card(run, item, link))
+        if (decision := _VERBS.get(action.verb)) is None:
+            raise InputError("This button is none of ours")
+        is_asked = action.verb == EDIT or (action.verb == REJECT and typed is None)
+        if is_asked:
+            fields = self._decisions.fields(person, mark, item, decision)
+            return _card(form_card(decision, mark, item, link, fields))
+        try:
+            came = await self._decisions.decide(person, mark, item, decision, id=key, form=typed)
+        except StandfastError as error:
+            if await self._decisions.waiting(mark) is None:  # somebody else was quicker
+                return _card(said_card(run, mark.gate, await self._decisions.outcome(mark)))
+            if typed is None:
+                raise
+            return self._corrected(decision, person, mark, item, link, typed, error)
+        if came.is_open:
+            return _card(approval_card(run, came.item, link, came.said))
+        return _card(closed_card(run, came.item, link, came.said))
+
+    def _corrected(
+        self,
+        decision: Decided,
+        person: Person,
+        mark: Mark,
+        item: dict[str, Any],
+        link: str | None,
+        typed: Typed,
+        error: StandfastError,
+    ) -> dict[str, Any]:
+        """Return the form once more, with what was typed and what is wrong with it."""
+        fields = self._decisions.fields(person, mark, item, decision)
+        where = next(
+            (f"{one.label}: " for one in fields if isinstance(error, FormError) and one.name == error.field), ""
+        )
+        return _card(form_card(decision, mark, item, link, fields, typed, f"{where}{error}"))
+
+
+def _card(made: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer that puts a card before whoever has pressed."""
+    return {"statusCode": 200, "type": "application/vnd.microsoft.card.adaptive", "value": made}
+
+
+def _message(text: str) -> dict[str, Any]:
+    """Return the answer that tells whoever has pressed something, and leaves the card as it is."""
+    return {"statusCode": 200, "type": "application/vnd.microsoft.activity.message", "value": text[:_SAID]}
+
+
+def _note(activity: dict[str, Any]) -> None:
+    """Tell the log where the bot was spoken to or put: a worker's webhook needs that address."""
+    conversation = activity.get("conversation")
+    found = conversation.get("id") if isinstance(conversation, dict) else None
+    if isinstance(found, str) and activity.get("type") in ("message", "conversationUpdate", "installationUpdate"):
+        at = f"{str(activity.get('serviceUrl')).rstrip('/')}/v3/conversations/{found.partition(';')[0]}/activities"
+        _LOG.info("The bot of Teams is in a conversation, to which a webhook can post: %s", visible(at)[:_SAID])

@@ -1,0 +1,175 @@
+"""Checks that a request comes from Microsoft's Bot Connector: a token signed by one of its keys, for our bot, just now.
+
+The rules are those of Microsoft's "Authentication with the Bot Connector API". The keys are asked for once a day, and
+when a token names one that is not known, at most once a minute.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from standfast.errors import InputError, StandfastError
+from standfast.extras import install
+from standfast.messages import visible
+from standfast.temporal.activities.teams_messages import check_https, check_ids
+
+_LOG = logging.getLogger("standfast.web")
+_ISSUER = "https://api.botframework.com"
+_CHANNEL = "msteams"
+_SKEW = 300  # seconds by which clocks may differ, as Microsoft says
+_KEPT = 86_400.0  # seconds that keys are used
+_UNKNOWN = 60.0  # seconds between two looks for a key that is not known
+_TIMEOUT = 10.0  # seconds
+_MOST = 262_144  # bytes of a document of keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamsActions:
+    """Takes what people do with the buttons of cards that a worker posts with `TeamsButtons`.
+
+    The messaging endpoint of the bot is the page's `/teams/messages`. A `Person` is known by `teams`; nobody else
+    decides there. The page needs no secret of the bot.
+
+    Args:
+        app_id: the id of the bot's app registration in Microsoft Entra.
+        tenant_id: the directory whose people decide; presses from another one are refused.
+        openid: the address of the document that says where the Bot Connector's keys are.
+
+    Raises:
+        DefinitionError: naming the argument and the rule.
+        ImportError: PyJWT or httpx is not installed.
+    """
+
+    app_id: str
+    tenant_id: str
+    openid: str = "https://login.botframework.com/v1/.well-known/openidconfiguration"
+
+    def __post_init__(self) -> None:
+        try:
+            import httpx  # noqa: F401  # now, and not when somebody has pressed a button
+            import jwt.algorithms
+        except ImportError as error:
+            raise ImportError(f"Buttons in Microsoft Teams need {error.name}: {install('teams')}") from error
+        if not jwt.algorithms.has_crypto:
+            raise ImportError(f"Buttons in Microsoft Teams need cryptography: {install('teams')}")
+        check_ids("teams", app_id=self.app_id, tenant_id=self.tenant_id)
+        check_https("teams.openid", self.openid)
+
+
+class NotAskedError(StandfastError):
+    """The keys cannot be asked for now, so that nobody can tell who has sent a request."""
+
+
+class Connector:
+    """The Bot Connector, as a bot knows it: by its keys."""
+
+    def __init__(self, settings: TeamsActions) -> None:
+        self._settings = settings
+        self._keys: dict[str, dict[str, Any]] = {}  # by `kid`
+        self._asked_at = -_KEPT  # by the monotonic clock
+        self._asking = asyncio.Lock()
+
+    async def check(self, authorization: str) -> dict[str, Any]:
+        """Return the claims of the token in a header.
+
+        Raises:
+            InputError: the Bot Connector has not made it for this bot, or its time is over.
+            NotAskedError: the keys cannot be had.
+        """
+        import jwt
+
+        kind, _, token = authorization.partition(" ")
+        if kind.lower() != "bearer" or not token:
+            raise InputError("It has no token of the Bot Connector")
+        try:
+            key = await self._key(str(jwt.get_unverified_header(token).get("kid", "")))
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                jwt.PyJWK(key, algorithm="RS256"),
+                algorithms=["RS256"],
+                audience=self._settings.app_id,
+                issuer=_ISSUER,
+                leeway=_SKEW,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except jwt.PyJWTError as error:
+            raise InputError(f"Its token is not one that the Bot Connector has made for this bot: {error}") from error
+        if _CHANNEL not in key.get("endorsements", ()):
+            raise InputError("The key of its token is not one for Teams")
+        return claims
+
+    def check_activity(self, claims: dict[str, Any], activity: "dict[str, Any]") -> None:
+        """Check that a token is one for this activity, and that its tenant is ours.
+
+        Raises:
+            InputError: it is another one's.
+        """
+        claimed = claims.get("serviceurl", claims.get("serviceUrl"))
+        if not isinstance(claimed, str) or claimed.rstrip("/") != str(activity.get("serviceUrl")).rstrip("/"):
+            raise InputError("Its token was made for another service URL")
+        if activity.get("channelId") != _CHANNEL:
+            raise InputError("It does not come from Teams")
+        if tenant_of(activity) != self._settings.tenant_id.lower():
+            raise InputError("It comes from the tenant of somebody else")
+
+    async def _key(self, kid: str) -> dict[str, Any]:
+        """Return a key, of those that are kept if it is among them."""
+        async with self._asking:
+            age = time.monotonic() - self._asked_at
+            if age > _KEPT or (kid not in self._keys and age > _UNKNOWN):
+                await self._ask()
+        if kid not in self._keys:
+            raise InputError(f"Its token names a key that the Bot Connector does not have: {visible(kid)[:80]!r}")
+        return self._keys[kid]
+
+    async def _ask(self) -> None:
+        """Ask for the keys; if nobody answers, those that are kept stay."""
+        import httpx
+
+        try:
+            async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
+                known = await _document(client, self._settings.openid)
+                url = str(known.get("jwks_uri"))
+                check_https("jwks_uri", url)
+                if known.get("issuer") != _ISSUER:
+                    raise ValueError(f"they are those of {known.get('issuer')!r:.80}")
+                found = (await _document(client, url)).get("keys")
+                rsa = [key for key in found or () if isinstance(key, dict) and key.get("kty") == "RSA"]
+                self._keys = {str(key["kid"]): key for key in rsa if "kid" in key}
+        except (httpx.HTTPError, ValueError, StandfastError) as error:
+            _LOG.warning("The keys of the Bot Connector cannot be had: %s", error)
+            if not self._keys:
+                raise NotAskedError("The keys of the Bot Connector cannot be had now; the log says why") from error
+        self._asked_at = time.monotonic()
+
+
+async def _document(client: Any, url: str) -> dict[str, Any]:
+    """Return a JSON object that is at an address.
+
+    Raises:
+        ValueError: it is something else, or too long.
+    """
+    content = b""
+    async with client.stream("GET", url) as answer:
+        answer.raise_for_status()
+        async for part in answer.aiter_bytes():
+            content += part
+            if len(content) > _MOST:
+                raise ValueError("a document is too long")
+    found = json.loads(content)
+    if not isinstance(found, dict):
+        raise ValueError("a document is not a JSON object")
+    return found
+
+
+def tenant_of(activity: dict[str, Any]) -> str:
+    """Return the directory from which an activity comes; "" if it does not say."""
+    data = activity.get("channelData")
+    tenant = data.get("tenant") if isinstance(data, dict) else None
+    conversation = activity.get("conversation")
+    found = tenant.get("id") if isinstance(tenant, dict) else None
+    found = found or (conversation.get("tenantId") if isinstance(conversation, dict) else None)
+    return found.lower() if isinstance(found, str) else ""
