@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
@@ -103,18 +102,6 @@ async def read_run(board: Waits, namespace: str, workflow_id: str, first_run_id:
         return None
     shown = await board.waits(WaitFilter(namespace=namespace, workflow_id=workflow_id))
     return [item for one in shown for item in read_items([json.loads(one.wait.item)])]
-
-
-async def is_on_board(board: Waits | None, namespace: str, workflow_id: str, sent: Mapping[str, Any]) -> bool:
-    """Whether a board shows what somebody sends a signal about: with the digest that they looked at, if they say so."""
-    if board is None:
-        return False
-    shown = await board.waits(WaitFilter(namespace=namespace, workflow_id=workflow_id))
-    return any(
-        one.wait.name == (sent.get("gate") or sent.get("tool_call_id") or sent.get("name"))
-        and sent.get("digest") in (None, json.loads(one.wait.item).get("digest"))
-        for one in shown
-    )
 
 
 def board_item(shown: ShownWait) -> dict[str, Any]:

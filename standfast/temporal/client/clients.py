@@ -9,7 +9,13 @@ from datetime import timedelta
 from typing import Any, Literal, Unpack, overload
 from uuid import uuid4
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowQueryFailedError,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.agents import Agent
@@ -23,7 +29,7 @@ from standfast.runtime.inputs import Images
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.stores.waits import Waits
 from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of
-from standfast.temporal.client.boards import WaitingFilters, filter_of, is_on_board, kept_board, read_run, read_waiting
+from standfast.temporal.client.boards import WaitingFilters, filter_of, kept_board, read_run, read_waiting
 from standfast.temporal.client.event_streams import RunEvents
 from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.operator_pauses import paused_by_operators
@@ -108,16 +114,20 @@ class StandfastClient:
                 raise
             return []
         paused = paused_by_operators(run) if run_id in (None, run.run_id) else []
-        if run_id in (None, run.run_id) and run.close_time is None and (board := await self.board()) is not None:
-            first = run.raw_info.first_run_id or run.run_id
-            if (shown := await read_run(board, self.client.namespace, workflow_id, first)) is not None:
-                return [*shown, *paused]
+        if run_id in (None, run.run_id) and run.close_time is None and (shown := await self._on_board(run)) is not None:
+            return [*shown, *paused]
         try:
             return [*read_items(await self._ask(workflow_id, names.PENDING, run_id)), *paused]
         except StandfastError:
             if not paused:
                 raise
             return paused
+
+    async def _on_board(self, run: WorkflowExecution) -> list[dict[str, Any]] | None:
+        """Return the items that the board has of a run; None if it does not write them there itself."""
+        if (board := await self.board()) is None:
+            return None
+        return await read_run(board, self.client.namespace, run.id, run.raw_info.first_run_id or run.run_id)
 
     async def _query(self, workflow_id: str, name: str, run_id: str | None) -> Any:
         await our_run(self.client, workflow_id)
@@ -365,16 +375,20 @@ class StandfastClient:
             seconds=None if name == names.EXPORT_UPDATE else self._timeout,
         )
 
-        async def is_shown() -> bool:
-            with suppress(StandfastError):  # the store is away, and what the run has said stands
-                return await is_on_board(await self.board(), self.client.namespace, workflow_id, plain)
-            return False
+        async def shown() -> AsyncGenerator[dict[str, Any], None]:
+            run = await our_run(self.client, workflow_id)
+            with suppress(StandfastError):  # the store is away
+                for item in await self._on_board(run) or ():
+                    yield item
+            with suppress(StandfastError):  # what the run has said stands
+                for item in read_items(await self._ask(workflow_id, names.PENDING, None)):
+                    yield item
 
         if (doing := doing_of(name, plain)) is None:
-            return await send(self.client, workflow_id, signal, is_shown)
+            return await send(self.client, workflow_id, signal, shown)
         on = OnRecord(store=self._store, by=plain.get("by"), id=signal.id)
 
         async def sent(is_repeated: bool) -> dict[str, Any]:
-            return await send(self.client, workflow_id, replace(signal, is_repeated=is_repeated), is_shown)
+            return await send(self.client, workflow_id, replace(signal, is_repeated=is_repeated), shown)
 
         return await do_on_record(self.client, workflow_id, doing, on, sent, is_new=id is None) or {}

@@ -4,14 +4,17 @@ Not an update: an update that waits for a worker together with a query can wedge
 Signals are events, whose order is fixed; `query_order` keeps a query from coming between them. The sender is told that
 the signal counts, why it does not, or that nobody knows yet.
 
-The board may show what a run does not wait for yet: its row was written, and the worker died before it could report the
-workflow task. The run then refuses a signal as early, and it is sent again while the board shows what it names.
+People may see what a run does not wait for yet. The board has its row, and the worker died before it could report the
+workflow task; or the run was asked before a task had begun with what it told of, and a signal that comes with the same
+task is read first. The run then refuses a signal as early. It is sent again while the board or the run shows what it
+is about.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
@@ -59,18 +62,18 @@ class Signal:
 
 
 async def send(
-    client: Client, workflow_id: str, signal: Signal, is_shown: Callable[[], Awaitable[bool]]
+    client: Client, workflow_id: str, signal: Signal, shown: Callable[[], AsyncGenerator[dict[str, Any], None]]
 ) -> dict[str, Any]:
     """Send a signal; return the run's answer when it has accepted it.
 
     Args:
-        is_shown: says whether the board shows what the signal names.
+        shown: yields what people see that the run waits for: what the board has, then what the run says.
 
     Raises:
         InputError: it does not count; the error says why.
         NotConfirmedError: nobody has said in time whether it does.
     """
-    sending = _Sending(client, workflow_id, signal, is_shown)
+    sending = _Sending(client, workflow_id, signal, shown)
     try:
         async with time_limit(signal.seconds):
             outcome = await sending.outcome()
@@ -85,9 +88,13 @@ class _Sending:
     """One signal on its way, and the run that has it."""
 
     def __init__(
-        self, client: Client, workflow_id: str, signal: Signal, is_shown: Callable[[], Awaitable[bool]]
+        self,
+        client: Client,
+        workflow_id: str,
+        signal: Signal,
+        shown: Callable[[], AsyncGenerator[dict[str, Any], None]],
     ) -> None:
-        self._client, self._workflow_id, self._given, self._is_shown = client, workflow_id, signal, is_shown
+        self._client, self._workflow_id, self._given, self._shown = client, workflow_id, signal, shown
         self._asks = [signal.id, use_of(signal.name, signal.data)[1]]
         self._run_id: str | None = None  # as soon as one is known; it may continue as new
         self._is_sent = self._has_arrived = False
@@ -122,8 +129,8 @@ class _Sending:
         pause = _FIRST
         while True:
             try:
-                if (found := await self._look()) and "early" in found and await self._is_shown():
-                    self._trouble = f" (the board shows it, and the run has just said: {found['refused']})"
+                if (found := await self._look()) and "early" in found and await self._is_shown(found["early"]):
+                    self._trouble = f" (it is shown, and the run has just said: {found['refused']})"
                     await self._send()
                 elif found:
                     return await self._counted_before(found) if is_bound else found
@@ -133,6 +140,14 @@ class _Sending:
                 self._trouble = ""
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST)
+
+    async def _is_shown(self, refused_at: str | bool) -> bool:
+        """Whether people see what the signal is about, which the run has refused as early."""
+        async with aclosing(self._shown()) as items:
+            async for item in items:
+                if _is_about(item, self._given, refused_at):
+                    return True
+        return False
 
     async def _counted_before(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """Return the outcome of a decision. A run may refuse one that it has already, from a run that it continues."""
@@ -239,3 +254,33 @@ class _Sending:
                 untaken.append(event.workflow_execution_signaled_event_attributes.input.payloads)
         data = [value for one in untaken for value in await self._client.data_converter.decode(one)]
         return not any(isinstance(value, dict) and value.get("id") == self._given.id for value in data)
+
+
+def _is_about(item: Mapping[str, Any], signal: Signal, refused_at: str | bool) -> bool:
+    """Whether a signal is about an item that is shown.
+
+    Args:
+        refused_at: the time at which the run refused it. One pause of a run is like another, so one that has begun
+            since is not meant. Workers of earlier versions do not say when.
+    """
+    sent, kind = signal.data, item["kind"]
+    match signal.name:
+        case names.APPROVE | names.REJECT:
+            return bool((kind, item["name"], item.get("digest")) == ("approval", sent.get("gate"), sent.get("digest")))
+        case names.ANSWER | names.RESOLVE if "tool_call_id" in sent:
+            wanted = "question" if signal.name == names.ANSWER else "unknown"
+            return bool((kind, item["name"]) == (wanted, sent["tool_call_id"]))
+        case names.ANSWER:
+            is_kind = kind == "question"
+        case names.RESUME if sent["action"] == "skip":
+            is_kind = bool(item.get("can_skip"))
+        case names.RESUME:
+            is_kind = kind == "pause"
+        case _:
+            return False
+    is_named = sent.get("name") in (None, item["name"])
+    return is_kind and is_named and isinstance(refused_at, str) and _time(item["since"]) <= _time(refused_at)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

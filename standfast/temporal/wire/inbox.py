@@ -29,7 +29,7 @@ class LaterError(InputError):
 
 
 class EarlyError(LaterError):
-    """A signal names something that does not wait now. If it is on the board, a worker died when it had shown it."""
+    """A signal names something that does not wait now, and may do so at once; see `client.sending`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,8 @@ class Mailbox:
         refused: the last messages that changed nothing, and why.
         told: the last notices that were sent.
         outcomes: those of the last signals with an id, by id: `{"accepted": True, …}` or `{"refused": why}`, with
-            `"again"` if that may change, and `"early"` if it changes when what the signal names begins to wait.
+            `"again"` if that may change, and `"early"`, the time at which the run refused it, if it changes when what
+            the signal names begins to wait.
         used: what each of these ids was used for, and a digest; see `use_of`.
     """
 
@@ -168,7 +169,7 @@ class Mailbox:
         call_id = answer.tool_call_id
         if call_id is None:
             if not waiting:
-                raise InputError("answer: the run waits for no answer" + _already(self.answered))
+                raise EarlyError("answer: the run waits for no answer" + _already(self.answered))
             return replace(answer, tool_call_id=waiting[0])
         if call_id in self.answered or (call_id in open_ids and call_id in self.answers):
             raise InputError(f"answer: call {call_id} has its answer already")
@@ -189,7 +190,7 @@ class Mailbox:
         if not waiting:
             raise EarlyError("resume: the run is not paused")
         if name is not None and name not in waiting:
-            raise InputError(f"resume: {name} does not wait for that; waiting: {', '.join(waiting)}")
+            raise EarlyError(f"resume: {name} does not wait for that; waiting: {', '.join(waiting)}")
         if action == "skip" and not fields.get("reason", "").strip():
             raise InputError("resume: to skip takes a reason, which the model reads")
         if action == "skip" and name is None and len(waiting) > 1:

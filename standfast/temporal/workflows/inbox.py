@@ -95,8 +95,8 @@ class Inbox:
                 return
             kept = keep(read(data, sent_id), sent)
         except LaterError as error:
-            is_early = {"early": True} if isinstance(error, EarlyError) else {}
-            self.came_of(name, sent.id, str(error), again=True, **is_early)
+            early = {"early": workflow.now().isoformat()} if isinstance(error, EarlyError) else {}
+            self.came_of(name, sent.id, str(error), again=True, **early)
         except InputError as error:
             self.came_of(name, sent.id, str(error))
         else:
@@ -131,7 +131,7 @@ class Inbox:
 
     # --- what became of it ---
 
-    def came_of(self, name: str, sent_id: str | None, refused: str, **more: bool) -> None:
+    def came_of(self, name: str, sent_id: str | None, refused: str, **more: Any) -> None:
         """Keep for its sender the reason why a signal changes nothing; show it to people if nobody looks it up."""
         self.mailbox.came_of(sent_id, refused=refused[:_REFUSED], **more)
         if sent_id is None or name in _SEEN:
