@@ -1,7 +1,8 @@
 """standfast: durable agents and pipelines. A tool with effects runs at most once, whatever dies.
 
-Public are the names in the `__all__` of `standfast`, `standfast.llm`, `standfast.mcp`, `standfast.stores`,
-`standfast.temporal`, `standfast.testing` and `standfast.web`. All other modules and names are internal and may change.
+Public are the names in the `__all__` of `standfast`, `standfast.effects`, `standfast.llm`, `standfast.mcp`,
+`standfast.stores`, `standfast.temporal`, `standfast.testing` and `standfast.web`. All other modules and names are
+internal and may change.
 """
 
 from importlib import import_module

@@ -16,6 +16,7 @@ caller should branch on is a result; neither is an exception.
     ├── NotConfirmedError            a run was sent something, and no worker has said in time whether it counts
     ├── ModelError                   the model could not be called (`transient`: calling again may help)
     ├── ToolDurabilityError          a call with effects whose outcome nobody knows
+    ├── EffectFailedError            an effect has failed before, and is not run again
     ├── RetryableError               raised by a tool: try again later
     ├── TerminalError                raised by a tool: trying again is useless
     └── InterruptError               raised by a tool: a person has to answer first
@@ -191,6 +192,24 @@ class ToolDurabilityError(StandfastError):
         tool, call, text = (str(payload.get(key)) for key in ("toolName", "toolCallId", "error"))
         begin, _, end = str(cls(tool, call, reason="\0")).partition("\0")
         return text[len(begin) : -len(end)] if text.startswith(begin) and text.endswith(end) else ""
+
+
+class EffectFailedError(StandfastError):
+    """An effect has failed at an earlier attempt, or its result was lost, and it is not run again.
+
+    Args:
+        name: of the effect.
+        key: of the call.
+        reason: the text of the error that it raised then.
+        kind: the name of that error's class; "" if it has run and its result was lost.
+    """
+
+    code = "EFFECT_FAILED"
+
+    def __init__(self, name: str, key: str, *, reason: str, kind: str = "") -> None:
+        said = f"has failed before and is not run again: {kind}: {reason}" if kind else reason
+        super().__init__(f"Effect '{name}' ({key}) {said}")
+        self.name, self.key, self.reason, self.kind = name, key, reason, kind
 
 
 class RetryableError(StandfastError):

@@ -14,6 +14,7 @@ from standfast.temporal.client.starts import start_agent, start_pipeline
 from standfast.temporal.client.user_clients import UserClient
 from standfast.temporal.plugin import StandfastPlugin
 from standfast.temporal.workflows.approvals import ApprovalResult, approval
+from standfast.temporal.workflows.effects import execute_effect
 
 __all__ = [
     "ApprovalLinks",
@@ -30,6 +31,7 @@ __all__ = [
     "approval",
     "connect",
     "dev_server",
+    "execute_effect",
     "load_arguments",
     "load_shown",
     "start_agent",

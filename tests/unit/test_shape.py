@@ -27,6 +27,7 @@ ORDER = [
     ["llm", "stores", "mcp"],
     ["runtime"],
     ["local", "temporal"],
+    ["effects"],
     ["exports"],
     ["testing", "web"],
     ["cli"],
@@ -55,6 +56,7 @@ PACKAGES = [
     "standfast.pipelines",
     "standfast.pipeline_loop",
     "standfast.local",
+    "standfast.effects",
     "standfast.temporal",
     "standfast.testing",
     "standfast.web",
@@ -89,9 +91,13 @@ PUBLIC = {
         "WaitPlace", "Waits", "Workers", "d1_store", "memory_store", "open_store", "postgres_store", "session_key_of",
         "sqlite_store",
     ],
+    "standfast.effects": [
+        "Block", "Effect", "EffectFailedError", "Happened", "NotHappened", "ToolDurabilityError", "effect",
+    ],
     "standfast.temporal": [
         "ApprovalLinks", "ApprovalResult", "DevServer", "OnRecord", "Run", "SlackButtons", "StandfastClient",
         "StandfastPlugin", "TeamsButtons", "UserClient", "Webhook", "approval", "connect", "dev_server",
+        "execute_effect",
         "load_arguments", "load_shown", "start_agent", "start_pipeline",
     ],
     "standfast.testing": [
@@ -267,6 +273,7 @@ def test_the_error_codes_are_pinned() -> None:
     }
     assert codes == {
         "DefinitionError": "DEFINITION_ERROR",
+        "EffectFailedError": "EFFECT_FAILED",
         "StandfastError": "STANDFAST_ERROR",
         "InputError": "INPUT_ERROR",
         "InterruptError": "INTERRUPT",

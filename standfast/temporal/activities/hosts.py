@@ -20,6 +20,7 @@ from standfast.errors import DefinitionError, MemoryStoreNotDurableError, Sessio
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
 from standfast.runtime.restores import current_epoch, note_place
+from standfast.runtime.retried_writes import retry_write
 from standfast.stores.capabilities import has_deletion, has_ledger, has_waits, has_workers
 from standfast.stores.deletion import DELETED, NotedRun
 from standfast.stores.kept_values import read_kept_object
@@ -27,7 +28,6 @@ from standfast.stores.protocol import DurableStore, RunningCall
 from standfast.temporal.activities.behind_stores import behind
 from standfast.temporal.activities.handler_threads import HandlerThread
 from standfast.temporal.activities.transcript_cache import TranscriptCache
-from standfast.temporal.activities.writes import retry_write
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import CallReference, Located
 from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, tool_facts

@@ -18,6 +18,7 @@ from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
 from standfast.messages import Message, cut, read_json, size_over, unfenced
 from standfast.runtime.model_answers import note_cost, note_failure
+from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.users_functions import output_problem
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.kept_values import read_kept
@@ -32,7 +33,7 @@ from standfast.temporal.activities.open_gates import asked_of, find_gates, held_
 from standfast.temporal.activities.partial_answers import PartialAnswerWriter
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.activities.turn_facts import called_tools, news, started_facts
-from standfast.temporal.activities.writes import AfterAWhile, retry_write, write_in_sight
+from standfast.temporal.activities.writes import AfterAWhile, write_in_sight
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
 from standfast.temporal.wire.inputs import Said, user_message

@@ -18,6 +18,7 @@ from standfast.agents import Agent
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
 from standfast.runtime.dispatches import last_dispatch
+from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
 from standfast.runtime.users_functions import refused_in_time, run_bounded
 from standfast.stores.protocol import LedgerEntry, session_id_of
@@ -29,7 +30,7 @@ from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of, load_edit
 from standfast.temporal.activities.turn_facts import strictest
-from standfast.temporal.activities.writes import retry_write, write_in_sight
+from standfast.temporal.activities.writes import write_in_sight
 from standfast.temporal.activities.written_answers import read_entry
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import CallReference, LetThrough, SettleReference, Verdict, WrittenOutcome

@@ -1,7 +1,6 @@
-"""Repeats writes until the store accepts them, and shows people those that take long."""
+"""Shows people the writes that take long."""
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,36 +12,12 @@ from temporalio.service import RPCError
 
 from standfast.errors import StoreError
 from standfast.messages import cut, error_text
+from standfast.runtime.retried_writes import retry_write
 from standfast.temporal.wire import names
 
 T = TypeVar("T")
 
-_DELAYS = (0.05, 0.2, 0.5, 1.0)  # seconds between attempts at a write; the last is repeated
-_LAST_TRIES = 5  # of a write whose activity has been cancelled
 _SAID = 2_000  # characters of the reason why a store takes nothing
-
-
-async def retry_write(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
-    """Await a write that does no harm when it is made twice, such as the result of an effect that is done.
-
-    A store that refuses is asked again: `tries` times, or for as long as the activity may take. If a cancel breaks off
-    the write, it is made again, to know its result.
-    """
-    left = tries
-    for attempt in itertools.count():
-        try:
-            return await write()
-        except asyncio.CancelledError:
-            left = _LAST_TRIES if left is None else left
-        except StoreError:
-            left = None if left is None else left - 1
-            if left is not None and left <= 0:
-                raise
-            try:
-                await asyncio.sleep(_DELAYS[min(attempt, len(_DELAYS) - 1)])
-            except asyncio.CancelledError:
-                left = _LAST_TRIES if left is None else left
-    raise AssertionError
 
 
 async def write_in_sight(write: Callable[[], Awaitable[T]], reference: Mapping[str, Any], patience: float) -> T:

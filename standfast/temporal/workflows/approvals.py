@@ -133,10 +133,11 @@ def approval(
         )
     except DefinitionError as error:  # raised as it is, it would fail the workflow's task again and again
         raise ApplicationError(f"approval({name!r}): {error}", type="DefinitionError", non_retryable=True) from None
-    return _decided(name, asked, message, requester)
+    return ask(name, asked, message, requester)
 
 
-async def _decided(name: str, asked: Approval, message: str, requester: str | None) -> ApprovalResult:
+async def ask(name: str, asked: Approval, message: str, requester: str | None = None) -> ApprovalResult:
+    """Wait at a gate until people have decided, or until their time is over."""
     gates, rule = _gates(), GateRule.of(asked)
     digest = await gates.digest(name, message)
     # The time of a gate begins here. A replay has the time at which a local activity ended, but not the one at which

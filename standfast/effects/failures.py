@@ -1,0 +1,59 @@
+"""The errors of effects, which inside an activity also tell Temporal that trying again is useless."""
+
+from typing import Any, cast
+
+from standfast.effects.keys import EffectKey, in_activity
+from standfast.errors import EffectFailedError, InputError, StandfastError, ToolDurabilityError
+
+
+def lost(key: EffectKey, reason: str) -> StandfastError:
+    """Return the error of a call whose outcome nobody knows."""
+    error = ToolDurabilityError(key.name, key.id, reason=reason)
+    return _final(error, ToolDurabilityError.__name__, error.payload())
+
+
+def failed(key: EffectKey, reason: str, kind: str = "") -> StandfastError:
+    """Return the error of a call that has failed at an earlier attempt, or has run and lost its result."""
+    error = EffectFailedError(key.name, key.id, reason=reason, kind=kind)
+    return _final(error, kind or EffectFailedError.__name__, {"name": key.name, "key": key.id})
+
+
+def refused(error: InputError) -> StandfastError:
+    """Return the error of a call that cannot be made."""
+    return _final(error, InputError.__name__, {})
+
+
+def of_activity(error: Exception) -> Exception:
+    """Return the error of a function that is an activity itself, so that Temporal does not call it again in vain."""
+    from temporalio.exceptions import ApplicationError
+
+    if isinstance(error, ApplicationError):
+        return ApplicationError(
+            error.message, *error.details, type=error.type, category=error.category, non_retryable=True
+        )
+    return ApplicationError(str(error), type=type(error).__name__, non_retryable=True)
+
+
+def _final(error: StandfastError, kind: str, details: dict[str, Any]) -> StandfastError:
+    """Return an error that is not retried, if this is an activity."""
+    if not in_activity():
+        return error
+    from temporalio.exceptions import ApplicationError
+
+    kind_of_both = _activity_error(type(error))
+    found = kind_of_both.__new__(kind_of_both)
+    ApplicationError.__init__(found, str(error), details, type=kind, non_retryable=True)
+    found.__dict__.update(error.__dict__)
+    return cast(StandfastError, found)
+
+
+_classes: dict[str, Any] = {}
+
+
+def _activity_error(kind: Any) -> Any:
+    """Return a class that is ours to whoever catches it, and Temporal's to the worker."""
+    from temporalio.exceptions import ApplicationError
+
+    if kind.__name__ not in _classes:
+        _classes[kind.__name__] = type(kind.__name__, (kind, ApplicationError), {"__module__": __name__})
+    return _classes[kind.__name__]

@@ -1,0 +1,128 @@
+"""The keys of effects: those that users give, and those of Temporal's activities, which are the same after a reset."""
+
+import base64
+import sys
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from standfast.errors import InputError
+from standfast.stores.protocol import RunningCall
+from standfast.tools.given_arguments import is_approved
+
+_LONGEST = 400  # characters of a key
+_REMEMBERED = 10_000  # runs and attempts
+
+
+@dataclass(frozen=True, slots=True)
+class EffectKey:
+    """What tells a call of an effect from all others.
+
+    Args:
+        scope: where it stands in the ledger.
+        name: of the effect.
+        id: for people and outside systems.
+        place: the number of the effect's call in its activity, from 0.
+        activity: the activity that runs it: its task token in base64, and the ids of the workflow and its run.
+    """
+
+    scope: str
+    name: str
+    id: str
+    place: int = 0
+    activity: tuple[str, str, str] | None = None
+
+    def running(self, owner: str) -> RunningCall | None:
+        """Return the record by which a worker can tell Temporal at once that this attempt's process has died."""
+        if self.activity is None:
+            return None
+        token, workflow_id, run_id = self.activity
+        return RunningCall(
+            owner=owner, worker=owner.rpartition(".")[0], task_token=token, workflow_id=workflow_id, run_id=run_id
+        )
+
+
+def given_key(name: str, key: object) -> EffectKey:
+    """Return the key of a call, by what a user has given for it.
+
+    Raises:
+        InputError: it is not a text of 1 to 400 characters.
+    """
+    if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST or not key.isprintable():
+        raise InputError(
+            f"Effect '{name}': its key must be a printable text of 1 to {_LONGEST} characters, got {key!r:.80}"
+        )
+    return EffectKey(f"effect/{name}/{key}/steps", name, key)
+
+
+# --- activities -----------------------------------------------------------------------------------------------------
+
+_first_runs: OrderedDict[str, str] = OrderedDict()  # by run id: the id that the run began with, before any reset
+_calls: OrderedDict[tuple[Any, ...], Counter[str]] = OrderedDict()  # by attempt: how often each effect was called
+
+
+def in_activity() -> bool:
+    """Whether an activity of Temporal runs this; who does not use Temporal does not load it."""
+    activity = sys.modules.get("temporalio.activity")
+    return activity is not None and activity.in_activity()
+
+
+def is_let_through(arguments: str) -> bool:
+    """Whether this is an activity that people have let through with these arguments, by their hash."""
+    if not in_activity():
+        return False
+    from temporalio import activity
+
+    return is_approved(activity.info().activity_id, arguments)
+
+
+async def activity_key(name: str) -> EffectKey:
+    """Return the key of an effect's next call in this activity.
+
+    It names the run as it began: a reset makes another run, in which the activity has the same id.
+
+    Raises:
+        InputError: the activity is a plain function, to which Temporal gives no client.
+    """
+    from temporalio import activity
+
+    info = activity.info()
+    attempt = (info.workflow_run_id or info.activity_run_id, info.activity_id, info.attempt, info.started_time)
+    place = _remember(_calls, attempt, _calls.get(attempt, Counter()))[name]
+    _calls[attempt][name] += 1
+    if info.workflow_id is None or info.workflow_run_id is None:
+        scope = f"effect/{info.namespace}/{info.activity_id}/{info.activity_run_id}/steps"
+        return EffectKey(scope, name, f"{info.activity_id}/{name}", place)
+    first = _first_runs.get(info.workflow_run_id)
+    if first is None:
+        first = _remember(_first_runs, info.workflow_run_id, await _first_run(name))
+    ident = f"{first}/{info.activity_id}/{name}" + (f".{place + 1}" if place else "")
+    token = base64.b64encode(info.task_token).decode()
+    scope = f"{first}/effects/{info.activity_id}"
+    running = None if info.is_local else (token, info.workflow_id, info.workflow_run_id)
+    return EffectKey(scope, name, ident, place, running)
+
+
+async def _first_run(name: str) -> str:
+    """Return the id with which the run of this activity began."""
+    from temporalio import activity
+
+    info = activity.info()
+    try:
+        client = activity.client()
+    except RuntimeError:
+        raise InputError(
+            f"Effect '{name}': activity {info.activity_type} is a plain function, to which Temporal gives no client, "
+            "so that a reset could not be noticed. Make it an async def, or give the effect a key="
+        ) from None
+    run = client.get_workflow_handle(str(info.workflow_id), run_id=info.workflow_run_id)
+    async for event in run.fetch_history_events(page_size=1):
+        return event.workflow_execution_started_event_attributes.original_execution_run_id
+    raise InputError(f"Effect '{name}': workflow {info.workflow_id} has no history")
+
+
+def _remember(known: OrderedDict[Any, Any], key: Any, value: Any) -> Any:
+    known[key] = value
+    while len(known) > _REMEMBERED:
+        known.popitem(last=False)
+    return value

@@ -1,0 +1,111 @@
+"""A guarded function that people have to let through waits in a workflow of a user's own, and runs as it was seen."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.temporal_runs import Run, Temporal, failure, pending, result
+from temporalio import activity, workflow
+from temporalio.client import WorkflowFailureError
+from temporalio.worker import Worker
+
+from standfast import Agent, Approval
+from standfast.effects import Effect, effect
+from standfast.temporal import StandfastPlugin, execute_effect
+from standfast.testing import ScriptedModel
+
+CHARGED: list[tuple[str, int]] = []
+
+
+async def charge(card: str, cents: int = 5) -> int:
+    CHARGED.append((card, cents))
+    return cents
+
+
+GUARDS: dict[str, Effect] = {}
+
+
+@workflow.defn(sandboxed=False)
+class Purchase:
+    @workflow.run
+    async def run(self, card: str) -> list[Any]:
+        charged = activities(card)
+        return [await execute_effect(charged, card, 7), await execute_effect(charged, card, 8)]
+
+
+@workflow.defn(sandboxed=False)
+class PastTheGate:
+    @workflow.run
+    async def run(self, card: str) -> Any:
+        return await workflow.execute_activity(
+            activities(card), args=[card, 7], start_to_close_timeout=timedelta(seconds=5)
+        )
+
+
+BY_CARD: dict[str, Any] = {}
+
+
+def activities(card: str) -> Any:
+    return BY_CARD[card]
+
+
+def worker(temporal: Temporal) -> Worker:
+    guard = effect(temporal.store, "charge", approval=Approval(message="Charge?", approvers=["ada"]))
+    BY_CARD[temporal.name] = activity.defn(guard(charge))
+    plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
+    options: dict[str, Any] = {"workflows": [Purchase, PastTheGate], "activities": [BY_CARD[temporal.name]]}
+    return Worker(temporal.client, task_queue=temporal.name, plugins=[plugin], **options)
+
+
+async def start(temporal: Temporal, kind: str = "Purchase") -> Run:
+    started: Run = await temporal.client.start_workflow(
+        kind, temporal.name, id=temporal.session(), task_queue=temporal.name
+    )
+    return started
+
+
+def charged(temporal: Temporal) -> list[int]:
+    return [cents for card, cents in CHARGED if card == temporal.name]
+
+
+async def decide(run: Run, signal: str, **decision: Any) -> None:
+    (item,) = await pending(run)
+    await run.signal(signal, {"gate": item["name"], "digest": item["digest"], "by": "ada", **decision})
+
+
+async def test_each_call_waits_for_its_own_approval_and_shows_its_arguments(temporal: Temporal) -> None:
+    async with worker(temporal):
+        run = await start(temporal)
+        (item,) = await pending(run)
+        assert (item["name"], item["approvers"]) == ("charge", ["ada"])
+        assert '"cents": 7' in item["message"]
+        assert item["message"].startswith("Charge?")
+        assert charged(temporal) == []
+        await decide(run, "approve")
+        second = None
+        while second is None or second["name"] == "charge":
+            (second,) = await pending(run)
+        assert second["name"] == "charge-2"
+        assert charged(temporal) == [7]
+        await decide(run, "approve")
+        assert await result(run) == [7, 8]
+    assert charged(temporal) == [7, 8]
+
+
+async def test_a_rejected_call_is_not_run_and_says_who_and_why(temporal: Temporal) -> None:
+    async with worker(temporal):
+        run = await start(temporal)
+        await decide(run, "reject", comment="too much")
+        told = await failure(run)
+    assert told.type == "approval-rejected"
+    assert "rejected by ada: too much" in told.message
+    assert charged(temporal) == []
+
+
+async def test_an_activity_past_the_gate_runs_nothing(temporal: Temporal) -> None:
+    async with worker(temporal):
+        run = await start(temporal, "PastTheGate")
+        with pytest.raises(WorkflowFailureError) as failed:
+            await run.result()
+    assert "needs approval" in str(failed.value.cause.__cause__)
+    assert charged(temporal) == []

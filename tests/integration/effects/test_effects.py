@@ -1,0 +1,288 @@
+"""Guarded functions and blocks outside of Temporal: one run for a key, and what is kept is what is returned."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio import activity
+
+from standfast import (
+    Approval,
+    DefinitionError,
+    InputError,
+    MemoryStoreNotDurableError,
+    ToolCall,
+    memory_store,
+    sqlite_store,
+    tool,
+)
+from standfast.effects import EffectFailedError, Happened, NotHappened, ToolDurabilityError, effect
+from standfast.stores import SQLiteStore
+
+
+@dataclass
+class Receipt:
+    order: str
+    cents: int
+
+
+class Bank:
+    """Counts what is charged."""
+
+    def __init__(self) -> None:
+        self.charged: list[str] = []
+
+    async def charge(self, order: str, cents: int = 5) -> Receipt:
+        self.charged.append(order)
+        return Receipt(order, cents)
+
+    def book(self, order: str, cents: int = 5) -> Receipt:
+        self.charged.append(order)
+        return Receipt(order, cents)
+
+
+def by_order(order: str, cents: int = 5) -> str:
+    return order
+
+
+async def test_a_repeated_call_returns_what_is_kept_as_the_type_that_it_was(store: SQLiteStore) -> None:
+    bank = Bank()
+    charge = effect(store, "charge", key=by_order)(bank.charge)
+    assert await charge("a") == await charge("a") == Receipt("a", 5)
+    assert await charge("b", 7) == Receipt("b", 7)
+    assert bank.charged == ["a", "b"]
+
+
+def test_so_does_a_plain_function_in_any_thread(store: SQLiteStore) -> None:
+    bank, found = Bank(), []
+    book = effect(store, "book", key=by_order)(bank.book)
+    threads = [threading.Thread(target=lambda: found.append(book("a"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [Receipt("a", 5)] * 8
+    assert bank.charged == ["a"]
+
+
+async def test_of_many_at_once_one_runs_and_all_get_its_result(store: SQLiteStore) -> None:
+    bank = Bank()
+
+    @effect(store, "slow", key=by_order)
+    async def slow(order: str) -> Receipt:
+        await asyncio.sleep(0.3)
+        return await bank.charge(order)
+
+    assert await asyncio.gather(*(slow("a") for _ in range(20))) == [Receipt("a", 5)] * 20
+    assert bank.charged == ["a"]
+
+
+async def test_a_key_with_other_arguments_is_refused(store: SQLiteStore) -> None:
+    bank = Bank()
+    charge = effect(store, "charge", key=by_order)(bank.charge)
+    await charge("a", 5)
+    with pytest.raises(InputError, match="other arguments"):
+        await charge("a", 6)
+    assert bank.charged == ["a"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"tags": {"x", "y", "z"}}, {"raw": b"\xff"}, {"call": ToolCall(id="1", name="x", arguments={"b": 1, "a": {2}})}],
+)
+def test_the_hash_of_arguments_is_the_same_in_every_process(arguments: dict[str, Any]) -> None:
+    code = (
+        "from standfast.tools.given_arguments import hash_of\n"
+        "from standfast import ToolCall\n"
+        f"print(hash_of({arguments!r}))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert len(found) == 1
+
+
+async def test_what_has_raised_is_not_run_again(store: SQLiteStore) -> None:
+    calls = []
+
+    @effect(store, "fail", key=by_order)
+    async def fail(order: str) -> None:
+        calls.append(order)
+        raise ValueError("the card was declined")
+
+    with pytest.raises(ValueError, match="declined"):
+        await fail("a")
+    with pytest.raises(EffectFailedError, match=r"Effect 'fail' \(a\) .* ValueError: the card was declined"):
+        await fail("a")
+    assert calls == ["a"]
+
+
+async def test_what_is_safe_to_retry_runs_again_after_it_has_raised(store: SQLiteStore) -> None:
+    calls = []
+
+    @effect(store, "look", key=by_order, safe_to_retry=True)
+    async def look(order: str) -> int:
+        calls.append(order)
+        if len(calls) < 3:
+            raise ValueError("busy")
+        return len(calls)
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="busy"):
+            await look("a")
+    assert await look("a") == await look("a") == 3
+    assert calls == ["a"] * 3
+
+
+async def test_what_is_cut_off_or_cancelled_has_an_unknown_outcome(store: SQLiteStore) -> None:
+    @effect(store, "hang", key=by_order, timeout=0.2)
+    async def hang(order: str) -> None:
+        await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        await hang("a")
+    with pytest.raises(ToolDurabilityError, match="cut off after its timeout"):
+        await hang("a")
+    running = asyncio.ensure_future(hang("b"))
+    await asyncio.sleep(0.1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    with pytest.raises(ToolDurabilityError, match="cancelled while it ran"):
+        await hang("b")
+
+
+async def test_a_result_that_is_no_json_is_lost_and_said_so(store: SQLiteStore) -> None:
+    calls = []
+
+    @effect(store, "odd", key=by_order)
+    async def odd(order: str) -> Any:
+        calls.append(order)
+        return object()
+
+    for _ in range(2):
+        with pytest.raises(EffectFailedError, match="ran, but its result was lost"):
+            await odd("a")
+    assert calls == ["a"]
+
+
+async def test_an_unknown_outcome_can_be_returned_for_a_model(tmp_path: Path) -> None:
+    store = await killed_in("charge", tmp_path)
+
+    @effect(store, "charge", key=by_order, on_unknown="return")
+    async def charge(order: str) -> Any:
+        raise AssertionError("it ran again")
+
+    told = await charge("a")
+    assert (told["kind"], told["toolName"], told["toolCallId"]) == ("tool-durability-error", "charge", "a")
+    assert "its process ended while it ran" in told["error"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome"), [(Happened({"id": 7}), {"id": 7}), (NotHappened(), "ran again"), (None, "unknown")]
+)
+async def test_a_lost_call_is_looked_up(tmp_path: Path, verdict: Any, outcome: Any) -> None:
+    store = await killed_in("charge", tmp_path)
+
+    @effect(store, "charge", key=by_order, verify=lambda order: verdict)
+    async def charge(order: str) -> Any:
+        return "ran again"
+
+    if outcome == "unknown":
+        with pytest.raises(ToolDurabilityError):
+            await charge("a")
+    else:
+        assert await asyncio.gather(*(charge("a") for _ in range(5))) == [outcome] * 5
+
+
+async def killed_in(name: str, folder: Path) -> SQLiteStore:
+    """Return a store in which a call with the key "a" was begun by a process that was killed then."""
+    path = folder / "killed.db"
+    code = f"""
+import asyncio, os, signal
+from standfast import sqlite_store
+from standfast.effects import effect
+@effect(sqlite_store({str(path)!r}), {name!r}, key=lambda order: order)
+async def charge(order):
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(charge("a"))
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    assert await process.wait() == -signal.SIGKILL
+    return sqlite_store(path)
+
+
+# --- blocks ---
+
+
+async def test_a_block_runs_once(store: SQLiteStore) -> None:
+    for round_ in range(2):
+        async with effect(store, "charge", key="order-7") as call:
+            assert call.is_done is bool(round_)
+            if not call.is_done:
+                call.result = {"id": "ch_1"}
+        assert call.result == {"id": "ch_1"}
+
+
+async def test_a_block_that_has_raised_raises_again_before_it_begins(store: SQLiteStore) -> None:
+    with pytest.raises(KeyError):
+        async with effect(store, "charge", key="order-7"):
+            raise KeyError("no card")
+    with pytest.raises(EffectFailedError, match="no card"):
+        async with effect(store, "charge", key="order-7"):
+            raise AssertionError("it ran again")
+
+
+# --- declarations ---
+
+
+def wrong(build: Callable[[], Any], error: type[Exception], text: str) -> Any:
+    return pytest.param(build, error, text, id=text)
+
+
+def plain(order: str) -> str:
+    return order
+
+
+STORE = sqlite_store("never-opened.db")
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "text"),
+    [
+        wrong(lambda: effect(memory_store())(plain), MemoryStoreNotDurableError, "memory store forgets"),
+        wrong(lambda: effect(STORE)(effect(STORE)(plain)), DefinitionError, "has a guard already"),
+        wrong(lambda: effect(STORE)(activity.defn(lambda order: order)), DefinitionError, "below @activity.defn"),
+        wrong(lambda: effect(STORE)(tool(plain)), DefinitionError, "runs at most once as it is"),
+        wrong(lambda: effect(STORE, key=plain), DefinitionError, "key= needs a name"),
+        wrong(lambda: effect(STORE, "x", key="k")(plain), DefinitionError, "must be a function of the arguments"),
+        wrong(lambda: effect(STORE, timeout="5s")(plain), DefinitionError, "timeout needs an async function"),
+        wrong(lambda: effect(STORE, approval=Approval(on_reject="continue")), DefinitionError, "without show"),
+        wrong(lambda: effect(STORE, on_unknown="ignore"), DefinitionError, "must be one of raise, return"),  # type: ignore[arg-type]
+        wrong(lambda: effect(STORE)(int), DefinitionError, "needs a function"),
+        wrong(lambda: effect(STORE)(plain)("a"), InputError, "has no key"),
+        wrong(lambda: effect(STORE, "x", key=lambda order: "")(plain)("a"), InputError, "1 to 400 characters"),
+        wrong(lambda: effect(STORE, "x", key=by_order, approval=Approval())(plain)("a"), InputError, "needs approval"),
+        wrong(lambda: effect(STORE, "x", key=by_order)(plain)(), TypeError, "missing a required argument"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(
+    build: Callable[[], Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        build()
+    assert not Path("never-opened.db").exists()
