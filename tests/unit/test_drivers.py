@@ -36,7 +36,7 @@ MAY_MAKE_STATES = {
     "temporal/workflows/agent_workflows.py:_begin",  # with the tools that the answer was made with
     "temporal/workflows/agent_workflows.py:_call_model",  # the same
     "temporal/workflows/pipeline_workflows.py:_call_tool",  # of a step's one call
-    "temporal/workflows/approvals.py:_decided",  # the gate of a workflow of the user's, which no loop knows
+    "temporal/workflows/approvals.py:ask",  # the gate of a workflow of the user's, which no loop knows
     "temporal/workflows/gates.py:_recall",  # whose call has run, and so was let through
 }
 # Where a driver says itself what a call came to: only it sees workers, children and people.
@@ -66,6 +66,7 @@ MAY_COMPARE = {
     "temporal/activities/run_activities.py:_finish",
     "temporal/workflows/call_approvals.py:_take_passed",
     "temporal/workflows/call_approvals.py:_take_progress",
+    "temporal/workflows/effects.py:execute_effect",
     "temporal/workflows/closing.py:close",
     "temporal/workflows/closing.py:_finish",
     "temporal/workflows/gates.py:_asked",

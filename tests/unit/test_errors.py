@@ -37,6 +37,7 @@ CODES = {
     errors.StoreBehindError: "STORE_BEHIND",
     errors.NotConfirmedError: "NOT_CONFIRMED",
     ModelError: "MODEL_ERROR",
+    errors.EffectFailedError: "EFFECT_FAILED",
     ToolDurabilityError: "TOOL_DURABILITY_ERROR",
     RetryableError: "RETRYABLE",
     TerminalError: "TERMINAL",
