@@ -159,6 +159,12 @@ class Gate:
         return tuple(decision.by for decision in self.approvals if decision.by is not None)
 
     @property
+    def ended(self) -> str:
+        """How it ended and by whom: "approved by ada", "timed out"."""
+        by = self.approved_by if self.status == "approved" else (self.last.by,) if self.last and self.last.by else ()
+        return self.status.replace("-", " ") + (f" by {', '.join(by)}" if by and self.last is not None else "")
+
+    @property
     def deadline(self) -> datetime | None:
         return None if self.rule.timeout is None else self.since + timedelta(seconds=self.rule.timeout)
 
@@ -190,7 +196,7 @@ class Gate:
         """Return why a decision does not count, or None if it does."""
         by, rule, who = decision.by, self.rule, person(decision.by)
         if self.status != "open":
-            return f"gate {self.name} was {self.status.replace('-', ' ')} already"
+            return decided_already(self.name, self.ended)
         if decision.digest is None and (self.is_call or rule.by_digest):
             what = "on a tool call says on which" if self.is_call else "here says on what"
             return (
@@ -351,6 +357,12 @@ class Gate:
                 who, why = (None, None) if last is None else (last.by, last.comment)
                 return "approval-rejected", rejection(self.name, who, why)
         return None
+
+
+def decided_already(gate: str, ended: str) -> str:
+    """Return why nobody can decide any more at a gate that has `ended`, as `Gate.ended` says."""
+    how, _, by = ended.partition(" by ")
+    return f"gate {gate} was {how} already" + (f", by {by}" if by else "")
 
 
 def rejection(gate: str, by: str | None, comment: str | None) -> str:

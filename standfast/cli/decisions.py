@@ -13,7 +13,7 @@ from standfast.cli.runs import RUN
 from standfast.cli.stores import STORED, board_if_any
 from standfast.cli.waiting import people_of, whole_item
 from standfast.cli.waiting_items import write_waiting
-from standfast.errors import InputError, StandfastError
+from standfast.errors import InputError
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -173,17 +173,18 @@ async def _decide(
     **given: Any,
 ) -> None:
     """Decide at each gate on what was shown of it; one that is refused does not keep the others from being decided."""
+    from standfast.temporal.client.decisions import Choice, decide_each
+
     by, word = who(given.pop("by")), "Approved" if decision == "approve" else "Rejected"
+    choices = [Choice(run, item["name"], digest or item.get("digest")) for item, digest in chosen]
     done: list[Item] = []
     refused: list[str] = []
-    for item, digest in chosen:
-        gate = item["name"]
-        try:
-            await people.decide(run, gate, decision, by=by, digest=digest or item.get("digest"), **given)
-        except StandfastError as error:
+    for decided in await decide_each(people, choices, decision, by=by, **given):
+        gate = decided.choice.gate
+        if decided.error is not None:
             if len(chosen) == 1:
-                raise
-            refused.append(str(error))
+                raise decided.error
+            refused.append(str(decided.error))
             continue
         done.append({"workflow_id": run, "gate": gate, "decision": decision, "by": by})
         if output.is_text:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from standfast.errors import InputError
 from standfast.messages import person as identity
@@ -62,10 +62,25 @@ def _one_of(form: Form, name: str, *allowed: str) -> Any:
     return value
 
 
+def decision_of(form: Form) -> Literal["approve", "reject"]:
+    """Return what a form decides.
+
+    Raises:
+        InputError: it does not say.
+    """
+    decision: Literal["approve", "reject"] = _one_of(form, "decision", "approve", "reject")
+    return decision
+
+
+def comment_of(form: Form) -> str | None:
+    """Return the reason in a form, if it has one."""
+    return _text(form, "comment")
+
+
 def _decide(form: Form, person: Person) -> Asked:
-    decision, gate = _one_of(form, "decision", "approve", "reject"), _needed(form, "gate")
+    decision, gate = decision_of(form), _needed(form, "gate")
     edit = read_edit(form) if decision == "approve" else None
-    comment, digest = _text(form, "comment"), _needed(form, "digest")
+    comment, digest = comment_of(form), _needed(form, "digest")
 
     async def decide(people: StandfastClient, run: str, **_: Any) -> None:
         await people.decide(run, gate, decision, by=person.name, comment=comment, digest=digest, edit=edit)

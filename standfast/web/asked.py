@@ -12,6 +12,7 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal.client.asked import is_cut, load_item
 
 _PAGE = 20_000  # characters
+_ON_CARD = 100_000  # bytes of what a gate shows, beside which a card has no link to all of it
 _TOO_LARGE = "{} cannot be shown whole. Let the gate say with show= what people see of it."
 
 
@@ -34,6 +35,11 @@ class Whole:
     @property
     def size(self) -> int:
         return len(self.file.encode())
+
+    @property
+    def is_on_card(self) -> bool:
+        """Whether a card shows all of it."""
+        return self.why is None and (self.pages == 1 if self.shown is None else self.size <= _ON_CARD)
 
     @property
     def sha256(self) -> str:

@@ -40,6 +40,7 @@ from standfast.web.rendering import run_path, step_link, templates
 from standfast.web.run_again import RunAgain
 from standfast.web.run_lists import RunLists
 from standfast.web.runs import Runs, is_said_now
+from standfast.web.several import Several, offered
 from standfast.web.start_forms import Start
 from standfast.web.statuses import status_of
 from standfast.web.streams import Streams
@@ -83,6 +84,7 @@ class Pages:
             Route("/logout", self.logout, methods=["POST"]),
             Route("/runs", lists.runs),
             Route("/batch", lists.batch, methods=["POST"]),
+            Route("/decide", Several(self).decide, methods=["POST"]),
             Route("/again/{run:path}", self._again.again, methods=["POST"]),
             Route("/filters", lists.save, methods=["POST"]),
             Route("/overview", Overview(self, lists.facts).overview),
@@ -163,9 +165,8 @@ class Pages:
         person, typed = self.person(request), dict(request.query_params)
         inbox = await read_inbox(self.people, person, typed)
         whole = await load_all(self._store, inbox.mine)
-        return self.page(
-            request, "inbox", inbox=inbox, whole=whole, changes=_changes(request, address(typed), inbox.look)
-        )
+        shown: dict[str, Any] = {"inbox": inbox, "whole": whole, "choices": offered(person, inbox.mine, whole)}
+        return self.page(request, "inbox", changes=_changes(request, address(typed), inbox.look), **shown)
 
     async def run(self, request: Request) -> Response:
         """One run: how far it is, what it waits for, its messages, and who has decided what."""

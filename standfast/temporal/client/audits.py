@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
 from temporalio.client import Client
@@ -137,7 +137,7 @@ async def do_on_record(
     try:
         done = await do(row.is_repeated)
     except (StandfastError, RPCError) as error:
-        await row.end(_outcome_of(error), str(error))
+        await row.end(outcome_of(error), str(error))
         raise
     await row.end("done")
     return done
@@ -180,7 +180,7 @@ async def start_on_record(
             await row.end("unknown" if row.is_repeated else "refused", str(error))
         raise
     except (StandfastError, RPCError) as error:
-        await row.end(_outcome_of(error), str(error))
+        await row.end(outcome_of(error), str(error))
         raise
     await _end_start(client, row, "start" if run.first_execution_run_id or run.run_id else "message", run)
     return run
@@ -297,7 +297,8 @@ async def _earlier(client: Client, workflow_id: str, journal_key: str) -> list[s
     return [key for key in dict.fromkeys(keys) if key != journal_key]
 
 
-def _outcome_of(error: Exception) -> ActOutcome:
+def outcome_of(error: Exception) -> Literal["refused", "unknown"]:
+    """Return what came of an act that has raised: whether it is known that it does not count."""
     return "refused" if isinstance(error, InputError | SessionAccessDeniedError) else "unknown"
 
 
@@ -327,6 +328,20 @@ async def load_acts(store: AgentStore | None, journal_keys: Sequence[str], workf
     changed = zip(found, await load_changes(store, found), strict=True)
     found = [row.model_copy(update={"changes": changes}) for row, changes in changed]
     return sorted(found, key=lambda row: row.at)
+
+
+async def decided_before_its_end(client: Client, store: AgentStore | None, workflow_id: str, gate: str) -> str | None:
+    """Return who has decided at a gate of a run that has ended, for whoever comes too late; None if that is unknown."""
+    if not has_ledger(store):
+        return None
+    with suppress(StandfastError, RPCError):  # the reason why a decision does not count is known without this
+        run = await our_run(client, workflow_id)
+        rows = [] if run.close_time is None else await store.load_decisions(run.raw_info.first_run_id or run.run_id)
+        counted = [row for row in rows if row.gate == gate and row.refused is None and row.act_id is None]
+        if counted:
+            done = "approved" if counted[-1].decision == "approve" else "rejected"
+            return f"{counted[-1].by or 'somebody'} has {done} {gate} before"
+    return None
 
 
 def _entry(rows: Sequence[DecisionRecord]) -> Entry:

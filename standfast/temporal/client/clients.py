@@ -28,7 +28,7 @@ from standfast.runtime.deletion import delete_session
 from standfast.runtime.inputs import Images
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.stores.waits import Waits
-from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of
+from standfast.temporal.client.audits import Doing, OnRecord, decided_before_its_end, do_on_record, doing_of
 from standfast.temporal.client.boards import WaitingFilters, filter_of, kept_board, read_run, read_waiting
 from standfast.temporal.client.event_streams import RunEvents
 from standfast.temporal.client.items import read_items, read_state, unreadable
@@ -299,7 +299,12 @@ class StandfastClient:
         if decision not in (names.APPROVE, names.REJECT):
             raise InputError(f'decide: decision must be "approve" or "reject", got {decision!r}')
         data = {"gate": gate, "by": by, "comment": comment, "digest": digest, "edit": edit}
-        await self._send(workflow_id, decision, data, id, called=names.DECIDE_UPDATE)
+        try:
+            await self._send(workflow_id, decision, data, id, called=names.DECIDE_UPDATE)
+        except InputError as error:
+            if (before := await decided_before_its_end(self.client, self._store, workflow_id, gate)) is None:
+                raise
+            raise InputError(f"{error}; {before}") from error
 
     async def cancel(
         self,

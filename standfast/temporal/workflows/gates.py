@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
-from standfast.agent_loop import Decision, Gate, decided_too_late
+from standfast.agent_loop import Decision, Gate, decided_already, decided_too_late
 from standfast.errors import InputError
 from standfast.messages import explain
 from standfast.temporal.wire import names
@@ -247,7 +247,7 @@ class GateKeeper:
             self.left[gate.name] = {**gate.plain(), "message": message, **seen}
             return gate
         if gate.status != "open":
-            self._closed.setdefault(gate.name, gate.status.replace("-", " "))
+            self._closed.setdefault(gate.name, gate.ended)
             if len(self._closed) > PARKED_MESSAGES:
                 del self._closed[next(iter(self._closed))]
         while arrived:
@@ -265,7 +265,7 @@ class GateKeeper:
     def _over(self, gate: str) -> str:
         """Return why nobody can decide any more at a closed gate."""
         closed = self._closed[gate]
-        return decided_too_late(gate) if closed == _HAS_RUN else f"gate {gate} was {closed} already"
+        return decided_too_late(gate) if closed == _HAS_RUN else decided_already(gate, closed)
 
     def _show_progress(self, gate: Gate) -> None:
         self._board.progressed(gate.name, gate.approved_by)

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from standfast.messages import Image, Message
 from standfast.stores.protocol import LONGEST_TENANT, SESSION_ID
+from standfast.temporal.client.decisions import MOST
 
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 _Text = Annotated[str, Field(min_length=1, max_length=200_000)]
@@ -39,6 +40,22 @@ class Decide(Body):
     digest: Annotated[str, Field(min_length=1, max_length=200)]
     comment: _Text | None = None
     edit: Any = Field(default=None, description="All arguments to run the call with, or the whole value of a gate.")
+
+
+class ChosenGate(Body):
+    """A gate, and the digest of what was looked at there."""
+
+    run: Annotated[str, Field(min_length=1, max_length=2_000)]
+    gate: Annotated[str, Field(min_length=1, max_length=2_000)]
+    digest: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class DecideSeveral(Body):
+    """One decision at several gates, each for itself."""
+
+    decision: Literal["approve", "reject"]
+    gates: Annotated[tuple[ChosenGate, ...], Field(min_length=1, max_length=MOST)]
+    comment: _Text | None = None
 
 
 class Answer(Body):
@@ -88,6 +105,21 @@ class Done(BaseModel):
     """The act counts."""
 
     done: Literal[True] = True
+
+
+class DecidedGate(BaseModel):
+    """What came of a decision; "unknown" if it was sent, and may count later."""
+
+    run: str
+    gate: str
+    outcome: Literal["done", "refused", "unknown"]
+    why: str | None = None
+
+
+class DecidedGates(BaseModel):
+    """What came of each decision, in their order."""
+
+    gates: list[DecidedGate]
 
 
 class Me(BaseModel):

@@ -4,6 +4,7 @@ import base64
 import binascii
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from standfast.errors import InputError, NotConfirmedError
 from standfast.events import event_json
 from standfast.stores.protocol import session_key_of
+from standfast.temporal.client.decisions import Choice, decide_each
 from standfast.temporal.client.event_streams import read_event_id
 from standfast.temporal.client.runs import listed, looked_at, our_run, runs_query
 from standfast.time_limits import time_limit
@@ -202,6 +204,23 @@ async def _decide(call: Call) -> models.Done:
     return models.Done()
 
 
+async def _decide_several(call: Call) -> models.DecidedGates:
+    asked: models.DecideSeveral = call.body
+    choices = [
+        Choice(one.run, one.gate, one.digest, None if call.act_id is None else f"{call.act_id}.{number}")
+        for number, one in enumerate(asked.gates)
+    ]
+    may_see = partial(admit, call.doors.client, call.person)
+    given = {"by": call.person.name, "comment": asked.comment}
+    came = await decide_each(call.doors.people, choices, asked.decision, admit=may_see, **given)
+    return models.DecidedGates(
+        gates=[
+            models.DecidedGate(run=one.choice.workflow_id, gate=one.choice.gate, outcome=one.outcome, why=one.why)
+            for one in came
+        ]
+    )
+
+
 async def _answer(call: Call) -> models.Done:
     asked: models.Answer = call.body
     given = {"tool_call_id": asked.tool_call_id, "by": call.person.name, "id": call.act_id}
@@ -265,6 +284,10 @@ OPERATIONS = (
     Operation("POST", "/runs", _start, models.Started, "Start a run", "operator", "start", models.StartRun, 201),
     Operation(
         "GET", "/pending", _waiting, models.Items, "What waits for people", query={"group": _TEXT, "limit": _LIMIT}
+    ),
+    Operation(
+        "POST", "/decide", _decide_several, models.DecidedGates, "Decide at several gates", "approver", "decide",
+        models.DecideSeveral,
     ),
     Operation("GET", "/runs/{run}", _show, models.Run, "A run: how far it is, its result"),
     Operation(

@@ -62,6 +62,7 @@ const refresh = async () => {
   document.title = now.title;
   heard = "";
   tellTimes();
+  count();
   settle();
   for (const summary of main().querySelectorAll("summary")) {
     if (unfolded.has(summary.textContent)) summary.parentElement.open = true;
@@ -105,7 +106,24 @@ listen();
 
 document.addEventListener("change", ({ target }) => {
   if (!target.matches("[data-all]")) return;
-  for (const box of target.closest("form").querySelectorAll("input[type=checkbox]")) box.checked = target.checked;
+  for (const box of target.form.elements) if (box.type === "checkbox") box.checked = target.checked;
+});
+
+// The buttons of the inbox say how many they decide.
+const count = () => {
+  const form = document.getElementById("several");
+  const chosen = [...(form?.elements ?? [])].filter((box) => box.matches(":checked:not([data-all])")).length;
+  for (const button of form?.querySelectorAll("[data-counts]") ?? []) {
+    button.textContent = `${button.dataset.counts} ${chosen}`;
+    button.disabled = chosen === 0;
+  }
+};
+document.addEventListener("change", count);
+count();
+
+// Enter in a checkbox would send its form, as if a button had been pressed.
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && event.target.matches("input[type=checkbox]")) event.preventDefault();
 });
 
 // What was done is said once, and not again when the page is fetched anew.

@@ -1,5 +1,6 @@
 """Tenants, own runs, ends and scopes hold at every address: nothing tells what others have, or that they have it."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -84,11 +85,17 @@ def resumes(run: str, digest: str) -> Sent:
     return "POST", "/agents/clerk/ag-ui", {"json": {"threadId": "t", "runId": "r", "resume": [answer]}}
 
 
+def decides_several(run: str, digest: str) -> Sent:
+    form = {"decision": "approve", "key": "k" * 32, "gate:1": json.dumps([run, "c1", digest])}
+    return "POST", "/decide", {"data": form}
+
+
 # What needs a run, or shows some: who may not see it is answered as if it did not exist.
 OF_RUNS: dict[str, Asks] = {
     "GET /": get("/"),
     "GET /runs": get("/runs", q="{run}"),
     "POST /batch": post("/batch", act="cancel", **{"run:{run}": "on"}),
+    "POST /decide": decides_several,
     "POST /again/{run:path}": post("/again/{run}", step="write"),
     "GET /overview": get("/overview"),
     "GET /changes": get("/changes", of="/runs/{run}"),
@@ -104,6 +111,11 @@ OF_RUNS: dict[str, Asks] = {
     "POST /runs/{run:path}/delete": post("/runs/{run}/delete"),
     "GET /api/v1/runs": api("GET", "/runs"),
     "GET /api/v1/pending": api("GET", "/pending"),
+    "POST /api/v1/decide": lambda run, digest: (
+        "POST",
+        "/api/v1/decide",
+        {"json": {"decision": "approve", "gates": [{"run": run, "gate": "c1", "digest": digest}]}},
+    ),
     "GET /api/v1/runs/{run}": api("GET", "/runs/{run}"),
     "GET /api/v1/runs/{run}/transcript": api("GET", "/runs/{run}/transcript"),
     "GET /api/v1/runs/{run}/pending": api("GET", "/runs/{run}/pending"),
