@@ -62,7 +62,8 @@ class Proxied:
             found["root_path"] = root
             if path != root and not path.startswith(f"{root}/"):
                 found["path"] = root + path.removeprefix(mounted)
-                found["raw_path"] = found["path"].encode()
+                raw: bytes = scope.get("raw_path") or path.encode()
+                found["raw_path"] = root.encode() + raw.removeprefix(mounted.encode())
         return found
 
 

@@ -39,7 +39,7 @@ def test_the_oldest_packages_that_are_allowed_are_those_that_are_tested() -> Non
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {name: lines for name, lines in project["optional-dependencies"].items() if name != "dev"}
     lines = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
-    bounds = {match[1]: match[2] for line in lines if (match := re.match(r"([\w.-]+)>=([\w.]+)", line))}
+    bounds = {match[1]: match[2] for line in lines if (match := re.match(r"([\w.-]+)(?:\[\w+\])?>=([\w.]+)", line))}
     tested = dict(
         line.split("==") for line in (ROOT / "constraints-lowest.txt").read_text().splitlines() if "==" in line
     )

@@ -22,6 +22,7 @@ from standfast.web.api.errors import refusal
 from standfast.web.api.openapi import document
 from standfast.web.api.operations import OPERATIONS, Call, Operation, checked
 from standfast.web.api.senders import read_body
+from standfast.web.mounts import path_of, root_of
 
 _LOG = logging.getLogger("standfast.web")
 _ROOT = b"/api/v1/"
@@ -72,7 +73,7 @@ class _Below(BaseRoute):
         self._app = request_response(handle)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        is_below = scope["type"] == "http" and scope["path"].startswith(_ROOT.decode())
+        is_below = scope["type"] == "http" and path_of(scope).startswith(_ROOT.decode())
         return (Match.FULL if is_below else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,7 +125,7 @@ def _segments(request: Request) -> list[str]:
         HTTPException: 404; one is not UTF-8.
     """
     raw: bytes = request.scope.get("raw_path") or request.url.path.encode()
-    below = raw.partition(b"?")[0].partition(_ROOT)[2]
+    below = raw.partition(b"?")[0].removeprefix(root_of(request.scope).encode()).partition(_ROOT)[2]
     try:
         return [unquote(one.decode("ascii"), errors="strict") for one in below.split(b"/")]
     except UnicodeDecodeError as error:

@@ -11,19 +11,23 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
+from support.chats import TENANT
 from support.pages import HOST, browser
+from support.teams import APP
 from support.temporal_runs import Run, Temporal, pending, result, until
 from support.transcripts import asks_for, call
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from standfast import Agent, Approval, tool
+from standfast.temporal import ApprovalLinks
 from standfast.temporal.wire import names
 from standfast.testing import ScriptedModel
-from standfast.web import Access, Person, create_app, overview
+from standfast.web import Access, Person, SlackActions, TeamsActions, create_app, overview
 from standfast.web.api.operations import OPERATIONS
 from standfast.web.api.talks import interrupt_id
 
 AMOUNT = 987_654_321
+LINK_SECRET = "the page and its workers have this secret"
 
 
 @tool(approval=Approval(message="Charge the customer?"))
@@ -90,6 +94,23 @@ def decides_several(run: str, digest: str) -> Sent:
     return "POST", "/decide", {"data": form}
 
 
+def approves(run: str, digest: str) -> Sent:
+    approval = {"id": interrupt_id(run, {"kind": "approval", "name": "c1", "digest": digest}, None), "approved": True}
+    said = {"id": "m", "role": "assistant", "parts": [{"state": "approval-responded", "approval": approval}]}
+    return "POST", "/agents/clerk/ai-sdk", {"json": {"id": "t", "messages": [said]}}
+
+
+def chats(path: str, **body: Any) -> Asks:
+    """Say something in the session of a run."""
+
+    def asks(run: str, digest: str) -> Sent:
+        session = run.rpartition("/")[2]
+        named = {"id": session} if path.endswith("/ai-sdk") else {"metadata": {"session_id": session}}
+        return "POST", path, {"json": {**named, **body}}
+
+    return asks
+
+
 # What needs a run, or shows some: who may not see it is answered as if it did not exist.
 OF_RUNS: dict[str, Asks] = {
     "GET /": get("/"),
@@ -130,6 +151,18 @@ OF_RUNS: dict[str, Asks] = {
     "POST /api/v1/runs/{run}/resolve": api("POST", "/runs/{run}/resolve", tool_call_id="c1", decision="leave"),
     "POST /api/v1/runs/{run}/cancel": api("POST", "/runs/{run}/cancel"),
     "POST /agents/{name}/ag-ui": resumes,
+    "POST /agents/{name}/ai-sdk": approves,
+}
+# What says something in a session that it names: in the sender's own, or it is refused.
+SAYS: dict[str, Asks] = {
+    "POST /v1/chat/completions": chats(
+        "/v1/chat/completions", model="clerk", messages=[{"role": "user", "content": "overheard"}]
+    ),
+    "POST /v1/responses": chats("/v1/responses", model="clerk", input="overheard"),
+    "POST /agents/{name}/ai-sdk": chats(
+        "/agents/clerk/ai-sdk",
+        messages=[{"id": "m", "role": "user", "parts": [{"type": "text", "text": "overheard"}]}],
+    ),
 }
 # What begins a run; it begins one of the sender's own, or is refused.
 STARTS: dict[str, Asks] = {
@@ -147,11 +180,9 @@ WITHOUT_SCOPE: dict[str, Asks] = {
     "GET /api/v1/me": api("GET", "/me"),
     "GET /api/v1/openapi.json": api("GET", "/openapi.json"),
 }
-# What strangers may open, too, or what has a proof of its own; see the tests of each.
-ELSEWHERE = {
-    "GET /login", "POST /login", "POST /logout", "GET /link/{token}", "POST /link/{token}", "/static",
-    "POST /v1/chat/completions", "POST /v1/responses", "POST /agents/{name}/ai-sdk",
-}  # fmt: skip
+# What has a proof of its own: links below, chats in `test_slack_senders` and `test_teams_senders`.
+PROVEN = {"GET /link/{token}", "POST /link/{token}", "POST /slack/actions", "POST /teams/messages"}
+OF_STRANGERS = {"GET /login", "POST /login", "POST /logout", "/static"}
 
 
 def addresses(app: Starlette) -> set[str]:
@@ -168,8 +199,13 @@ def addresses(app: Starlette) -> set[str]:
 
 
 async def test_every_address_of_the_page_and_the_api_has_a_rule_here(temporal: Temporal) -> None:
-    app = create_app(temporal.client, access=Access(people=[person("olga")]), agents=[clerk], host=HOST)
-    assert addresses(app) == OF_RUNS.keys() | STARTS.keys() | OF_NONE.keys() | WITHOUT_SCOPE.keys() | ELSEWHERE
+    chats: Any = {
+        "slack": SlackActions(signing_secret="a secret of Slack's"),
+        "teams": TeamsActions(app_id=APP, tenant_id=TENANT),
+    }
+    app = create_app(temporal.client, access=Access(people=[person("olga")]), agents=[clerk], host=HOST, **chats)
+    rules = OF_RUNS.keys() | SAYS.keys() | STARTS.keys() | OF_NONE.keys() | WITHOUT_SCOPE.keys()
+    assert addresses(app) == rules | PROVEN | OF_STRANGERS
 
 
 def access_of(temporal: Temporal) -> Access:
@@ -184,7 +220,7 @@ def access_of(temporal: Temporal) -> Access:
         person("late", expires=past),
         person("narrow", scopes=[]),
     ]
-    return Access(people=people)
+    return Access(people=people, link_secret=LINK_SECRET)
 
 
 async def secret_of(temporal: Temporal) -> tuple[Run, str]:
@@ -229,6 +265,50 @@ async def test_nobody_learns_of_a_run_that_is_not_theirs_at_any_address(temporal
         assert (await result(run))["status"] == "complete"
 
 
+async def test_nobody_speaks_in_a_session_of_somebody_else_through_a_door_of_another_protocol(
+    temporal: Temporal,
+) -> None:
+    options: dict[str, Any] = {"agents": [clerk], "task_queue": temporal.name}
+    async with temporal.worker(clerk, llm=MODEL), browser(temporal, access_of(temporal), **options) as client:
+        run, digest = await secret_of(temporal)
+        marks = (str(AMOUNT), (await run.describe()).run_id, "Charge the customer", "Carl", "carl")
+        for who in ("amy", "ben", "own", "none"):
+            for address, asks in SAYS.items():
+                status, text = await told(client, who, asks(run.id, digest))
+                assert not [mark for mark in marks if mark in text], (who, address, text)
+                # In the same tenant the session is Carl's; elsewhere one of that name is theirs.
+                is_theirs = who in ("amy", "own")
+                assert (status == 200) == is_theirs, (who, address, status, text)
+        seen = await temporal.people.status(run.id)
+        assert (seen.get("unheard"), [item["name"] for item in seen["waiting"]]) == (None, ["c1"])
+        assert "overheard" not in str(
+            await temporal.store.load_messages(f"@{temporal.name}-b/{temporal.session('secret')}")
+        )
+        await run.cancel()
+
+
+async def test_a_link_lets_nobody_decide_on_a_run_that_they_may_not_see(temporal: Temporal) -> None:
+    async with temporal.worker(clerk, llm=MODEL), browser(temporal, access_of(temporal)) as client:
+        run, _ = await secret_of(temporal)
+        (item,) = await pending(run)
+        marks = (str(AMOUNT), "Charge the customer", (await run.describe()).run_id)
+
+        async def tried(who: str, in_name: str) -> set[int]:
+            link = ApprovalLinks(page=f"http://{HOST}", secret=LINK_SECRET, by=who).to(in_name, item)
+            answers = [await client.get(link), await client.post(link, data={"decision": "approve"})]
+            assert not [mark for mark in marks for answer in answers if mark in answer.text], who
+            return {answer.status_code for answer in answers}
+
+        for who in ("amy", "ben", "own", "none"):  # as a worker that does not know the page's bounds would send it
+            assert await tried(who, run.id) == await tried(who, run.id.replace("secret", "nothere")), who
+        for who in ("late", "narrow", "nobody"):
+            assert await tried(who, run.id) == {403}, who
+        assert [one["name"] for one in await temporal.people.pending(run.id)] == ["c1"]
+        link = ApprovalLinks(page=f"http://{HOST}", secret=LINK_SECRET, by="carl").to(run.id, item)
+        assert (await client.post(link, data={"decision": "approve"})).status_code == 303
+        assert (await result(run))["status"] == "complete"
+
+
 async def sees(client: httpx.AsyncClient, who: str, run: str) -> bool:
     """Whether a person sees a run in the lists, at the page and by the API."""
     pages = [(await client.get(path, headers=as_(who))).text for path in ("/runs", "/api/v1/runs", "/api/v1/pending")]
@@ -239,12 +319,12 @@ async def test_a_token_that_has_ended_or_lacks_the_scope_is_for_nothing(temporal
     options: dict[str, Any] = {"agents": [clerk], "task_queue": temporal.name}
     async with temporal.worker(clerk, llm=MODEL), browser(temporal, access_of(temporal), **options) as client:
         run, digest = await secret_of(temporal)
-        for address, asks in (OF_RUNS | STARTS | OF_NONE | WITHOUT_SCOPE).items():
+        for address, asks in [*OF_RUNS.items(), *(SAYS | STARTS | OF_NONE | WITHOUT_SCOPE).items()]:
             status, text = await told(client, "narrow", asks(run.id, digest))
             assert status == (200 if address in WITHOUT_SCOPE else 403), (address, text)
             assert str(AMOUNT) not in text
         assert [one["name"] for one in await temporal.people.pending(run.id)] == ["c1"]
-    for address, asks in (OF_RUNS | STARTS | OF_NONE | WITHOUT_SCOPE).items():
+    for address, asks in [*OF_RUNS.items(), *(SAYS | STARTS | OF_NONE | WITHOUT_SCOPE).items()]:
         async with browser(temporal, access_of(temporal), **options) as client:  # which has no wrong attempts yet
             status, text = await told(client, "late", asks(run.id, digest))
             assert (status, str(AMOUNT) in text) == (401, False), address

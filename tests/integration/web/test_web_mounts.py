@@ -84,6 +84,11 @@ async def test_people_sign_in_look_and_decide_below_the_path_of_an_application(t
         )
         assert (done.status_code, done.headers["location"]) == (303, f"/ops/runs/{run.id}?said=approve")
         await result(run)
+        bearer = {"Authorization": f"Bearer {TOKENS['ada']}"}
+        found = await client.get(f"/ops/api/v1/runs/{run.id.replace('/', '%2F')}", headers=bearer)
+        assert found.json()["workflow_id"] == run.id
+        missing = await client.get("/ops/api/v1/none", headers=bearer)
+        assert (missing.status_code, missing.headers["Content-Type"]) == (404, "application/json")
         out = await client.post("/ops/logout", data={"csrf": await csrf_below(client)})
         assert out.headers["location"] == "/ops/login"
         assert (await client.get("/ops/")).status_code == 303
