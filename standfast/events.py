@@ -250,13 +250,21 @@ class GateOpened(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GateDecided(_Event):
-    """Somebody has decided at a gate; `refused` says why that did not count."""
+    """Somebody has decided at a gate.
+
+    Args:
+        refused: why that did not count.
+        standing: the standing approval by which it was decided in advance; None if it was decided live.
+        remember: if later calls are approved with it, the scope, the end and the arguments that they may have.
+    """
 
     gate: str
     decision: str
     by: str | None = None
     comment: str | None = None
     refused: str | None = None
+    standing: str | None = None
+    remember: dict[str, Any] | None = None
     type: Literal["gate-decided"] = _type("gate-decided")
 
 

@@ -11,6 +11,7 @@ from standfast.agent_loop.actions import (
     OpenGates,
     Settled,
 )
+from standfast.agent_loop.argument_patterns import Remember
 from standfast.agent_loop.gate_rules import GateRule
 from standfast.agent_loop.gates import (
     Decision,
@@ -23,6 +24,13 @@ from standfast.agent_loop.gates import (
 )
 from standfast.agent_loop.given_gates import gate_problem
 from standfast.agent_loop.loop import LoopState, next_action
+from standfast.agent_loop.standing_approvals import (
+    CallPlace,
+    StandingApproval,
+    in_advance,
+    standing_of,
+    standing_problem,
+)
 from standfast.agent_loop.tool_facts import (
     CANCELLED_WITHIN,
     ToolFacts,
@@ -67,6 +75,7 @@ __all__ = [
     "AskApproval",
     "AskHuman",
     "CallModel",
+    "CallPlace",
     "CallTools",
     "Correct",
     "Decision",
@@ -75,7 +84,9 @@ __all__ = [
     "GateRule",
     "LoopState",
     "OpenGates",
+    "Remember",
     "Settled",
+    "StandingApproval",
     "ToolFacts",
     "access_problem",
     "agent_failure",
@@ -94,6 +105,7 @@ __all__ = [
     "extended",
     "failed_for_good",
     "gate_problem",
+    "in_advance",
     "in_call_order",
     "last_answer",
     "next_action",
@@ -106,6 +118,8 @@ __all__ = [
     "repair_transcript",
     "result_message",
     "said_by_agent",
+    "standing_of",
+    "standing_problem",
     "unanswered",
     "unfit_calls",
     "unknown_key",

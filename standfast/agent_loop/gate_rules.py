@@ -17,6 +17,7 @@ class GateRule:
         groups: those that are asked, for people to search by.
         message, digest: of an escalation whose people are asked something else.
         by_digest: nobody decides without saying the digest of what is shown.
+        remember: the widest scope of a standing approval that may be given; "" if none may.
     """
 
     timeout: float | None = None
@@ -30,6 +31,7 @@ class GateRule:
     message: str = ""
     digest: str = ""
     by_digest: bool = False
+    remember: str = ""
 
     @classmethod
     def of(cls, approval: Approval, *, patience: float | None = None) -> "GateRule":
@@ -48,6 +50,7 @@ class GateRule:
             exclude_requester=bool(approval.exclude_requester),
             escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to, patience=patience),
             by_digest=approval.edit is not None or (approval.show is not None and approval.show != {}),
+            remember=approval.remember or "",
         )
 
     @property

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import to_json
 
+from standfast.agent_loop.argument_patterns import Remember
 from standfast.agent_loop.gate_rules import GateRule
 from standfast.messages import (
     Record,
@@ -21,6 +22,7 @@ from standfast.messages import (
     json_problem,
     person,
 )
+from standfast.tools import is_wider
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
 
@@ -33,6 +35,8 @@ class Decision(Record):
         by: who; needed where not everybody may decide.
         digest: of what was shown, if the person's page had it; it is refused if it differs from the gate's.
         edit: used instead of what was shown.
+        remember: approves later calls like this one, too; only where the tool's `Approval` allows it.
+        standing: the id of the standing approval by which it was made in advance. Nobody can send this.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +47,8 @@ class Decision(Record):
     comment: Annotated[str, Field(max_length=4_096)] | None = None
     digest: Annotated[str, Field(max_length=256)] | None = None
     edit: Any = None
+    remember: Remember | None = None
+    standing: Annotated[str, Field(max_length=64)] | None = None
 
     @field_validator("gate", "by", "digest")
     @classmethod
@@ -107,6 +113,8 @@ class Gate:
         is_call: of a tool call, on which nobody decides who does not say the digest of what they have looked at.
         fingerprint, schema_digest: of the tool as it was when people were asked; "" if it has none.
         schema: of the arguments of the tool call, by which people change them; None if it is too large to be told.
+        policy: the digest of all that a standing approval for the tool rests on; "" if nobody may give one.
+        advance: decisions that were made in advance, by standing approvals, and are yet to be judged.
     """
 
     name: str
@@ -123,6 +131,8 @@ class Gate:
     fingerprint: str = ""
     schema_digest: str = ""
     schema: Mapping[str, Any] | None = None
+    policy: str = ""
+    advance: tuple[Decision, ...] = ()
 
     @classmethod
     def of_step(
@@ -163,6 +173,16 @@ class Gate:
         """How it ended and by whom: "approved by ada", "timed out"."""
         by = self.approved_by if self.status == "approved" else (self.last.by,) if self.last and self.last.by else ()
         return self.status.replace("-", " ") + (f" by {', '.join(by)}" if by and self.last is not None else "")
+
+    @property
+    def unjudged(self) -> tuple[Decision, ...]:
+        """The decisions that were made in advance, of people who have not approved it yet."""
+        known = set(map(person, self.approved_by))
+        return () if self.status != "open" else tuple(one for one in self.advance if person(one.by) not in known)
+
+    def asking(self) -> "Gate":
+        """Return the gate when nothing is left of what was decided in advance."""
+        return replace(self, advance=())
 
     @property
     def deadline(self) -> datetime | None:
@@ -213,7 +233,7 @@ class Gate:
         if rule.users and who not in map(person, rule.users):
             return f"gate {self.name}: {by} may not decide it; {', '.join(rule.users)} may"
         if decision.decision == "reject":
-            return None
+            return None if decision.remember is None else f"gate {self.name}: remember goes with approve"
         if rule.exclude_requester and who in map(person, self.requesters):
             return f"gate {self.name}: {by} has asked for it, and cannot approve it"
         if who and any(person(earlier.by) == who for earlier in self.approvals):
@@ -221,6 +241,19 @@ class Gate:
         same = self.edits and decision.edit is None  # the digest says which value that is
         if self.approvals and not same and to_json(self.approvals[0].edit) != to_json(decision.edit):
             return f"gate {self.name}: others have approved it with another edit"
+        return self._remember_problem(decision)
+
+    def _remember_problem(self, decision: Decision) -> str | None:
+        """Return why later calls cannot be approved with this one, or None if they can, or need not be."""
+        if decision.remember is None:
+            return None
+        widest, scope = self.rule.remember, decision.remember.scope
+        if not widest or not self.is_call:
+            return f"gate {self.name}: remember: later calls cannot be approved in advance here; approve this one alone"
+        if is_wider(scope, widest):
+            return f'gate {self.name}: remember: the scope "{scope}" is wider than "{widest}", the widest here'
+        if not person(decision.by):
+            return f"gate {self.name}: by is missing; it must be said who approves later calls"
         return None
 
     def decided(self, decision: Decision) -> "Gate":
@@ -228,6 +261,7 @@ class Gate:
 
         If requesters cannot approve, whoever edits becomes a requester of the edit: as many others must approve it.
         """
+        decision = decision.model_copy(update={"remember": None})  # its standing approval has it
         if decision.decision == "reject":
             return replace(self, status="rejected", last=decision)
         if decision.by and person(decision.by) in map(person, self.approved_by):
@@ -267,11 +301,13 @@ class Gate:
             "requesters": list(self.requesters),
             "approvals": [decision.model_dump() for decision in self.approvals],
         }
-        for name in ("arguments", "edits", "is_call", "fingerprint", "schema_digest"):
+        for name in ("arguments", "edits", "is_call", "fingerprint", "schema_digest", "policy"):
             if getattr(self, name) not in (None, False, ""):
                 data[name] = getattr(self, name)
         if self.status == "open" and self.schema is not None:
             data["schema"] = dict(self.schema)
+        if self.advance:
+            data["advance"] = [decision.model_dump() for decision in self.advance]
         if self.status != "open":
             data["status"] = self.status
         if self.status == "rejected" and self.last is not None:
@@ -299,6 +335,8 @@ class Gate:
             fingerprint=data.get("fingerprint", ""),
             schema_digest=data.get("schema_digest", ""),
             schema=data.get("schema"),
+            policy=data.get("policy", ""),
+            advance=tuple(Decision(**decision) for decision in data.get("advance", ())),
         )
 
     def after(self, recorded: Iterable[tuple[Decision, datetime]]) -> "Gate":

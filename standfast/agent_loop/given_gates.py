@@ -7,6 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from standfast.agent_loop.gates import Gate
 from standfast.messages import explain
+from standfast.tools import SCOPES
 
 
 def gate_problem(data: Mapping[str, Any], call_id: str | None) -> str | None:
@@ -25,6 +26,8 @@ def gate_problem(data: Mapping[str, Any], call_id: str | None) -> str | None:
         return "a time of its rule is not above 0"
     if any(rule.quorum < 1 for rule in rules) or len(rules) > _MOST_RULES:
         return "its rule cannot be kept"
+    if any(rule.remember not in ("", *SCOPES) for rule in rules):
+        return "its rule remembers what it cannot"
     return None
 
 

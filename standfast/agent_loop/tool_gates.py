@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from standfast.agent_loop.gate_rules import GateRule
 from standfast.agent_loop.gates import Decision, Gate, digest_of
+from standfast.agent_loop.standing_approvals import policy_of
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
@@ -76,9 +77,10 @@ def _question_for(
     tool = agent.tool_map[call.name]
     schema = tool.input_schema
     is_let_through_by_time = any(one.on_timeout in ("approve", "escalate") for one in approval.chain)
+    tool, rule = agent.tool_map[call.name], _rule(agent, approval)
     gate = Gate(
         name=call.id,
-        rule=_rule(agent, approval).asking(later),
+        rule=rule.asking(later),
         digest=digests[0],
         since=at if is_let_through_by_time else min(at, asked_at),
         requesters=requesters,
@@ -87,6 +89,7 @@ def _question_for(
         fingerprint=tool.fingerprint,
         schema_digest=tool.schema_digest,
         schema=schema if len(to_json(schema)) <= _SCHEMA_BYTES else None,
+        policy=policy_of(tool, rule),
     )
     return Question(question=texts[0], tool_call_id=call.id, gate=gate.plain())
 

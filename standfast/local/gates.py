@@ -1,18 +1,28 @@
 """Applies decisions to the gates of a run in this process, each recorded before it counts, and shows what waits."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
 
-from standfast.agent_loop import Decision, Gate, LoopState, caller_problem, decided_too_late, decider_problem
+from standfast.agent_loop import (
+    CallPlace,
+    Decision,
+    Gate,
+    LoopState,
+    caller_problem,
+    decided_too_late,
+    decider_problem,
+)
 from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
-from standfast.messages import ToolCall, explain
+from standfast.messages import ToolCall, error_text, explain
 from standfast.pipelines import Step
 from standfast.runtime.pipeline_results import Kept, decision_of
+from standfast.runtime.standing_approvals import Gives, given_by, standing_refusal
 from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
 
 GivenDecision = Decision | Mapping[str, Any]
@@ -28,9 +38,14 @@ def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:
     if isinstance(given, Mapping | str | Decision) or not isinstance(given, Iterable):
         raise InputError(f"decisions must be a list of decisions, such as {_EXAMPLE}, got {given!r:.80}")
     try:
-        return tuple(Decision.model_validate(decision) for decision in given)
+        read = tuple(Decision.model_validate(decision) for decision in given)
     except ValidationError as error:
         raise InputError(f"A decision cannot be used: {explain(error)}; one is like {_EXAMPLE}") from error
+    if any(decision.standing is not None for decision in read):
+        raise InputError(
+            "A decision cannot be used: only the store says which were made in advance; leave out standing"
+        )
+    return read
 
 
 async def judge(
@@ -60,10 +75,27 @@ async def judge(
     return gate.decided(decision)
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What decides which calls are approved in advance: the store that keeps it, and where the calls are."""
+
+    store: object
+    place: CallPlace
+
+    def at(self, call: ToolCall) -> CallPlace:
+        return replace(self.place, tool=call.name)
+
+
 async def at_gates(
-    state: LoopState, decisions: Sequence[Decision], agent: Agent, kept: Kept, have_run: Collection[str | None]
+    state: LoopState,
+    decisions: Sequence[Decision],
+    agent: Agent,
+    kept: Kept,
+    have_run: Collection[str | None],
+    standing: Standing,
 ) -> LoopState:
-    """Return the state after people's decisions on the calls of a turn, and after deadlines that have passed.
+    """Return the state after people's decisions on the calls of a turn, those that were made in advance first, and
+    after deadlines that have passed.
 
     Either all decisions count or none does. Giving the same decision again changes nothing, so `run` can be repeated.
     A recorded decision counts, whatever happened to the process that recorded it.
@@ -78,22 +110,53 @@ async def at_gates(
     for question in state.gates:
         gate = _gate(question)
         gate = gate.after((decision_of(row), row.at) for row in await kept.decisions(gate.name))
+        gate = await _in_advance(gate, state, agent, kept, standing)
         if gate.at(now) != _gate(question):
             state = state.decided(gate.at(now))
-    counts: list[tuple[Decision, str]] = []
+    counts: list[tuple[Decision, str, Gives | None]] = []
     for decision in decisions:
         gate_now, refused = await _judged(state, decision, agent, kept)
+        gives = None
+        if refused is None and gate_now is not None:
+            try:
+                place = standing.at(_call(state, gate_now))
+                gives = await given_by(standing.store, agent, decision, gate_now, place, now)
+            except InputError as error:
+                refused = error_text(error)
         if refused is not None:
             if gate_now is None and decision.gate in have_run:
                 refused = decided_too_late(decision.gate)
             await kept.record(decision, now, refused, digest=None if gate_now is None else gate_now.digest)
             raise InputError(refused)
         if gate_now is not None:
-            counts.append((decision, gate_now.digest))
+            counts.append((decision, gate_now.digest, gives))
             state = state.decided(gate_now.decided(decision))
-    for decision, digest in counts:
-        await kept.record(decision, now, None, digest=digest)
+    for decision, digest, gives in counts:
+        await kept.record(decision, now, None, digest=digest, gives=gives)
     return state
+
+
+async def _in_advance(gate: Gate, state: LoopState, agent: Agent, kept: Kept, standing: Standing) -> Gate:
+    """Return a gate after the decisions that were made in advance, each recorded when the gate was opened."""
+    waiting, gate = gate.unjudged, gate.asking()
+    call = _call(state, gate)
+    for decision in waiting:
+        refused = gate.problem(decision) or _may_not(agent, call, decision)
+        refused = refused or await standing_refusal(standing.store, decision, gate, standing.at(call))
+        await kept.record(decision, gate.since, refused, digest=gate.digest)
+        gate = gate if refused is not None else gate.decided(decision)
+    return gate
+
+
+def _call(state: LoopState, gate: Gate) -> ToolCall:
+    """Return the call that waits at a gate, as people see it."""
+    asked = next(call for call in state.open_calls if call.id == gate.name)
+    return ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
+
+
+def _may_not(agent: Agent, call: ToolCall, decision: Decision) -> str | None:
+    """Return why today's agent does not let somebody decide on a call, or None if it does."""
+    return decider_problem(agent.access.get("approve"), decision) or caller_problem(agent, call, decision)
 
 
 async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept) -> tuple[Gate | None, str | None]:
@@ -101,10 +164,8 @@ async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept
     waiting = {str(question.tool_call_id): question for question in state.gates}
     if decision.gate in waiting:
         gate = _gate(waiting[decision.gate])
-        asked = next(call for call in state.open_calls if call.id == decision.gate)
-        call = ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
-        problem = gate.problem(decision) or decider_problem(agent.access.get("approve"), decision)
-        problem = problem or caller_problem(agent, call, decision)
+        call = _call(state, gate)
+        problem = gate.problem(decision) or _may_not(agent, call, decision)
         return gate, problem or await edit_refusal(agent, call, decision, gate.rule)
     if has := await has_counted(kept, decision):
         return None, None
@@ -118,7 +179,8 @@ async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept
 async def has_counted(kept: Kept, decision: Decision) -> bool | None:
     """Whether this very decision has counted at its gate; None if no decision has."""
     counted = await kept.decisions(decision.gate)
-    same = (decision_of(row) == decision.model_copy(update={"digest": row.digest}) for row in counted)
+    given = decision.model_copy(update={"remember": None})
+    same = (decision_of(row) == given.model_copy(update={"digest": row.digest}) for row in counted)
     return any(same) if counted else None
 
 

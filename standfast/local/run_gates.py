@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from standfast.agent_loop import NOBODY_TO_ASK, Gate, LoopState
+from standfast.agent_loop import NOBODY_TO_ASK, CallPlace, Decision, Gate, LoopState
 from standfast.agents import Agent, AgentContext
-from standfast.local.gates import at_gates, requesters_of
+from standfast.local.gates import Standing, at_gates, requesters_of
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import ToolCall
-from standfast.runtime.inputs import RunInput
 from standfast.runtime.pipeline_results import Kept
+from standfast.runtime.standing_approvals import decided_in_advance
 from standfast.runtime.users_functions import ask_at_gates
 from standfast.stores.protocol import AgentStore, DurableStore
 
@@ -44,10 +44,11 @@ class RunGates:
         ledger = self._store if self._store is not None and self._store.durable else None
         return Kept(f"{self._agent.name}/{self._transcript.log.session.id}", cast("DurableStore | None", ledger))
 
-    async def decide(self, given: RunInput, state: LoopState) -> LoopState:
+    async def decide(self, decisions: Sequence[Decision], state: LoopState) -> LoopState:
         """Apply decisions. What they approve is written before it runs, which only one run of a session can do."""
         have_run = {message.tool_call_id for message in self._transcript.messages if message.status == "completed"}
-        decided = await at_gates(state, given.decisions_as_shown, self._agent, self._kept, have_run)
+        standing = Standing(self._store, self._place)
+        decided = await at_gates(state, decisions, self._agent, self._kept, have_run, standing)
         self._earlier += requesters_of(decided)
         if decided.kept_questions != state.kept_questions:
             await self._transcript.write(decided.kept_questions)
@@ -64,8 +65,28 @@ class RunGates:
         asked_at = {gate.name: gate.since for gate in claimed} if self._store is None else {}
         requesters += [*self._earlier, *(person for gate in claimed for person in gate.requesters)]
         options: dict[str, Any] = {"at": datetime.now(UTC), "requesters": requesters, "asked_at": asked_at}
-        state = state.gated(*await ask_at_gates(self._agent, calls, **options))
+        questions, refused = await ask_at_gates(self._agent, calls, **options)
         if self._is_invoked:
-            state = state.unattended(NOBODY_TO_ASK)
+            state = state.gated(questions, refused).unattended(NOBODY_TO_ASK)
+        else:
+            asked = await decided_in_advance(self._store, questions, calls, self._place)
+            state = state.gated(asked, refused)
         await self._transcript.write(state.kept_questions)
-        return state
+        is_decided = any(question.gate and "advance" in question.gate for question in state.gates)
+        return await self.decide((), state) if is_decided else state
+
+    @property
+    def _place(self) -> CallPlace:
+        """Where the calls are; a run is what the last message of the user has begun."""
+        log, messages = self._transcript.log, self._transcript.messages
+        after = next((place for place, one in enumerate(reversed(messages)) if one.role == "user"), len(messages))
+        begun = log.last_seq + len(self._transcript.unwritten) - after
+        session = log.session
+        return CallPlace(
+            agent=self._agent.name,
+            run=f"{log.key}/{begun}",
+            session=session.id,
+            session_key=log.key,
+            tenant_id=session.tenant_id,
+            user_id=session.user_id,
+        )

@@ -195,7 +195,7 @@ class Run:
         if state.unasked and given.claimed_gates:
             state = await self._gates.open(state, state.unasked, given.claimed_gates)
         if state.gates or given.decisions:
-            state = await self._gates.decide(given, state)
+            state = await self._gates.decide(given.decisions_as_shown, state)
         if given.answer is not None and state.gates:
             call_id = state.gates[0].tool_call_id
             raise InputError(f"call {call_id} waits to be approved, not for an answer: give decisions=[…]")

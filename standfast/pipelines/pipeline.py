@@ -108,6 +108,8 @@ class Step(Generic[T]):
             raise self._fault(f"its output is the {self.shape.__name__} that people may change; leave output= out")
         if self.run is not None and self.run.approval is not None:
             raise self._fault(f"tool '{self.run.name}' has an approval; put an approval step before it")
+        if self.approval is not None and any(one.remember for one in self.approval.chain):
+            raise self._fault("approval.remember is for a tool's calls, not for a pipeline's gate")
         object.__setattr__(self, "kind", given[0] if given else "agent")
         if self.input is not None:
             check_function(f"Step '{self.name}': input", self.input)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from standfast.agent_loop import Decision
+from standfast.agent_loop import Decision, StandingApproval
 from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
 from standfast.messages import read_json
 from standfast.pipeline_loop import Done
@@ -15,6 +15,7 @@ from standfast.pipelines import Step
 from standfast.runtime.kept_lists import append, length
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DecisionRecord, DurableStore
+from standfast.stores.standing_approvals import StandingApprovals
 
 
 class Kept:
@@ -121,19 +122,35 @@ class Kept:
         found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
         return [record.by for record in found if record.edit is not None and record.refused is None]
 
+    async def verdict(self, key: str) -> DecisionRecord | None:
+        """Return what was recorded under a key, or None."""
+        found = [] if self._store is None else await self._store.load_decisions(self.name)
+        return next((record for record in found if record.key == key), None)
+
     async def record(
-        self, decision: Decision, at: datetime, refused: str | None, key: str | None = None, digest: str | None = None
+        self,
+        decision: Decision,
+        at: datetime,
+        refused: str | None,
+        key: str | None = None,
+        digest: str | None = None,
+        gives: tuple[StandingApprovals, StandingApproval] | None = None,
     ) -> None:
         """Record a decision, and the reason why it did not count; once, if there is a key.
 
         Args:
             digest: that of what the gate shows, unless the decision has a digest itself.
+            gives: the standing approval that it gives, and the store that keeps it, both or neither.
         """
-        given = {"digest": digest, **decision.model_dump()}
+        given = {"digest": digest, **decision.model_dump(exclude={"remember"})}
+        if gives is not None:
+            given["remembered"] = gives[1].id
         record = DecisionRecord(journal_key=self.name, at=at, refused=refused, key=key, **given)
         if self._store is None:
             self._decisions.append(record)
-        else:
+        if gives is not None:
+            await gives[0].give_standing_approval(gives[1], record)
+        elif self._store is not None:
             await self._store.record_decision(record)
 
 
@@ -161,4 +178,4 @@ async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str 
 
 def decision_of(row: DecisionRecord) -> Decision:
     """Return a person's decision from a row of the audit trail."""
-    return Decision(**{name: getattr(row, name) for name in Decision.model_fields})
+    return Decision(**{name: getattr(row, name) for name in Decision.model_fields if name != "remember"})

@@ -172,7 +172,7 @@ async def ask_at_gates(
 
 async def _as_read(agent: Agent, call: ToolCall) -> tuple[ToolCall, InputError | None]:
     try:
-        normal = await _normal(agent.tool_map[call.name], call.arguments)
+        normal = await normal_arguments(agent.tool_map[call.name], call.arguments)
     except InputError as error:
         return call, error
     return ToolCall(id=call.id, name=call.name, arguments=normal), None
@@ -180,7 +180,7 @@ async def _as_read(agent: Agent, call: ToolCall) -> tuple[ToolCall, InputError |
 
 async def edit_refusal(agent: Agent, call: ToolCall, decision: Decision, rule: GateRule) -> str | None:
     """Return why the arguments of an edit cannot replace the model's, or None if they can; see `edit_problem`."""
-    return await edit_problem(agent, call, decision, rule, read=_normal)
+    return await edit_problem(agent, call, decision, rule, read=normal_arguments)
 
 
 async def gate_edit_refusal(step: Step[Any], decision: Decision) -> str | None:
@@ -193,5 +193,10 @@ async def gate_edit_refusal(step: Step[Any], decision: Decision) -> str | None:
         return f"gate {decision.gate}: edit: {type(error).__name__}: {error_text(error)}"
 
 
-async def _normal(tool: Tool[..., Any], arguments: dict[str, Any] | str) -> dict[str, Any]:
+async def normal_arguments(tool: Tool[..., Any], arguments: dict[str, Any] | str) -> dict[str, Any]:
+    """Return arguments as the handler of a tool gets them, as plain JSON.
+
+    Raises:
+        InputError: they do not fit.
+    """
     return await read_arguments(tool, lambda: tool.normal_arguments(arguments))

@@ -1,5 +1,6 @@
 """Stores of sessions: a Protocol, and one module per database."""
 
+from standfast.agent_loop import StandingApproval
 from standfast.stores.addresses import open_store
 from standfast.stores.d1 import D1Store, d1_store
 from standfast.stores.d1.database import D1Binding
@@ -19,6 +20,7 @@ from standfast.stores.protocol import (
     session_key_of,
 )
 from standfast.stores.sqlite import SQLiteStore, sqlite_store
+from standfast.stores.standing_approvals import StandingApprovals, StandingFilter
 from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace, Waits
 from standfast.stores.workers import AtWork, Workers
 
@@ -46,6 +48,9 @@ __all__ = [
     "SQLiteStore",
     "Session",
     "ShownWait",
+    "StandingApproval",
+    "StandingApprovals",
+    "StandingFilter",
     "Wait",
     "WaitFilter",
     "WaitPlace",

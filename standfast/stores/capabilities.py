@@ -11,6 +11,7 @@ from typing_extensions import TypeIs, get_protocol_members
 from standfast.stores.deletion import Deletion
 from standfast.stores.partial_answers import PartialAnswers, PartialNews
 from standfast.stores.protocol import Ledger
+from standfast.stores.standing_approvals import StandingApprovals
 from standfast.stores.waits import Waits
 from standfast.stores.workers import Workers
 
@@ -45,6 +46,10 @@ def has_deletion(store: object) -> TypeIs[Deletion]:
 
 def has_waits(store: object) -> TypeIs[Waits]:
     return _has_methods(store, Waits)
+
+
+def has_standing_approvals(store: object) -> TypeIs[StandingApprovals]:
+    return _has_methods(store, StandingApprovals)
 
 
 def has_place(store: object) -> TypeIs[Placed]:

@@ -9,17 +9,19 @@ from standfast.errors import MemoryStoreNotDurableError
 from standfast.messages import Message
 from standfast.stores.locks import SessionLocks
 from standfast.stores.protocol import Session, first_kept_index
+from standfast.stores.standing_in_memory import StandingInMemory
 from standfast.stores.waits_in_memory import WaitsInMemory
 
 
-class MemoryStore(WaitsInMemory):
+class MemoryStore(WaitsInMemory, StandingInMemory):
     """A store in a dict. It refuses everything that only a durable store can promise."""
 
     durable = False
     shares_holds = False
 
     def __init__(self) -> None:
-        super().__init__()
+        WaitsInMemory.__init__(self)
+        StandingInMemory.__init__(self)
         self._identity = uuid4().hex
         self._locks = SessionLocks(None)
         self._sessions: dict[str, Session] = {}
@@ -89,6 +91,7 @@ class MemoryStore(WaitsInMemory):
         self._sessions.pop(session_id, None)
         self._messages.pop(session_id, None)
         self._boards = {place: kept for place, kept in self._boards.items() if kept[0].session != session_id}
+        self.forget_of_session(session_id)
 
     async def list_sessions(
         self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None

@@ -181,6 +181,8 @@ class DecisionRecord(Record):
         act_id: the same in all rows of one act; None at a gate, and in rows of older versions, which wrote only one
             row, when the act was done.
         outcome: for an act, "intended" before it is done, then its outcome.
+        standing: the id of the standing approval by which the decision was made in advance; None if it was made live.
+        remembered: the id of the standing approval that it gives for later calls.
     """
 
     journal_key: str
@@ -195,6 +197,8 @@ class DecisionRecord(Record):
     key: str | None = None
     act_id: str | None = None
     outcome: ActOutcome | None = None
+    standing: str | None = None
+    remembered: str | None = None
 
 
 class AgentStore(Protocol):

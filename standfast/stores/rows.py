@@ -19,7 +19,10 @@ WRITTEN = ("state", "user_id", "tenant_id", "questions", "workflow_id", "run_key
 SESSION = f"id, agent_name, {', '.join(WRITTEN)}, last_seq, version, created_at".replace(
     "run_key", "run_key AS journal_key"
 )
-DECISION = "run_key AS journal_key, gate, at, decision, by, comment, digest, edit, refused, key, act_id, outcome"
+DECISION = (
+    "run_key AS journal_key, gate, at, decision, by, comment, digest, edit, refused, key, act_id, outcome, standing, "
+    "remembered"
+)
 WORK = "session_id, namespace, workflow_id, run_key AS journal_key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"

@@ -24,6 +24,7 @@ KEYS = {
     "noted_runs": ("run_key",),
     "boards": ("namespace", "workflow_id"),
     "waits": ("namespace", "workflow_id", "key"),
+    "standing_approvals": ("id",),
 }
 # What only processes need that have the store open, what a store has of its own, and what this module makes.
 LEFT_OUT = frozenset(("running_calls", "workers", "holds", "partial_answers", "store_identity", "standfast_schema"))

@@ -38,6 +38,7 @@ from standfast.testing.opened_stores import LARGE_RESULTS, OBJECTS
 from standfast.testing.partial_answers import PARTIAL_ANSWERS
 from standfast.testing.rivals import ROUNDS, Reopen, rivals_of
 from standfast.testing.session_races import SESSION_RACES
+from standfast.testing.standing_approvals import ON_RECORD, STANDING_APPROVALS
 from standfast.testing.store_clocks import WRONG_CLOCKS, WRONG_CLOCKS_AND_CALLS, WRONG_CLOCKS_AND_HOLDS
 from standfast.testing.store_processes import StoreProcesses
 from standfast.testing.workers import WORKERS
@@ -52,6 +53,7 @@ def store_suite(
     partial_answers: bool = False,
     deletion: bool = False,
     waits: bool = False,
+    standing_approvals: bool = False,
     reopen: Reopen | None = None,
     interrupt: Interrupt | None = None,
     rounds: int = ROUNDS,
@@ -66,6 +68,7 @@ def store_suite(
         partial_answers: True for a store that also has `PartialAnswers`, which workers with `stream=True` need.
         deletion: True for a store that also has `Deletion`, as `standfast store prune` and `retention` need.
         waits: True for a store that also has `Waits`: its inbox needs no worker.
+        standing_approvals: True for a store that also has `StandingApprovals`, as `Approval(remember=…)` needs.
         reopen: of a durable store: given a store, returns a function that opens another object over the same data. It
             is sent to other processes, so it has to be a function of a module that they can import, or
             `functools.partial` of one.
@@ -77,9 +80,10 @@ def store_suite(
         InputError: `reopen` is missing.
     """
     processes = StoreProcesses()
+    standing = STANDING_APPROVALS if standing_approvals else []
     if not durable:
         alone = [_with_rivals(check, None, processes, rounds) for check in HELD_BY_ONE]
-        return [*_ANY_STORE, *alone, *(BOARDS if waits else ()), a_memory_store_refuses_an_atomic_write]
+        return [*_ANY_STORE, *alone, *(BOARDS if waits else ()), *standing, a_memory_store_refuses_an_atomic_write]
     if reopen is None:
         raise InputError("The suite of a durable store needs reopen=, by which others use the data of a store")
     shared = [*HELD_BY_ONE, *SHARED_HOLDS, *SESSION_RACES, *OBJECTS, *KILLED_WRITERS]
@@ -95,6 +99,8 @@ def store_suite(
         *(PARTIAL_ANSWERS if partial_answers else ()),
         *(DELETIONS if deletion else ()),
         *(BOARDS if waits else ()),
+        *standing,
+        *(ON_RECORD if standing and ledger else ()),
         *(_with_rivals(check, reopen, processes, rounds) for check in shared),
         *(_with_rivals(check, reopen, processes, rounds, interrupt) for check in interrupted if interrupt is not None),
     ]

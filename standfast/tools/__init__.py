@@ -1,7 +1,7 @@
 """Tools: declared once, called by a model, with typed outcomes of a call."""
 
 from standfast.durations import Duration
-from standfast.tools.approvals import Approval
+from standfast.tools.approvals import SCOPES, Approval, Scope, is_wider
 from standfast.tools.attempts import (
     AgentInvoker,
     Asked,
@@ -36,6 +36,7 @@ from standfast.tools.signatures import json_schema, schema_type
 from standfast.tools.tool import TOOL_NAME, Tool
 
 __all__ = [
+    "SCOPES",
     "SHOWN_MOST",
     "TOOL_NAME",
     "AccessRules",
@@ -55,6 +56,7 @@ __all__ = [
     "Outcome",
     "RetryPolicy",
     "Returned",
+    "Scope",
     "Table",
     "Terminated",
     "Tool",
@@ -65,6 +67,7 @@ __all__ = [
     "check_choice",
     "check_count",
     "check_function",
+    "is_wider",
     "json_schema",
     "read_shown",
     "schema_type",

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Generic, Literal, Union, cast
+from typing import Any, Generic, Literal, Union, cast, get_args
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
@@ -21,6 +21,8 @@ _LEAST_REMINDER = 1.0  # seconds
 _FEW = "name more of them, or a smaller quorum, also where an escalation says none of its own"
 
 OnTimeout = Literal["fail", "approve", "reject", "escalate"]
+Scope = Literal["run", "session", "agent"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)  # each wider than the one before
 DepthFirst = dict[str, None]  # a set that keeps its order
 T = TypeVar("T", default=None)  # the model of the value that people may change
 
@@ -53,7 +55,9 @@ class Approval(Generic[T]):
         exclude_requester: people who have spoken to the run (started it, said something or answered) cannot approve;
             and a person who edits a call cannot approve the edited call.
         escalate_to: an approval that replaces this one when the time is over, with a timeout of its own. Settings that
-            it leaves out stay as here: message, approvers, groups, quorum, exclude_requester.
+            it leaves out stay as here: message, approvers, groups, quorum, exclude_requester, remember.
+        remember: of a tool, the widest scope in which an approver may also let later calls like this one pass, by a
+            standing approval: "run", "session" or "agent"; None, the default, lets nobody.
 
     Raises:
         DefinitionError: naming the setting and the rule.
@@ -72,6 +76,7 @@ class Approval(Generic[T]):
     quorum: int | None = None
     exclude_requester: bool | None = None
     escalate_to: Union["Approval[Any]", None] = None
+    remember: Scope | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
@@ -80,6 +85,7 @@ class Approval(Generic[T]):
         self._check_edited()
         self._check_rejections()
         check_choice("approval.on_timeout", self.on_timeout, ("fail", "approve", "reject", "escalate"))
+        check_choice("approval.remember", self.remember or SCOPES[0], SCOPES)
         for name in ("timeout", "remind_every"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, seconds(getattr(self, name), f"approval.{name}"))
@@ -199,6 +205,7 @@ class Approval(Generic[T]):
             groups=(to.groups or self.groups) if approvers else {},
             quorum=self.quorum if to.quorum is None else to.quorum,
             exclude_requester=self.exclude_requester if to.exclude_requester is None else to.exclude_requester,
+            remember=to.remember or self.remember,
         )
         object.__setattr__(self, "escalate_to", inherited)
 
@@ -230,6 +237,11 @@ class Approval(Generic[T]):
         if not members:
             raise DefinitionError(f"approval.groups: {group!r} has no members")
         return members
+
+
+def is_wider(scope: str, widest: str) -> bool:
+    """Whether a scope of standing approvals is wider than another."""
+    return [*SCOPES].index(scope) > [*SCOPES].index(widest)  # type: ignore[arg-type]
 
 
 def check_of_call(approval: Approval[Any], tool: str) -> Approval[Any]:

@@ -146,6 +146,17 @@ def owns(person: Person, user: str | None, tenant: str | None) -> bool:
     return is_users and (person.tenants is None or tenant in person.tenants)
 
 
+def remembered(person: Person, wish: dict[str, Any]) -> dict[str, Any]:
+    """Return the wish of a person to approve later calls, too.
+
+    Raises:
+        InputError: it is for runs of others, which the person may not see.
+    """
+    if person.only_own and wish.get("scope") == "agent":
+        raise InputError('remember: the scope "agent" is for the runs of others, too, which you may not see')
+    return wish
+
+
 def _is_of_tenant(person: Person, workflow_id: str) -> bool:
     return person.tenants is None or _tenant_in(workflow_id) in person.tenants
 

@@ -87,9 +87,9 @@ PUBLIC = {
     "standfast.stores": [
         "AgentStore", "Append", "AtWork", "Board", "D1Binding", "D1Store", "DecisionRecord", "Deletion", "Dropped",
         "DurableStore", "Ledger", "LedgerEntry", "MemoryStore", "Noted", "NotedRun", "PartialAnswer", "PartialAnswers",
-        "PartialNews", "PostgresStore", "RunningCall", "SQLiteStore", "Session", "ShownWait", "Wait", "WaitFilter",
-        "WaitPlace", "Waits", "Workers", "d1_store", "memory_store", "open_store", "postgres_store", "session_key_of",
-        "sqlite_store",
+        "PartialNews", "PostgresStore", "RunningCall", "SQLiteStore", "Session", "ShownWait", "StandingApproval",
+        "StandingApprovals", "StandingFilter", "Wait", "WaitFilter", "WaitPlace", "Waits", "Workers", "d1_store",
+        "memory_store", "open_store", "postgres_store", "session_key_of", "sqlite_store",
     ],
     "standfast.effects": [
         "Block", "Effect", "EffectFailedError", "Happened", "NotHappened", "ToolDurabilityError", "effect",
@@ -247,7 +247,7 @@ def test_the_persisted_names_are_pinned() -> None:
     }
     assert sorted(standfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert standfast.ToolDurabilityError.kind == "tool-durability-error"
-    assert len(MIGRATIONS) == 12
+    assert len(MIGRATIONS) == 13
     assert [line.split()[2] for line in "".join(MIGRATIONS).splitlines() if "CREATE TABLE" in line] == [
         "agent_sessions",
         "agent_messages",
@@ -263,6 +263,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "noted_runs",
         "boards",
         "waits",
+        "standing_approvals",
     ]
 
 

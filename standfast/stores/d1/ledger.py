@@ -8,7 +8,7 @@ from standfast.errors import InputError, StoreError
 from standfast.stores.d1.database import Database, RefusedByGuardError
 from standfast.stores.d1.holds import fence, has_hold
 from standfast.stores.d1.rows import TRIES, crowded
-from standfast.stores.d1.statements import Row, guard, statement
+from standfast.stores.d1.statements import Row, Statement, guard, statement
 from standfast.stores.deletion import closed
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
@@ -162,8 +162,13 @@ async def begin_call(db: Database, running: RunningCall, holder: str | None) -> 
     raise crowded(db, f"the running call {running.owner}")
 
 
+def decision_statement(record: DecisionRecord) -> Statement:
+    """Return the statement that records a decision, once, however often it is sent."""
+    return statement(_RECORD_DECISION, **decision_values(record), write_key=uuid4().hex)
+
+
 async def record_decision(db: Database, record: DecisionRecord) -> None:
-    await db.one(statement(_RECORD_DECISION, **decision_values(record), write_key=uuid4().hex))
+    await db.one(decision_statement(record))
 
 
 async def begin_work(db: Database, work: AtWork, instead_of: AtWork | None) -> AtWork:

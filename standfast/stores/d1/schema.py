@@ -27,6 +27,7 @@ MIGRATIONS = (
     """,
     SQLITE[10],
     SQLITE[11],
+    SQLITE[12],
 )
 """One script per schema version; see `schema_versions`. A test has their digests. The first has the tables of the
 SQLite store's first nine. Times in `holds` and `marks` are the database's, in seconds since 1970."""

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self
 
+from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError
 from standfast.extras import install
 from standfast.messages import Message
-from standfast.stores.d1 import deletion, ledger, rows, waits
+from standfast.stores.d1 import deletion, ledger, rows, standing, waits
 from standfast.stores.d1.connections import Connections
 from standfast.stores.d1.database import API, D1Binding, HttpBinding
 from standfast.stores.d1.holds import LEASE
@@ -23,6 +24,8 @@ from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, Runni
 from standfast.stores.rows import RUNNING, message_rows, named, read_decision, read_message, read_session
 from standfast.stores.schema_versions import lost_identity
 from standfast.stores.sqlite import statements as sql
+from standfast.stores.standing_approvals import StandingFilter
+from standfast.stores.standing_rows import ended, revoked, selected
 from standfast.stores.wait_rows import counted, page
 from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 from standfast.stores.workers import AtWork
@@ -285,6 +288,20 @@ class D1Store:
 
     async def forget_boards(self, namespace: str, before: datetime) -> None:
         await self._do(waits.forget_boards, namespace, before)
+
+    # --- standing approvals ---
+
+    async def give_standing_approval(self, approval: StandingApproval, record: DecisionRecord) -> None:
+        await self._do(standing.give, approval, record)
+
+    async def standing_approvals(self, wanted: StandingFilter, *, limit: int | None = None) -> list[StandingApproval]:
+        return await self._do(standing.load, selected(wanted, limit))
+
+    async def revoke_standing_approval(self, approval_id: str, *, at: datetime, by: str | None) -> None:
+        await self._do(standing.change, revoked(approval_id, at, by))
+
+    async def forget_standing_approvals(self, before: datetime, *, dry_run: bool = False) -> int:
+        return await self._do(standing.change, ended(before, dry_run))
 
     # --- partial answers ---
 

@@ -134,6 +134,7 @@ async def _delete(db: Database, session_id: str, keep_decisions: bool) -> None:
     )
     agent, workflow, last, made, is_old = row or (None, None, None, None, False)
     await db.rows("DELETE FROM @boards WHERE session_id = $1", session_id)
+    await db.rows("DELETE FROM @standing_approvals WHERE session_id = $1 AND scope_key <> ''", session_id)
     noted = await db.rows("SELECT run_key, workflow_id FROM @noted_runs WHERE session_id = $1", session_id)
     runs = {run for run, _ in noted} | await _before_they_were_noted(db, session_id, last, is_old)
     trails = {*runs, *(workflow for _, workflow in noted), *filter(None, [workflow])}

@@ -94,5 +94,17 @@ MIGRATIONS = (
     CREATE INDEX boards_tenant ON @boards (tenant_id);
     CREATE INDEX boards_owner ON @boards (owner);
     """,
+    """
+    ALTER TABLE @gate_decisions ADD COLUMN standing text, ADD COLUMN remembered text;
+    CREATE INDEX gate_decisions_standing ON @gate_decisions (standing) WHERE standing IS NOT NULL;
+    CREATE TABLE @standing_approvals (
+      id text COLLATE "C" PRIMARY KEY, tenant_id text NOT NULL, agent text NOT NULL, tool text NOT NULL,
+      scope_key text NOT NULL, session_id text, owner text NOT NULL, giver text NOT NULL, run_key text NOT NULL,
+      since text COLLATE "C" NOT NULL, until text COLLATE "C" NOT NULL, revoked_at text, revoked_by text,
+      data text NOT NULL
+    );
+    CREATE INDEX standing_approvals_tool ON @standing_approvals (agent, tool, scope_key);
+    CREATE INDEX standing_approvals_session ON @standing_approvals (session_id);
+    """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests."""

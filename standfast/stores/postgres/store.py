@@ -6,12 +6,13 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Literal, Self
 
+from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError, StoreError
 from standfast.messages import Message
 from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.postgres import deletion, ledger, rows, waits
+from standfast.stores.postgres import deletion, ledger, rows, standing, waits
 from standfast.stores.postgres.addresses import checked_address
 from standfast.stores.postgres.connections import Connections
 from standfast.stores.postgres.news import channel, topic
@@ -30,6 +31,8 @@ from standfast.stores.rows import (
     read_session,
 )
 from standfast.stores.schema_versions import lost_identity
+from standfast.stores.standing_approvals import StandingFilter
+from standfast.stores.standing_rows import ended, revoked, selected
 from standfast.stores.wait_rows import counted, page
 from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 from standfast.stores.workers import AtWork
@@ -336,6 +339,20 @@ class PostgresStore:
 
     async def forget_boards(self, namespace: str, before: datetime) -> None:
         await self._do(lambda db: waits.forget_boards(db, namespace, before))
+
+    # --- standing approvals ---
+
+    async def give_standing_approval(self, approval: StandingApproval, record: DecisionRecord) -> None:
+        await self._do(lambda db: standing.give(db, approval, record), again=record.key is not None)
+
+    async def standing_approvals(self, wanted: StandingFilter, *, limit: int | None = None) -> list[StandingApproval]:
+        return await self._do(lambda db: standing.load(db, selected(wanted, limit)))
+
+    async def revoke_standing_approval(self, approval_id: str, *, at: datetime, by: str | None) -> None:
+        await self._do(lambda db: standing.change(db, revoked(approval_id, at, by)))
+
+    async def forget_standing_approvals(self, before: datetime, *, dry_run: bool = False) -> int:
+        return await self._do(lambda db: standing.change(db, ended(before, dry_run)))
 
     # --- partial answers ---
 

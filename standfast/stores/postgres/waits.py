@@ -17,7 +17,8 @@ _SHOW = (
 )
 
 
-async def _rows(db: Database, query: Query) -> list[Row]:
+async def rows_of(db: Database, query: Query) -> list[Row]:
+    """Return the rows of a statement of every SQL store, whose values have names."""
     statement, values = query
     placed, ordered = with_places(statement.replace("instr(", "strpos("), values, lambda place: f"${place}")
     return await db.rows(placed, *ordered)
@@ -27,7 +28,7 @@ async def show_waits(db: Database, board: Board, put: Sequence[Wait], keep: Sequ
     rows = [wait_row(board, wait) for wait in put]
     async with db.transaction():
         # It locks the board: the next statement sees what those have written who came before.
-        if not await _rows(db, (sql.SAVE_BOARD, board_values(board))):
+        if not await rows_of(db, (sql.SAVE_BOARD, board_values(board))):
             return []
         keys = [*keep, *(wait.key for wait in put)]
         added = [[row[place] for row in rows] for place in range(11)]
@@ -36,22 +37,22 @@ async def show_waits(db: Database, board: Board, put: Sequence[Wait], keep: Sequ
 
 
 async def waits(db: Database, query: Query) -> list[ShownWait]:
-    return [read_shown(row) for row in await _rows(db, query)]
+    return [read_shown(row) for row in await rows_of(db, query)]
 
 
 async def count_waits(db: Database, query: Query) -> dict[str, int]:
-    return {kind: number for kind, number in await _rows(db, query)}  # noqa: C416
+    return {kind: number for kind, number in await rows_of(db, query)}  # noqa: C416
 
 
 async def load_board(db: Database, namespace: str, workflow_id: str) -> Board | None:
-    rows = await _rows(db, (sql.LOAD_BOARD, {"namespace": namespace, "workflow_id": workflow_id}))
+    rows = await rows_of(db, (sql.LOAD_BOARD, {"namespace": namespace, "workflow_id": workflow_id}))
     return read_board(rows[0]) if rows else None
 
 
 async def boards(db: Database, namespace: str, after: str, limit: int) -> list[tuple[Board, int]]:
     values = {"namespace": namespace, "after": after, "most": limit}
-    return [(read_board(row[:-1]), row[-1]) for row in await _rows(db, (sql.LIST_BOARDS, values))]
+    return [(read_board(row[:-1]), row[-1]) for row in await rows_of(db, (sql.LIST_BOARDS, values))]
 
 
 async def forget_boards(db: Database, namespace: str, before: datetime) -> None:
-    await _rows(db, (sql.FORGET, {"namespace": namespace, "before": moment_text(before)}))
+    await rows_of(db, (sql.FORGET, {"namespace": namespace, "before": moment_text(before)}))

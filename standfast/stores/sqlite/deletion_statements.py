@@ -133,6 +133,7 @@ def _under(table: str, names: str) -> str:
 
 _DELETE = (
     f"DELETE FROM boards WHERE session_id IN {_IDS}",
+    f"DELETE FROM standing_approvals WHERE session_id IN {_IDS} AND scope_key <> ''",
     f"DELETE FROM agent_sessions WHERE id IN {_IDS}",
     f"DELETE FROM model_replies WHERE {_under('model_replies', 'names')}",
     (

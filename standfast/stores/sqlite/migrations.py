@@ -104,5 +104,17 @@ MIGRATIONS = (
     CREATE INDEX boards_tenant ON boards (tenant_id);
     CREATE INDEX boards_owner ON boards (owner);
     """,
+    """
+    ALTER TABLE gate_decisions ADD COLUMN standing TEXT;
+    ALTER TABLE gate_decisions ADD COLUMN remembered TEXT;
+    CREATE INDEX gate_decisions_standing ON gate_decisions (standing) WHERE standing IS NOT NULL;
+    CREATE TABLE standing_approvals (
+      id TEXT PRIMARY KEY, tenant_id TEXT NOT NULL, agent TEXT NOT NULL, tool TEXT NOT NULL, scope_key TEXT NOT NULL,
+      session_id TEXT, owner TEXT NOT NULL, giver TEXT NOT NULL, run_key TEXT NOT NULL, since TEXT NOT NULL,
+      until TEXT NOT NULL, revoked_at TEXT, revoked_by TEXT, data TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX standing_approvals_tool ON standing_approvals (agent, tool, scope_key);
+    CREATE INDEX standing_approvals_session ON standing_approvals (session_id);
+    """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, Self
 
+from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError
 from standfast.messages import Message
 from standfast.stores.deletion import Dropped, Noted, NotedRun
@@ -20,7 +21,7 @@ from standfast.stores.protocol import (
     Session,
 )
 from standfast.stores.rows import RUNNING, message_rows, named, read_decision, read_message, read_session
-from standfast.stores.sqlite import deletion, waits
+from standfast.stores.sqlite import deletion, standing, waits
 from standfast.stores.sqlite import statements as sql
 from standfast.stores.sqlite.identity import identity
 from standfast.stores.sqlite.migrations import MIGRATIONS
@@ -46,6 +47,8 @@ from standfast.stores.sqlite.rows import (
 )
 from standfast.stores.sqlite.tables import SQLiteTables
 from standfast.stores.sqlite.thread import SQLiteThread
+from standfast.stores.standing_approvals import StandingFilter
+from standfast.stores.standing_rows import ended, revoked, selected
 from standfast.stores.wait_rows import counted, page
 from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 from standfast.stores.workers import AtWork
@@ -338,6 +341,20 @@ class SQLiteStore:
 
     async def forget_boards(self, namespace: str, before: datetime) -> None:
         await self._do(lambda db: waits.forget_boards(db, namespace, before))
+
+    # --- standing approvals ---
+
+    async def give_standing_approval(self, approval: StandingApproval, record: DecisionRecord) -> None:
+        await self._do(lambda db: standing.give(db, approval, record))
+
+    async def standing_approvals(self, wanted: StandingFilter, *, limit: int | None = None) -> list[StandingApproval]:
+        return await self._do(lambda db: standing.load(db, selected(wanted, limit)), writes=False)
+
+    async def revoke_standing_approval(self, approval_id: str, *, at: datetime, by: str | None) -> None:
+        await self._do(lambda db: standing.change(db, revoked(approval_id, at, by)))
+
+    async def forget_standing_approvals(self, before: datetime, *, dry_run: bool = False) -> int:
+        return await self._do(lambda db: standing.change(db, ended(before, dry_run)), writes=not dry_run)
 
     # --- partial answers ---
 

@@ -10,7 +10,9 @@ from temporalio.api.history.v1 import WorkflowExecutionSignaledEventAttributes
 from temporalio.client import Client
 
 from standfast.agent_loop import (
+    CallPlace,
     Decision,
+    Gate,
     GateRule,
     approver_problem,
     caller_problem,
@@ -19,11 +21,12 @@ from standfast.agent_loop import (
 )
 from standfast.agents import Agent
 from standfast.errors import InputError
-from standfast.messages import ToolCall, json_problem
+from standfast.messages import ToolCall, error_text, json_problem
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
 from standfast.runtime.dispatches import has_started
 from standfast.runtime.pipeline_results import Kept, decision_of
+from standfast.runtime.standing_approvals import Gives, given_by, standing_refusal
 from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
@@ -59,6 +62,11 @@ class GateActivities:
             given: dict[str, Any] = {name: value for name, value in reference.items() if name != "receipt"}
             run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
             await self._check_store(run)
+            info, kept = activity.info(), Kept(run, self._host.store)
+            asked = f"receipt {reference['receipt']}" if "receipt" in reference else info.activity_id
+            key = f"{info.workflow_run_id}/{asked}"
+            if info.attempt > 1 and (known := await kept.verdict(key)) is not None:
+                return receipted(reference, known.refused)  # whatever has changed since an earlier attempt recorded it
             refused: str | None = given.pop("refused")
             has_rule, call = given.pop("access", False), given.pop("call", None)
             decision = Decision(**given)
@@ -76,10 +84,10 @@ class GateActivities:
                 refused = decided_too_late(decision.gate) if has_run else None
             if refused is None and call is not None:
                 refused = await self._denied(run, call, decision)
-            info = activity.info()
-            asked = f"receipt {reference['receipt']}" if "receipt" in reference else info.activity_id
-            key = f"{info.workflow_run_id}/{asked}"
-            await Kept(run, self._host.store).record(decision, at, refused, key)
+            gives = None
+            if refused is None and (decision.standing is not None or decision.remember is not None):
+                refused, gives = await self._standing(run, call, decision, at)
+            await kept.record(decision, at, refused, key, gives=gives)
             return receipted(reference, refused)
 
     @json_activity(names.RECALL)
@@ -133,6 +141,38 @@ class GateActivities:
         except InputError:
             return None
         return step if isinstance(step, Step) else None
+
+    async def _standing(
+        self, run: str, call: Sequence[int] | None, decision: Decision, at: datetime
+    ) -> tuple[str | None, Gives | None]:
+        """Return why a decision was not made in advance as it says, and the standing approval that it gives itself.
+
+        What is in the history decides neither: anybody may send a signal. The store and the record of the call do.
+        """
+        gate: dict[str, Any] | None = None
+        if call is not None:
+            record = await self._host.load_record(run, call[0])
+            asked = record.calls[call[1]]
+            gate = gate_of(record, asked.id)
+        if gate is None:
+            return f"gate {decision.gate}: there is no call here that could be approved in advance", None
+        place = CallPlace(
+            agent=self._host.agent().name,
+            run=run,
+            session=record.session,
+            session_key=record.key.rpartition("/")[0],
+            tenant_id=record.tenant_id,
+            user_id=record.user_id,
+            tool=asked.name,
+        )
+        opened = Gate.read(gate)
+        refused = await standing_refusal(self._host.store, decision, opened, place)
+        if refused is not None:
+            return refused, None
+        try:
+            return None, await given_by(self._host.store, self._host.agent(), decision, opened, place, at)
+        except InputError as error:
+            return error_text(error), None
 
     async def _denied(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
         """Return the reason why today's agent does not let a decision on a call count; else keep edited arguments.

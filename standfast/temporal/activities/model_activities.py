@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import LoopState, answer_message, unfit_calls
+from standfast.agent_loop import CallPlace, LoopState, answer_message, unfit_calls
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
@@ -198,7 +198,15 @@ class ModelActivities:
             session = transcript.session
             heard = transcript.messages if view is None else await self._host.store.load_messages(session.id)
             spoke = [context.user_id, session.user_id, *(one.by for one in (*heard, *said))]
-            gates, refused = await find_gates(self._host, agent, asks, reference["run"], spoke)
+            place = CallPlace(
+                agent=agent.name,
+                run=reference["run"],
+                session=session.id,
+                session_key=session.key,
+                tenant_id=context.tenant_id,
+                user_id=context.user_id,
+            )
+            gates, refused = await find_gates(self._host, agent, asks, reference["run"], spoke, place)
         tools, available = called_tools(self._host, agent, message.tool_calls or ())
         return TurnRecord(
             message=message,

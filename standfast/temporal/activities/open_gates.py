@@ -7,11 +7,12 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from standfast.agent_loop import Gate, LoopState
+from standfast.agent_loop import CallPlace, Gate, LoopState
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.messages import ToolCall, read_json
 from standfast.runtime.pipeline_results import Kept, decision_of
+from standfast.runtime.standing_approvals import decided_in_advance
 from standfast.runtime.users_functions import ask_at_gates
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DurableStore, Session
@@ -28,6 +29,7 @@ async def find_gates(
     calls: Sequence[ToolCall],
     run: str,
     spoke: Iterable[str | None],
+    place: CallPlace,
     at: datetime | None = None,
 ) -> tuple[list[Question], dict[str, str]]:
     """Return the gates that calls have to pass, and, by id, the reasons why some cannot run at all.
@@ -35,11 +37,13 @@ async def find_gates(
     Args:
         run: the run whose audit trail says who has edited calls of it.
         spoke: the others who have spoken to it.
+        place: where the calls are, for decisions that were made in advance.
         at: the present time, if it is to be the same for the next attempt.
     """
     requesters = [*spoke, *await Kept(run, host.store).editors()]
     asked = ask_at_gates(agent, calls, at=at or datetime.now(UTC), requesters=requesters)
     questions, refused = await host.thread.run(asked)
+    questions = await decided_in_advance(host.store, questions, calls, place)
     size = 0
     for question in list(questions):
         bare = {name: value for name, value in (question.gate or {}).items() if name not in ("arguments", "schema")}

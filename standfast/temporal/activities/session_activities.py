@@ -8,7 +8,7 @@ from typing import Any, cast
 from pydantic_core import to_json
 from temporalio import activity
 
-from standfast.agent_loop import LoopState, last_answer, repair_transcript
+from standfast.agent_loop import CallPlace, LoopState, last_answer, repair_transcript
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionConflictError, StoreError
@@ -240,7 +240,15 @@ class SessionActivities:
             return state
         people = [reference["input"].get("user_id"), session.user_id, *(message.by for message in messages), *spoke]
         run, at = reference["run"], session.created_at
-        return state.gated(*await open_gates.find_gates(self._host, agent, state.unasked, run, people, at=at))
+        place = CallPlace(
+            agent=agent.name,
+            run=run,
+            session=session.id,
+            session_key=session.key,
+            tenant_id=session.tenant_id,
+            user_id=session.user_id,
+        )
+        return state.gated(*await open_gates.find_gates(self._host, agent, state.unasked, run, people, place, at=at))
 
     async def _found(
         self,

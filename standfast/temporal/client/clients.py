@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -293,12 +293,17 @@ class StandfastClient:
         comment: str | None = None,
         digest: str | None = None,
         edit: Any = None,
+        remember: Mapping[str, Any] | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Approve or reject at a gate; `digest` is the one that `pending` gave with what was looked at."""
+        """Approve or reject at a gate; `digest` is the one that `pending` gave with what was looked at.
+
+        Args:
+            remember: approves later calls like this one, too; its keys are the fields of `Remember`.
+        """
         if decision not in (names.APPROVE, names.REJECT):
             raise InputError(f'decide: decision must be "approve" or "reject", got {decision!r}')
-        data = {"gate": gate, "by": by, "comment": comment, "digest": digest, "edit": edit}
+        data = {"gate": gate, "by": by, "comment": comment, "digest": digest, "edit": edit, "remember": remember}
         try:
             await self._send(workflow_id, decision, data, id, called=names.DECIDE_UPDATE)
         except InputError as error:

@@ -242,6 +242,8 @@ class History:
                     word(given.get("by")),
                     word(given.get("comment")),
                     word(refused),
+                    word(given.get("standing")),
+                    dict(fields(given.get("remember"))) or None,
                 )
             case names.SETTLE:
                 yield from self._settled(work, found, entry.at)

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from standfast.errors import InputError
 from standfast.messages import explain
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, check_json
-from standfast.tools import read_shown
+from standfast.tools import Scope, read_shown
 
 _ITEMS = 1_000  # of a run
 _BYTES = 2 * CHECKPOINT_BYTES  # of a run's whole answer; Temporal lets no more through
@@ -58,6 +58,7 @@ class Item(BaseModel):
     can_skip: bool | None = None
     groups: _Names | None = None
     requesters: _Names | None = None
+    remember: Scope | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "Item":

@@ -199,6 +199,8 @@ class DecideReference(RecallReference, total=False):
     by: str
     comment: str
     edit: Any
+    remember: dict[str, Any]
+    standing: str
 
 
 class SentReference(TypedDict):

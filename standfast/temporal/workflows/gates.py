@@ -32,7 +32,7 @@ from standfast.temporal.workflows.running import began_again
 from standfast.temporal.workflows.waiting import Waiting
 
 _HAS_RUN = "passed by a call that has run"
-_DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object}
+_DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object, "remember": object}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,6 +217,8 @@ class GateKeeper:
         self._looked.setdefault(gate.name, 0)
         self.left.pop(gate.name, None)
         self._closed.pop(gate.name, None)  # an earlier call may have had the same id
+        if gate.advance:
+            gate = await self._in_advance(gate)
         while gate.status == "open" and not self._running.cancelled and not self._may_leave(gate, arrived):
             rule = gate.rule
             waiting = Waiting(
@@ -232,6 +234,7 @@ class GateKeeper:
                 gate.approved_by,
                 requesters=gate.requesters,
                 then=gate.then,
+                remember=rule.remember,
                 **shown_changed(shown, gate.changed),
             )
             self._board.asks_groups = self._board.asks_groups or bool(rule.groups)
@@ -256,6 +259,15 @@ class GateKeeper:
             )
             arrived.popleft()
         del self._arrived[gate.name], self._looked[gate.name]
+        return gate
+
+    async def _in_advance(self, gate: Gate) -> Gate:
+        """Return a gate after the decisions on it that were made in advance, before anybody is asked."""
+        if self._looked[gate.name] < self._running.resets:
+            gate = await self._recall(gate)
+        for decision in gate.unjudged:
+            gate = await self._judge(gate, Arrived(decision, gate.since))
+        self._show_progress(gate := gate.asking())
         return gate
 
     def note_run(self, calls: Iterable[str]) -> None:
@@ -348,12 +360,8 @@ class GateKeeper:
         """Return the gate after the decisions from before a reset; it is approved if its call has run."""
         self._looked[gate.name] = self._running.resets
         reference: RecallReference = {"run": self._journal_key, "gate": gate.name, **self._recalled_with(gate.name)}
-        found = await self._workers.execute(
-            names.RECALL,
-            reference,
-            {**STORE_OPTIONS, "summary": summary(f"what was decided at {gate.name} before the reset")},
-            otherwise=None,
-        )
+        options = {**STORE_OPTIONS, "summary": summary(f"what was decided at {gate.name} before the reset")}
+        found = await self._workers.execute(names.RECALL, reference, options, otherwise=None)
         if found is None:
             return gate
         recorded = [(Decision(**decision), datetime.fromisoformat(at)) for decision, at in found.get("decisions", ())]

@@ -15,6 +15,7 @@ class Waiting:
         name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
         digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
         then: what happens to an approval at its deadline, in words.
+        remember: of a call, the widest scope of a standing approval that may be given with it; "" if none may.
         can_skip: a person may have the run go on without it.
         quorum, approved_by: how many must approve, and who has.
         tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
@@ -44,6 +45,7 @@ class Waiting:
     shown: list[dict[str, Any]] | None = None
     then: str | None = None
     edit: dict[str, Any] | None = None
+    remember: str = ""
 
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -58,16 +60,11 @@ class Waiting:
             data |= {"digest": self.digest, "approvers": list(self.approvers)}
         if self.tool is not None:
             data |= {"tool": self.tool, "arguments": self.arguments}
-        if self.edit is not None:
-            data["edit"] = self.edit
-        if self.shown is not None:
-            data["shown"] = self.shown
         if self.can_skip:
             data["can_skip"] = True
         if self.size is not None:
             data |= {"size": self.size, "reference": self.reference}
         if self.quorum > 1:
             data |= {"quorum": self.quorum, "approved_by": list(self.approved_by)}
-        if self.then is not None:
-            data["then"] = self.then
-        return data
+        optional = {"edit": self.edit, "shown": self.shown, "then": self.then, "remember": self.remember or None}
+        return data | {name: value for name, value in optional.items() if value is not None}

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from standfast.agent_loop import Remember
 from standfast.messages import Image, Message
 from standfast.stores.protocol import LONGEST_TENANT, SESSION_ID
 from standfast.temporal.client.decisions import MOST
@@ -40,6 +41,7 @@ class Decide(Body):
     digest: Annotated[str, Field(min_length=1, max_length=200)]
     comment: _Text | None = None
     edit: Any = Field(default=None, description="All arguments to run the call with, or the whole value of a gate.")
+    remember: Remember | None = Field(default=None, description="Approve later calls like this one, too.")
 
 
 class ChosenGate(Body):

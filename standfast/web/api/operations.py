@@ -24,7 +24,7 @@ from standfast.web.access import Person, Role
 from standfast.web.api import models
 from standfast.web.api.calls import Doors, act_id
 from standfast.web.api.senders import dumped
-from standfast.web.bounds import admit, list_page, no_run, owns, waiting_for
+from standfast.web.bounds import admit, list_page, no_run, owns, remembered, waiting_for
 
 _MOST = 100  # of a page
 _EXPORT = 30.0  # seconds in which a run must come between two actions
@@ -198,6 +198,7 @@ async def _decide(call: Call) -> models.Done:
         digest=asked.digest,
         comment=asked.comment,
         edit=asked.edit,
+        remember=None if asked.remember is None else remembered(call.person, asked.remember.model_dump()),
         by=call.person.name,
         id=call.act_id,
     )

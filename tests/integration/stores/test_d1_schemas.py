@@ -19,6 +19,7 @@ _LANDED = (
     "576056770918",
     "93e7b15cfbc1",
     "1c7e20da3f3a",
+    "7dfc55a9a545",
 )  # a new script is appended with its digest; none of these ever changes
 
 
@@ -99,7 +100,7 @@ async def test_a_database_that_is_half_a_store_is_refused_and_left_alone(d1: D1S
     async with d1.store(name) as store:
         await append(store, "a")
     d1.sql(name, f"DROP TABLE {lost}")
-    await refused(d1.store(name), f"is only half there.*schema version 4, and lacks the table {lost}. Restore it")
+    await refused(d1.store(name), f"is only half there.*schema version 5, and lacks the table {lost}. Restore it")
     d1.sql(name, "DELETE FROM standfast_schema")
     await refused(d1.store(name), "is only half there.*lacks its version. Restore it")
     assert lost not in tables(d1, name)
@@ -130,6 +131,7 @@ async def test_of_many_who_make_a_store_at_once_all_have_the_same(d1: D1Server, 
         {"version": 2},
         {"version": 3},
         {"version": 4},
+        {"version": 5},
     ]
 
 

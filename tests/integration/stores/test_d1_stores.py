@@ -42,7 +42,15 @@ async def interrupt(store: D1Store) -> None:
 
 @pytest.mark.parametrize(
     "check",
-    store_suite(waits=True, partial_answers=True, deletion=True, reopen=reopen, interrupt=interrupt, rounds=10),
+    store_suite(
+        waits=True,
+        standing_approvals=True,
+        partial_answers=True,
+        deletion=True,
+        reopen=reopen,
+        interrupt=interrupt,
+        rounds=10,
+    ),
     ids=lambda check: check.__name__,
 )
 async def test_d1(check: Any, proxied: D1Store, monkeypatch: pytest.MonkeyPatch) -> None:

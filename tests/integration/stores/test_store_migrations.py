@@ -26,6 +26,7 @@ _LANDED = (
     "08aaf2aaf6e2",
     "93e7b15cfbc1",
     "1c7e20da3f3a",
+    "7dfc55a9a545",
 )  # a new script is appended with its digest; none of these ever changes
 
 

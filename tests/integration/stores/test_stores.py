@@ -31,7 +31,7 @@ def reopen(store: SQLiteStore) -> Any:
 
 @pytest.mark.parametrize(
     "check",
-    store_suite(partial_answers=True, deletion=True, waits=True, reopen=reopen),
+    store_suite(partial_answers=True, deletion=True, waits=True, standing_approvals=True, reopen=reopen),
     ids=lambda check: check.__name__,
 )
 async def test_sqlite(check: Any, store: Any) -> None:
@@ -50,14 +50,23 @@ async def end_connections(store: PostgresStore) -> None:
 
 @pytest.mark.parametrize(
     "check",
-    store_suite(partial_answers=True, deletion=True, waits=True, reopen=reopen_postgres, interrupt=end_connections),
+    store_suite(
+        partial_answers=True,
+        deletion=True,
+        waits=True,
+        standing_approvals=True,
+        reopen=reopen_postgres,
+        interrupt=end_connections,
+    ),
     ids=lambda check: check.__name__,
 )
 async def test_postgres(check: Any, postgres_store: PostgresStore) -> None:
     await check(postgres_store)
 
 
-@pytest.mark.parametrize("check", store_suite(durable=False, waits=True), ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", store_suite(durable=False, waits=True, standing_approvals=True), ids=lambda check: check.__name__
+)
 async def test_memory(check: Any) -> None:
     await check(memory_store())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import faulty_boards, faulty_deletions, faulty_ledgers, faulty_stores
+from support import faulty_boards, faulty_deletions, faulty_ledgers, faulty_standing_approvals, faulty_stores
 
 from standfast import InputError, StandfastError
 from standfast.stores import SQLiteStore
@@ -18,9 +18,14 @@ def reopen(store: SQLiteStore) -> Any:
 
 SUITE = {
     check.__name__: check
-    for check in store_suite(deletion=True, waits=True, reopen=reopen, interrupt=faulty_stores.interrupt)
+    for check in store_suite(
+        deletion=True, waits=True, standing_approvals=True, reopen=reopen, interrupt=faulty_stores.interrupt
+    )
 }
-INTERRUPTED = sorted(SUITE.keys() - {check.__name__ for check in store_suite(deletion=True, waits=True, reopen=reopen)})
+INTERRUPTED = sorted(
+    SUITE.keys()
+    - {check.__name__ for check in store_suite(deletion=True, waits=True, standing_approvals=True, reopen=reopen)}
+)
 
 FOUND = {
     faulty_ledgers.LooksThenClaims: ["of_many_that_claim_a_call_one_owns_it"],
@@ -73,6 +78,14 @@ FOUND = {
     ],
     faulty_stores.IdentityOfAnObject: ["a_store_has_one_identity_for_all_also_if_many_make_it_at_once"],
     faulty_stores.ServesOneLoop: ["a_store_serves_event_loops_that_end"],
+    faulty_standing_approvals.GivesInTwoSteps: ["a_standing_approval_comes_with_its_decision"],
+    faulty_standing_approvals.GivesWhatWasRevoked: [
+        "a_standing_approval_is_given_once",
+        "a_revoked_standing_approval_stays_revoked",
+    ],
+    faulty_standing_approvals.FindsThoseOfAllTenants: ["standing_approvals_are_found_by_what_they_are_for"],
+    faulty_standing_approvals.FindsWhatWasRevoked: ["a_revoked_standing_approval_stays_revoked"],
+    faulty_standing_approvals.KeepsThoseOfDeletedSessions: ["those_of_a_deleted_session_are_gone"],
     faulty_deletions.KeepsWhatRunsHaveKept: ["deleting_a_session_leaves_no_text_of_it"],
     faulty_deletions.ForgetsItsFences: ["a_call_of_a_deleted_session_is_not_run_again"],
     faulty_deletions.FencesAsIfNothingHadRun: ["a_call_of_a_deleted_session_is_not_run_again"],
