@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from support.commands import data, done
 from support.forms import sent_to
 from support.pages import CHARGES, browser, charge
@@ -15,6 +15,7 @@ from support.temporal_runs import Temporal, pending, result
 from support.transcripts import asks_for, call
 
 from integration.pipelines.test_edits_at_gates import DRAFT, drafts, edited, writer
+from integration.web.test_api import api, program
 from standfast import Agent, Approval, Pipeline, pipeline, tool
 from standfast.temporal import start_pipeline
 from standfast.temporal.client.audits import load_acts
@@ -206,6 +207,39 @@ async def test_a_command_shows_what_an_edit_has_changed(temporal: Temporal, tmp_
         assert row["changes"] == [{**change, "in_words": "title:", "lines": ["- Draft", "+ Mine", "+ 1"]}]
         said = await done(temporal, "show", run.id, "--audit", *store)
         assert "    title:\n      - Draft\n      + Mine\n" in said
+
+
+class Titles(RootModel[list[str]]):
+    """Any JSON may be edited, not only objects."""
+
+
+TITLES: Pipeline = (
+    pipeline("w")
+    .step("ok", approval=Approval(edit=Titles, show=lambda ctx: Titles(["a", "b"]), approvers=["ada"]))
+    .build()
+)
+
+
+async def test_a_list_is_edited_by_the_page(temporal: Temporal) -> None:
+    async with temporal.worker(pipelines=[TITLES], llm=ScriptedModel([])), browser(temporal) as client:
+        run = await started(temporal, TITLES)
+        form = sent_to((await client.get(f"/runs/{run.id}")).text, f"/runs/{run.id}/decide")
+        assert form["field"] == "a\r\nb"
+        sent = {**form, "field": "a\r\nc", "decision": "approve"}
+        assert (await client.post(f"/runs/{run.id}/decide", data=sent, follow_redirects=True)).status_code == 200
+        assert (await result(run))["outputs"]["ok"] == ["a", "c"]
+
+
+async def test_a_list_is_edited_by_the_json_api(temporal: Temporal) -> None:
+    async with temporal.worker(pipelines=[TITLES], llm=ScriptedModel([])), program(temporal, "ada") as ada:
+        run = await started(temporal, TITLES)
+        (item,) = (await ada.get(api(run.id, "pending"))).json()["items"]
+        asked = {"gate": "ok", "decision": "approve", "digest": item["digest"]}
+        for wrong in ("c", {"a": 1}, [1]):
+            answer = await ada.post(api(run.id, "decide"), json={**asked, "edit": wrong})
+            assert (answer.status_code, "gate ok: edit" in answer.text) == (409, True)
+        assert (await ada.post(api(run.id, "decide"), json={**asked, "edit": ["c"]})).json() == {"done": True}
+        assert (await result(run))["outputs"]["ok"] == ["c"]
 
 
 class Long(BaseModel):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from support.forms import sent_by
 
 from standfast import InputError
+from standfast.web.api.talks import response_schema
 from standfast.web.edits import editable_of, faults_of, read_edit
 from standfast.web.forms import filled_form
 from standfast.web.mounts import Assets
@@ -256,3 +257,16 @@ def test_a_value_that_is_not_an_object_has_a_form_too() -> None:
     assert read_edit({**form, "field": "Better"}) == "Better"
     with pytest.raises(InputError, match="null cannot be given"):
         read_edit({**form, "edit": "null"})
+
+
+def test_a_program_is_told_by_a_schema_what_an_edit_may_be() -> None:
+    digest = {"kind": "approval", "name": "c1", "digest": "d"}
+    call = response_schema({**digest, "tool": "t", "arguments": VALUE, "edit": SCHEMA})
+    assert call["properties"]["edit"]["properties"].keys() == SCHEMA["properties"].keys()
+    assert call["$defs"] == SCHEMA["$defs"]  # where references look for them
+    shown = [{"kind": "json", "value": ["a"], "edit": {"type": "array"}}]
+    assert response_schema({**digest, "shown": shown})["properties"]["edit"] == {"type": "array"}
+    unknown = response_schema({**digest, "tool": "t", "arguments": {}})
+    assert unknown["properties"]["edit"]["type"] == "object"
+    assert "edit" not in response_schema({**digest, "shown": []})["properties"]
+    assert "edit" not in response_schema({**digest, "tool": "t", "arguments": {}, "cut": "too large"})["properties"]
