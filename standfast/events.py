@@ -269,6 +269,22 @@ class GateDecided(_Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GateReminded(_Event):
+    """People are told once more what a gate waits for (`remind_every`)."""
+
+    gate: str
+    type: Literal["gate-reminded"] = _type("gate-reminded")
+
+
+@dataclass(frozen=True, slots=True)
+class GateEscalated(_Event):
+    """The time of those who were asked at a gate is over, and it goes on to others (`escalate_to`)."""
+
+    gate: str
+    type: Literal["gate-escalated"] = _type("gate-escalated")
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionAsked(_Event):
     """A call asks a person."""
 
@@ -343,6 +359,8 @@ Event = (
     | ToolEnded
     | GateOpened
     | GateDecided
+    | GateReminded
+    | GateEscalated
     | QuestionAsked
     | MessageReceived
     | PipelineEvent

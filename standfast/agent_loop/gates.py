@@ -169,12 +169,6 @@ class Gate:
         return tuple(decision.by for decision in self.approvals if decision.by is not None)
 
     @property
-    def ended(self) -> str:
-        """How it ended and by whom: "approved by ada", "timed out"."""
-        by = self.approved_by if self.status == "approved" else (self.last.by,) if self.last and self.last.by else ()
-        return self.status.replace("-", " ") + (f" by {', '.join(by)}" if by and self.last is not None else "")
-
-    @property
     def unjudged(self) -> tuple[Decision, ...]:
         """The decisions that were made in advance, of people who have not approved it yet."""
         known = set(map(person, self.approved_by))
@@ -216,7 +210,7 @@ class Gate:
         """Return why a decision does not count, or None if it does."""
         by, rule, who = decision.by, self.rule, person(decision.by)
         if self.status != "open":
-            return decided_already(self.name, self.ended)
+            return f"gate {self.name} was {self.status.replace('-', ' ')} already"
         if decision.digest is None and (self.is_call or rule.by_digest):
             what = "on a tool call says on which" if self.is_call else "here says on what"
             return (
@@ -395,12 +389,6 @@ class Gate:
                 who, why = (None, None) if last is None else (last.by, last.comment)
                 return "approval-rejected", rejection(self.name, who, why)
         return None
-
-
-def decided_already(gate: str, ended: str) -> str:
-    """Return why nobody can decide any more at a gate that has `ended`, as `Gate.ended` says."""
-    how, _, by = ended.partition(" by ")
-    return f"gate {gate} was {how} already" + (f", by {by}" if by else "")
 
 
 def rejection(gate: str, by: str | None, comment: str | None) -> str:

@@ -95,6 +95,10 @@ class Timeline:
                 self._status(event)
             case events.GateOpened() | events.GateDecided() | events.QuestionAsked() | events.MessageReceived():
                 self._people(event)
+            case events.GateReminded() | events.GateEscalated():
+                entry = self._of("gate", event.gate, f"Approval {event.gate}", event.at)
+                what = "reminded" if isinstance(event, events.GateReminded) else "the time was over, others are asked"
+                entry.notes.append(what + ("" if event.at is None else f", {event.at:%Y-%m-%d %H:%M} UTC"))
             case events.StepStarted() | events.StepCompleted() | events.StepFailed():
                 self._step(event)
             case events.TurnStarted() | events.TurnEnded() | events.ModelRetried() | events.ModelFailed():

@@ -66,7 +66,8 @@ PUBLIC = {
     "standfast": [
         "Agent", "AgentContext", "AgentIdentity", "AgentStore", "Approval", "CancelRequested", "Checkpoint",
         "CheckpointReached", "ContextCompression", "Decision", "DefinitionError", "Diff", "DiminishingReturns",
-        "Duration", "Event", "GateDecided", "GateOpened", "Happened", "Image", "InputError", "InterruptError",
+        "Duration", "Event", "GateDecided", "GateEscalated", "GateOpened", "GateReminded",
+        "Happened", "Image", "InputError", "InterruptError",
         "InterruptedResponse", "LLMResponse", "Loop", "Markdown", "MemoryStoreNotDurableError", "Message",
         "MessageAdded", "MessageReceived", "ModelError", "ModelFailed", "ModelRetried", "NotConfirmedError",
         "NotHappened", "PendingApproval", "Pipeline", "PipelineEvent", "PipelineResult", "Question", "QuestionAsked",

@@ -330,18 +330,13 @@ async def load_acts(store: AgentStore | None, journal_keys: Sequence[str], workf
     return sorted(found, key=lambda row: row.at)
 
 
-async def decided_before_its_end(client: Client, store: AgentStore | None, workflow_id: str, gate: str) -> str | None:
-    """Return who has decided at a gate of a run that has ended, for whoever comes too late; None if that is unknown."""
-    if not has_ledger(store):
+async def who_decided(store: Ledger, journal_key: str, gate: str) -> str | None:
+    """Return in words who has decided last at a gate of a run; None if nobody has."""
+    rows = [row for row in await store.load_decisions(journal_key) if row.gate == gate]
+    counted = [row for row in rows if row.refused is None and row.act_id is None]
+    if not counted:
         return None
-    with suppress(StandfastError, RPCError):  # the reason why a decision does not count is known without this
-        run = await our_run(client, workflow_id)
-        rows = [] if run.close_time is None else await store.load_decisions(run.raw_info.first_run_id or run.run_id)
-        counted = [row for row in rows if row.gate == gate and row.refused is None and row.act_id is None]
-        if counted:
-            done = "approved" if counted[-1].decision == "approve" else "rejected"
-            return f"{counted[-1].by or 'somebody'} has {done} {gate} before"
-    return None
+    return f"{counted[-1].by or 'somebody'} has {'approved' if counted[-1].decision == 'approve' else 'rejected'} it"
 
 
 def _entry(rows: Sequence[DecisionRecord]) -> Entry:

@@ -26,9 +26,10 @@ from standfast.events import Event
 from standfast.pipelines import Pipeline
 from standfast.runtime.deletion import delete_session
 from standfast.runtime.inputs import Images
+from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.stores.waits import Waits
-from standfast.temporal.client.audits import Doing, OnRecord, decided_before_its_end, do_on_record, doing_of
+from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of, who_decided
 from standfast.temporal.client.boards import WaitingFilters, filter_of, kept_board, read_run, read_waiting
 from standfast.temporal.client.event_streams import RunEvents
 from standfast.temporal.client.items import read_items, read_state, unreadable
@@ -307,9 +308,18 @@ class StandfastClient:
         try:
             await self._send(workflow_id, decision, data, id, called=names.DECIDE_UPDATE)
         except InputError as error:
-            if (before := await decided_before_its_end(self.client, self._store, workflow_id, gate)) is None:
+            if (before := await self._decided_before(workflow_id, gate)) is None:
                 raise
             raise InputError(f"{error}; {before}") from error
+
+    async def _decided_before(self, workflow_id: str, gate: str) -> str | None:
+        """Return who has decided at a gate, for whoever comes too late; None if it is open, or that is not known."""
+        with suppress(StandfastError, RPCError):  # the reason why a decision does not count is known without this
+            if not has_ledger(self._store) or gate in [item["name"] for item in await self.pending(workflow_id)]:
+                return None
+            run = await our_run(self.client, workflow_id)
+            return await who_decided(self._store, run.raw_info.first_run_id or run.run_id, gate)
+        return None
 
     async def cancel(
         self,

@@ -46,6 +46,8 @@ _FIELDS = {
     Kind.EVENT_TYPE_WORKFLOW_TASK_FAILED: "workflow_task_failed",
     Kind.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES: "upsert_workflow_search_attributes",
     Kind.EVENT_TYPE_MARKER_RECORDED: "marker_recorded",
+    Kind.EVENT_TYPE_TIMER_STARTED: "timer_started",
+    Kind.EVENT_TYPE_TIMER_FIRED: "timer_fired",
     Kind.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: "activity_task_scheduled",
     Kind.EVENT_TYPE_ACTIVITY_TASK_STARTED: "activity_task_started",
     Kind.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: "activity_task_completed",
@@ -150,10 +152,12 @@ async def _entry(client: Client, run_id: str, event: HistoryEvent) -> Entry:
     found: dict[str, Any] = {"number": event.event_id, "kind": kind, "at": event.event_time.ToDatetime(tzinfo=UTC)}
     if kind.startswith("activity_task_") and kind != "activity_task_scheduled":
         found["of"] = attributes.scheduled_event_id
+    elif kind == "timer_fired":
+        found["of"] = attributes.started_event_id
     elif kind.startswith("child_workflow_"):
         found["of"] = attributes.initiated_event_id
     found |= await _particulars(client, kind, attributes, run_id)
-    if kind == "activity_task_scheduled":
+    if kind in ("activity_task_scheduled", "timer_started"):
         found["summary"] = await _decoded(client, [event.user_metadata.summary]) or ""
     for field in ("input", "result"):
         if "value" not in found and hasattr(attributes, field):

@@ -15,6 +15,8 @@ from standfast.events import (
     CancelRequested,
     Event,
     GateDecided,
+    GateEscalated,
+    GateReminded,
     ModelFailed,
     ModelRetried,
     QuestionAsked,
@@ -90,6 +92,7 @@ class History:
     _calls: dict[tuple[int, int], ToolCall] = field(default_factory=dict)
     _work: dict[int, _Work] = field(default_factory=dict)
     _ended: set[tuple[int, int]] = field(default_factory=set)
+    _timers: dict[int, GateReminded | GateEscalated] = field(default_factory=dict)
     _shown: tuple[str, tuple[str, ...]] = ("running", ())
     _trouble: str | None = None
 
@@ -126,6 +129,8 @@ class History:
                 self._learn_calls(0, given.get("calls"))
             case "upsert_workflow_search_attributes":
                 yield from self._status(given)
+            case "timer_started" | "timer_fired":
+                yield from self._timed(entry)
             case "workflow_execution_cancel_requested":
                 yield CancelRequested(entry.error)
             case "workflow_execution_signaled" | "workflow_execution_update_accepted" if entry.name in SAID:
@@ -134,6 +139,14 @@ class History:
                 yield ending(kind, entry, given)
             case _:
                 yield from self._worked(entry, given)
+
+    def _timed(self, entry: Entry) -> Iterator[Event]:
+        if entry.of in self._timers:
+            yield self._timers[entry.of]
+        elif entry.summary.startswith(names.REMINDER):
+            self._timers[entry.number] = GateReminded(entry.summary.removeprefix(names.REMINDER))
+        elif entry.summary.startswith(names.ESCALATION):
+            self._timers[entry.number] = GateEscalated(entry.summary.removeprefix(names.ESCALATION))
 
     def _worked(self, entry: Entry, given: Mapping[str, Any]) -> Iterator[Event]:
         if entry.kind in ("activity_task_scheduled", "start_child_workflow_execution_initiated"):

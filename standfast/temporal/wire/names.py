@@ -53,6 +53,10 @@ TERMINAL_ERROR = "TerminalError"  # the type of the failure of a run that a tool
 
 QUEUE_STORE = "standfast-store"  # the type of the workflow that notes the store of a queue, and its own queue
 
+# Summaries of timers, before the gate's name: a run's events are read from them.
+REMINDER = "reminder at "
+ESCALATION = "escalation at "
+
 # Patches: behaviour that a run has only if it had it from the start.
 ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are told
 SENDERS_HEAR = "standfast.senders-hear"  # senders of signals learn their outcome before the run ends

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
-from standfast.agent_loop import Decision, Gate, decided_already, decided_too_late
+from standfast.agent_loop import Decision, Gate, decided_too_late
 from standfast.errors import InputError
 from standfast.messages import explain
 from standfast.temporal.wire import names
@@ -250,7 +250,7 @@ class GateKeeper:
             self.left[gate.name] = {**gate.plain(), "message": message, **seen}
             return gate
         if gate.status != "open":
-            self._closed.setdefault(gate.name, gate.ended)
+            self._closed.setdefault(gate.name, gate.status.replace("-", " "))
             if len(self._closed) > PARKED_MESSAGES:
                 del self._closed[next(iter(self._closed))]
         while arrived:
@@ -277,7 +277,7 @@ class GateKeeper:
     def _over(self, gate: str) -> str:
         """Return why nobody can decide any more at a closed gate."""
         closed = self._closed[gate]
-        return decided_too_late(gate) if closed == _HAS_RUN else decided_already(gate, closed)
+        return decided_too_late(gate) if closed == _HAS_RUN else f"gate {gate} was {closed} already"
 
     def _show_progress(self, gate: Gate) -> None:
         self._board.progressed(gate.name, gate.approved_by)
@@ -305,7 +305,7 @@ class GateKeeper:
             is_over = await self._running.until(
                 lambda: bool(arrived) or self.is_leaving or self._looked[gate.name] < self._running.resets,  # noqa: B023
                 reminder or gate.deadline,
-                f"decision at {gate.name}",
+                _waits_for(gate, reminder) + gate.name,
             )
             if not is_over or arrived or self._looked[gate.name] < self._running.resets:
                 continue
@@ -392,6 +392,12 @@ class GateKeeper:
 
 def _listed(gates: Sequence[str]) -> str:
     return ", ".join(gates) or "none"
+
+
+def _waits_for(gate: Gate, reminder: datetime | None) -> str:
+    """Return what the summary of a gate's timer begins with; the run's timeline is read from it."""
+    escalates = gate.rule.on_timeout == "escalate" and gate.rule.escalate_to is not None
+    return names.REMINDER if reminder is not None else names.ESCALATION if escalates else "decision at "
 
 
 def _is_of(waiting: Waiting, gate: Gate) -> bool:

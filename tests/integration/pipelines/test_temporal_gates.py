@@ -31,8 +31,18 @@ from temporalio.worker import Replayer, Worker
 from integration.pipelines.test_gates import TEAM, flow, writer
 from integration.pipelines.test_pipelines import echo
 from integration.temporal.test_temporal_junk import JUNK, UNDECODABLE
-from standfast import Approval, InputError, Pipeline, Step, pipeline, sqlite_store, tool
-from standfast.temporal import StandfastPlugin, start_pipeline
+from standfast import (
+    Approval,
+    GateEscalated,
+    GateReminded,
+    InputError,
+    Pipeline,
+    Step,
+    pipeline,
+    sqlite_store,
+    tool,
+)
+from standfast.temporal import StandfastClient, StandfastPlugin, start_pipeline
 from standfast.testing import ScriptedModel, time_skipping_server
 
 gated = flow(message="fine?", approvers=["ops"], **TEAM)
@@ -241,6 +251,13 @@ async def test_a_gate_of_seven_days_ends_after_seven_days(options: dict[str, Any
             history = await run.fetch_history()
             fired = [event for event in history.events if event.event_type == EventType.EVENT_TYPE_TIMER_FIRED]
             assert len(fired) == (7 + 1 if "remind_every" in options else 1)
+            told = await StandfastClient(environment.client).events(run.id)
+            at_gate = [type(one).__name__ for one in told if isinstance(one, GateReminded | GateEscalated)]
+            assert at_gate == (["GateReminded"] * 6 + ["GateEscalated"] if "remind_every" in options else [])
+            began = described.start_time
+            for day, one in enumerate((one for one in told if isinstance(one, GateReminded)), 1):
+                assert one.at is not None
+                assert timedelta(days=day) <= one.at - began < timedelta(days=day, minutes=5)
         await Replayer(workflows=[], plugins=[plugin]).replay_workflow(history)
 
 

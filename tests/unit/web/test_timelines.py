@@ -8,7 +8,9 @@ from standfast import (
     CancelRequested,
     Event,
     GateDecided,
+    GateEscalated,
     GateOpened,
+    GateReminded,
     Message,
     ModelFailed,
     ModelRetried,
@@ -121,6 +123,21 @@ def test_a_gate_says_who_was_asked_who_decided_and_how_long_that_took() -> None:
     )
     assert brief([gate]) == [("Approval of ada, bob", "failed", 60.0)]
     assert gate.notes == ["2 must approve", "approve of eve did not count: eve may not", "reject by ada: too much"]
+
+
+def test_a_gate_says_when_people_were_reminded_and_when_it_went_on_to_others() -> None:
+    (gate,) = folded(
+        GateOpened("ok", "Fine?", "0f", at=at(0)),
+        GateReminded("ok", at=at(3_600)),
+        GateEscalated("ok", at=at(7_200)),
+        GateDecided("ok", "approve", "eve", at=at(7_260)),
+    )
+    assert brief([gate]) == [("Approval", "done", 7_260.0)]
+    assert gate.notes == [
+        "reminded, 2026-01-01 01:00 UTC",
+        "the time was over, others are asked, 2026-01-01 02:00 UTC",
+        "approve by eve",
+    ]
 
 
 def test_what_was_open_when_a_run_ended_goes_on_no_more() -> None:
