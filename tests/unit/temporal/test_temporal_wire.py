@@ -60,6 +60,8 @@ def test_the_persisted_names_are_pinned() -> None:
         "PENDING": "pending",
         "OUTCOME": "standfast.outcome",
         "STORE_WAITS": "standfast.store_waits",
+        "REMINDER": "reminder at ",
+        "ESCALATION": "escalation at ",
         "ANSWERS_WRITTEN": "standfast.answers-written",
         "SENDERS_HEAR": "standfast.senders-hear",
         "AGENTS_SETTLED": "standfast.agents-settled",
