@@ -11,7 +11,7 @@ from standfast.agent_loop.actions import (
     OpenGates,
     Settled,
 )
-from standfast.agent_loop.argument_patterns import Remember
+from standfast.agent_loop.argument_patterns import Remember, pattern_in_words
 from standfast.agent_loop.gate_rules import GateRule
 from standfast.agent_loop.gates import (
     Decision,
@@ -111,6 +111,7 @@ __all__ = [
     "not_started",
     "open_gates",
     "outcome_of",
+    "pattern_in_words",
     "read_transcript",
     "refused_as_changed",
     "repair_transcript",

@@ -132,3 +132,17 @@ def _is_number(value: object) -> bool:
 def _same(one: Any, other: Any) -> bool:
     """Whether two values are written alike, which tells true, 1, 1.0 and "1" apart, and a text from its other forms."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def pattern_in_words(pattern: Mapping[str, Any]) -> str:
+    """Return what an argument may be, for people."""
+    words = []
+    if "const" in pattern:
+        words.append(f"= {json.dumps(pattern['const'], ensure_ascii=False)}")
+    if "enum" in pattern:
+        words.append(f"one of {json.dumps(pattern['enum'], ensure_ascii=False)}")
+    if "minimum" in pattern:
+        words.append(f"≥ {pattern['minimum']}")
+    if "maximum" in pattern:
+        words.append(f"≤ {pattern['maximum']}")
+    return " and ".join(words) or "anything"

@@ -10,6 +10,7 @@ from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output, stoppable
 from standfast.cli.runs import RUN
+from standfast.cli.standing import ANY, AT_MOST, REMEMBER, UNTIL, wish_of
 from standfast.cli.stores import STORED, board_if_any
 from standfast.cli.waiting import people_of, whole_item
 from standfast.cli.waiting_items import write_waiting
@@ -38,6 +39,10 @@ GATES = click.argument("gates", metavar="[GATE]...", nargs=-1)
 @COMMENT
 @click.option("--edit", metavar="JSON", help="Approve these arguments instead, given in full; @FILE reads a file.")
 @DIGEST
+@REMEMBER
+@UNTIL
+@ANY
+@AT_MOST
 @click.option("-y", "--yes", is_flag=True, help="Do not ask in the terminal.")
 @STORED
 @on_temporal
@@ -48,6 +53,10 @@ async def approve(
     gates: tuple[str, ...],
     digests: tuple[str, ...],
     edit: str | None,
+    scope: str | None,
+    until: str,
+    anything: tuple[str, ...],
+    at_most: tuple[str, ...],
     yes: bool,
     store: str,
     **given: Any,
@@ -63,7 +72,11 @@ async def approve(
 
     What waits is read from the board in the store, and needs no worker. If no worker answers, the decision was sent and
     may count later; the command then says so, and fails.
+
+    --remember approves later calls of the tool, too, if its Approval allows that: with exactly these arguments, but for
+    what --any and --at-most name. `standfast standing` lists what was approved so, and ends it.
     """
+    wish = wish_of(scope, until, anything, at_most)
     async with board_if_any(store) as board:
         people = people_of(client, board)
         chosen = await _chosen(people, run, gates, digests)
@@ -81,8 +94,9 @@ async def approve(
             if changed is not None:
                 output.line(f"  Instead: {edit}")
             with stoppable():
-                click.confirm("Approve?", abort=True)
-        await _decide(people, output, run, chosen, "approve", edit=changed, **given)
+                later = "" if wish is None else f", and later calls like it of the {wish['scope']} until {until}"
+                click.confirm(f"Approve{later}?", abort=True)
+        await _decide(people, output, run, chosen, "approve", edit=changed, remember=wish, **given)
 
 
 @click.command()

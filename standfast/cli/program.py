@@ -13,6 +13,7 @@ from standfast.cli.people import answer, message, resolve, resume
 from standfast.cli.pruning import prune
 from standfast.cli.runs import cancel, list_runs, show, start, watch
 from standfast.cli.sessions import sessions
+from standfast.cli.standing import standing
 from standfast.cli.store_commands import store
 from standfast.cli.waiting import pending
 from standfast.cli.web import web
@@ -52,6 +53,7 @@ for command in (
     pending,
     approve,
     reject,
+    standing,
     answer,
     message,
     resume,

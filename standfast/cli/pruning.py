@@ -78,6 +78,7 @@ def _write(output: Output, found: dict[str, Any]) -> None:
         "replies": "Replies",
         "partial_answers": "Partial answers",
         "decisions": "Decisions",
+        "standing_approvals": "Standing approvals",
         "sessions": "Sessions",
         "bytes": "Bytes of text",
     }

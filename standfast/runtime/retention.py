@@ -14,6 +14,7 @@ from typing import Protocol
 
 from standfast.runtime.at_work import hold
 from standfast.runtime.cancellation import uninterrupted
+from standfast.stores.capabilities import has_standing_approvals
 from standfast.stores.deletion import (
     Deletion,
     Dropped,
@@ -99,6 +100,9 @@ class Pruning:
                 await self._prune_local_run(name)
             else:
                 sessions.append(name)
+        if self.decisions and has_standing_approvals(self.store):
+            ended = await self.store.forget_standing_approvals(self.before, dry_run=self.dry_run)
+            self.dropped += Dropped(standing_approvals=ended)
         for name in sessions:  # now the runs of older versions are noted, if they were asked about
             await self._prune_calls(name)
             await asyncio.sleep(self.pause)

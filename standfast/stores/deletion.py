@@ -63,6 +63,7 @@ class Dropped(Record):
     partial_answers: int = 0
     decisions: int = 0
     boards: int = 0
+    standing_approvals: int = 0
     bytes: int = 0
 
     def __add__(self, other: "Dropped") -> "Dropped":

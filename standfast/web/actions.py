@@ -15,6 +15,7 @@ from standfast.messages import person as identity
 from standfast.temporal import StandfastClient
 from standfast.web.access import Person, Role
 from standfast.web.edits import read_edit
+from standfast.web.standing import wish_in
 
 Form = Mapping[str, str]
 
@@ -80,10 +81,11 @@ def comment_of(form: Form) -> str | None:
 def _decide(form: Form, person: Person) -> Asked:
     decision, gate = decision_of(form), _needed(form, "gate")
     edit = read_edit(form) if decision == "approve" else None
-    comment, digest = comment_of(form), _needed(form, "digest")
+    given: dict[str, Any] = {"comment": comment_of(form), "digest": _needed(form, "digest"), "edit": edit}
+    given["remember"] = wish_in(form, person) if decision == "approve" else None
 
     async def decide(people: StandfastClient, run: str, **_: Any) -> None:
-        await people.decide(run, gate, decision, by=person.name, comment=comment, digest=digest, edit=edit)
+        await people.decide(run, gate, decision, by=person.name, **given)
 
     return Asked(decision, decide)
 

@@ -41,6 +41,7 @@ from standfast.web.run_again import RunAgain
 from standfast.web.run_lists import RunLists
 from standfast.web.runs import Runs, is_said_now
 from standfast.web.several import Several, offered
+from standfast.web.standing import StandingPages
 from standfast.web.start_forms import Start
 from standfast.web.statuses import status_of
 from standfast.web.streams import Streams
@@ -88,6 +89,7 @@ class Pages:
             Route("/again/{run:path}", self._again.again, methods=["POST"]),
             Route("/filters", lists.save, methods=["POST"]),
             Route("/overview", Overview(self, lists.facts).overview),
+            *StandingPages(self, self._store).routes(),
             Route("/changes", self.changes),
             Route("/link/{token}", self.link, methods=["GET", "POST"]),
             Route("/arguments/{run:path}", self.arguments),
@@ -350,7 +352,8 @@ class Pages:
             shown = {"items": items, "link": link, "token": token, "decider": person, "whole": whole}
             return self.page(request, "link", status=status, changes=None, **shown)
         form = await self.access.form(request, in_session=False)
-        form |= {"gate": link.gate, "digest": link.digest}  # as it was signed, whatever was sent
+        # As it was signed, whatever was sent: for this one call.
+        form |= {"gate": link.gate, "digest": link.digest, "remember": ""}
         try:
             asked = ACTS["decide"][1](form, person)
             await asked.do(self.people, link.workflow_id)

@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from standfast.messages import Usage, visible, visible_json
 from standfast.temporal.wire.names import child_id
+from standfast.tools import is_wider
 from standfast.web.actions import may_act
 from standfast.web.edits import editable_of
 from standfast.web.markdown import render, render_whole
@@ -45,7 +46,7 @@ def templates(assets: Assets) -> Environment:
         "typed": _typed,
         "used": lambda usage: Usage(**usage).in_words,
     }
-    found.globals |= {"asset": assets.address, "editable_of": editable_of, "may_act": may_act}
+    found.globals |= {"asset": assets.address, "editable_of": editable_of, "may_act": may_act, "wider": is_wider}
     return found
 
 

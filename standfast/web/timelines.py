@@ -160,7 +160,9 @@ class Timeline:
                 self._add(entry, event.gate)
             case events.GateDecided():
                 entry = self._of("gate", event.gate, f"Approval {event.gate}", event.at)
-                said = f": {event.comment}" if event.comment else ""
+                said = "" if event.standing is None else f", by the standing approval {event.standing}"
+                said += f", and later calls like it of the {event.remember.get('scope')}" if event.remember else ""
+                said += f": {event.comment}" if event.comment else ""
                 if event.refused is not None:
                     entry.notes.append(f"{event.decision} of {event.by or 'somebody'} did not count: {event.refused}")
                     return

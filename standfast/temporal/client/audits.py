@@ -83,6 +83,10 @@ class Entry(DecisionRecord):
     def in_words(self) -> str:
         """The act or decision in words, and whether it counted."""
         done = self.decision + (", edited" if self.edit is not None else "")
+        if self.standing is not None:
+            done += f" in advance, by the standing approval {self.standing}"
+        if self.remembered is not None:
+            done += f", and later calls like it by the standing approval {self.remembered}"
         match self.outcome:
             case "intended":
                 return f"{done} ({_CUT_OFF})"

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from standfast.agent_loop import Remember
+from standfast.agent_loop import Remember, StandingApproval
 from standfast.messages import Image, Message
 from standfast.stores.protocol import LONGEST_TENANT, SESSION_ID
 from standfast.temporal.client.decisions import MOST
@@ -58,6 +58,12 @@ class DecideSeveral(Body):
     decision: Literal["approve", "reject"]
     gates: Annotated[tuple[ChosenGate, ...], Field(min_length=1, max_length=MOST)]
     comment: _Text | None = None
+
+
+class Revoke(Body):
+    """The id of a standing approval that is to end."""
+
+    id: _Name
 
 
 class Answer(Body):
@@ -169,6 +175,12 @@ class Items(BaseModel):
     """What waits for people."""
 
     items: list[dict[str, Any]]
+
+
+class Standing(BaseModel):
+    """Standing approvals, the last given first; `used` as far as the audit trail goes back."""
+
+    standing: list[StandingApproval]
 
 
 class Problem(BaseModel):

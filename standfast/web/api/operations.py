@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from temporalio.service import RPCError, RPCStatusCode
 
+from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError, NotConfirmedError
 from standfast.events import event_json
 from standfast.stores.protocol import session_key_of
@@ -20,6 +21,7 @@ from standfast.temporal.client.decisions import Choice, decide_each
 from standfast.temporal.client.event_streams import read_event_id
 from standfast.temporal.client.runs import listed, looked_at, our_run, runs_query
 from standfast.time_limits import time_limit
+from standfast.web import standing
 from standfast.web.access import Person, Role
 from standfast.web.api import models
 from standfast.web.api.calls import Doors, act_id
@@ -256,6 +258,14 @@ async def _cancel(call: Call) -> models.Done:
     return models.Done()
 
 
+async def _standing(call: Call) -> models.Standing:
+    return models.Standing(standing=await standing.listed(call.doors.store, call.person))
+
+
+async def _revoke(call: Call) -> StandingApproval:
+    return await standing.ended(call.doors.store, call.person, call.body.id)
+
+
 async def checked(call: Call, operation: Operation) -> Response | BaseModel:
     """Carry out an operation on a run that its sender may see."""
     if "{run}" in operation.path:
@@ -308,6 +318,10 @@ OPERATIONS = (
     Operation(
         "POST", "/runs/{run}/resolve", _resolve, models.Done, "Settle a call of unknown outcome", "operator", "resolve",
         models.Resolve,
+    ),
+    Operation("GET", "/standing", _standing, models.Standing, "Approvals of later calls"),
+    Operation(
+        "POST", "/standing/revoke", _revoke, StandingApproval, "End one of them", "approver", "decide", models.Revoke
     ),
     Operation("POST", "/runs/{run}/cancel", _cancel, models.Done, "Cancel it", "operator", "cancel", models.Nothing),
 )  # fmt: skip

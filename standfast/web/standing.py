@@ -1,0 +1,106 @@
+"""Standing approvals on the page: what people approve beside a call, the list of it, and how it is ended."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from standfast.agent_loop import StandingApproval, pattern_in_words
+from standfast.errors import InputError
+from standfast.messages import person as identity
+from standfast.messages import read_json
+from standfast.runtime.standing_approvals import no_standing_approval, revoke
+from standfast.stores.capabilities import has_standing_approvals
+from standfast.stores.standing_approvals import StandingApprovals, StandingFilter
+from standfast.web.access import Person
+from standfast.web.bounds import remembered
+from standfast.web.mounts import root_of
+
+if TYPE_CHECKING:
+    from standfast.web.pages import Pages
+
+MOST = 500  # that are listed
+_ARGUMENT, _MOST = "remember_arg.", "remember_most."
+
+
+def wish_in(form: Mapping[str, str], person: Person) -> dict[str, Any] | None:
+    """Return what a form approves beside the call; None if nothing.
+
+    Raises:
+        InputError: it cannot be read, or is not for this person.
+    """
+    scope = form.get("remember", "").strip()
+    if not scope:
+        return None
+    arguments: dict[str, Any] = {}
+    for name in (name.removeprefix(_ARGUMENT) for name in form if name.startswith(_ARGUMENT)):
+        match form[_ARGUMENT + name]:
+            case "any":
+                arguments[name] = {}
+            case "most":
+                arguments[name] = {"maximum": _number(name, form.get(_MOST + name, ""))}
+    return remembered(person, {"scope": scope, "until": form.get("remember_until", "").strip(), "arguments": arguments})
+
+
+def _number(name: str, text: str) -> Any:
+    try:
+        found = read_json(text)
+    except InputError:
+        found = None
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise InputError(f"{name}, at most: {text!r:.40} is not a number. Nothing was approved.")
+    return found
+
+
+def bounded(person: Person, **wanted: Any) -> StandingFilter:
+    """Return a filter that finds the standing approvals which a person may see."""
+    tenants = None if person.tenants is None else tuple(person.tenants)
+    return StandingFilter(tenants=tenants, person=identity(person.name) if person.only_own else None, **wanted)
+
+
+async def listed(store: object, person: Person, **wanted: Any) -> list[StandingApproval]:
+    """Return the standing approvals that a person may see, the last given first."""
+    if not has_standing_approvals(store):
+        return []
+    return await store.standing_approvals(bounded(person, **wanted), limit=MOST)
+
+
+async def ended(store: object, person: Person, approval_id: str) -> StandingApproval:
+    """End a standing approval for a person, and return it.
+
+    Raises:
+        InputError: there is none that the person may see.
+    """
+    if not has_standing_approvals(store) or not await listed(store, person, ids=(approval_id,)):
+        raise no_standing_approval(approval_id)
+    kept: StandingApprovals = store
+    return await revoke(kept, approval_id, person.name)
+
+
+class StandingPages:
+    """The list of standing approvals, and the buttons that end them."""
+
+    def __init__(self, pages: "Pages", store: object) -> None:
+        self._pages, self._store = pages, store
+
+    def routes(self) -> list[Route]:
+        return [Route("/standing", self.list), Route("/standing/{approval}/revoke", self.revoke, methods=["POST"])]
+
+    async def list(self, request: Request) -> Response:
+        person = self._pages.person(request)
+        found = await listed(self._store, person)
+        shown: dict[str, Any] = {"standing": found, "now": datetime.now(UTC), "in_words": pattern_in_words}
+        return self._pages.page(request, "standing", changes=None, **shown)
+
+    async def revoke(self, request: Request) -> Response:
+        person = self._pages.person(request, "approver", "decide")
+        await self._pages.access.form(request)
+        try:
+            await ended(self._store, person, request.path_params["approval"])
+        except InputError as error:
+            raise HTTPException(404, str(error)) from error
+        return RedirectResponse(f"{root_of(request.scope)}/standing", 303)
