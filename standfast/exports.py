@@ -1,6 +1,6 @@
 """The names of daily use, which `standfast` imports on first access."""
 
-from standfast.agent_loop import Decision
+from standfast.agent_loop import Decision, Remember
 from standfast.agents import (
     Agent,
     AgentContext,
@@ -138,6 +138,7 @@ __all__ = [
     "Question",
     "QuestionAsked",
     "Reasoning",
+    "Remember",
     "RetryPolicy",
     "RetryableError",
     "RunEnded",

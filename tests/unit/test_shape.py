@@ -71,7 +71,7 @@ PUBLIC = {
         "InterruptedResponse", "LLMResponse", "Loop", "Markdown", "MemoryStoreNotDurableError", "Message",
         "MessageAdded", "MessageReceived", "ModelError", "ModelFailed", "ModelRetried", "NotConfirmedError",
         "NotHappened", "PendingApproval", "Pipeline", "PipelineEvent", "PipelineResult", "Question", "QuestionAsked",
-        "Reasoning", "RetryPolicy", "RetryableError", "RunEnded", "RunReset", "RunResult", "RunStarted", "RunStatus",
+        "Reasoning", "Remember", "RetryPolicy", "RetryableError", "RunEnded", "RunReset", "RunResult", "RunStarted", "RunStatus",
         "SessionAccessDeniedError", "SessionConflictError", "SessionNotFoundError", "SessionStoreError",
         "StandfastError", "StatusChanged", "Step", "StepCompleted", "StepContext", "StepFailed", "StepResult",
         "StepStarted", "StoreBehindError", "StoreError", "Table", "TerminalError", "TextDelta", "TokenBudget", "Tool",
