@@ -174,7 +174,7 @@ class PostedMessages:
             return False  # another worker's, or one that was removed
         workflow_id, mark = item["workflow_id"], Mark.of(item["workflow_id"], item)
         waiting = await self._waiting(client, mark)
-        if waiting is not None and not (looks == 1 and await _has_ended(client, item)):
+        if waiting is not None and (looks > 1 or await _runs(client, workflow_id)):
             approved = len(waiting.get("approved_by") or ())
             if approved and await self._store.load_reply(_said(run, number), approved) is None:
                 now = {**item, **waiting}
@@ -182,7 +182,7 @@ class PostedMessages:
                 await self._store.save_reply(_said(run, number), approved, "said")
             return False
         rows = await self._store.load_decisions(run)
-        if not await _has_ended(client, item):
+        if await self._goes_on(client, run, workflow_id):
             deadline = item.get("deadline")
             is_late = deadline is not None and datetime.fromisoformat(deadline) <= datetime.now(UTC)
             if not (counted(rows, mark) or is_late or is_last) or await _may_ask(client, mark):
@@ -197,6 +197,14 @@ class PostedMessages:
         wanted = WaitFilter(namespace=client.namespace, workflow_id=mark.workflow_id, kind="approval")
         items = [json.loads(one.wait.item) for one in await self._store.waits(wanted)]
         return next((item for item in items if mark.is_for(item)), None)
+
+    async def _goes_on(self, client: Client, run: str, workflow_id: str) -> bool:
+        """Whether a run is not over, as far as anybody can tell: its workflow id may be another one's by now."""
+        assert has_waits(self._store)
+        if not await _runs(client, workflow_id):
+            return False
+        board = await self._store.load_board(client.namespace, workflow_id)
+        return board is None or board.is_watched or board.journal_key == run
 
     async def _change(self, bot: Bot, message: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Change a message; what no attempt can change stays as it is, and the log says so."""
@@ -215,17 +223,15 @@ class PostedMessages:
         _LOG.warning("A message about %s was not changed: %s", message["item"]["workflow_id"], problem)
 
 
-async def _has_ended(client: Client, item: Mapping[str, Any]) -> bool:
-    """Whether no run of the workflow id goes on from the one that asked."""
+async def _runs(client: Client, workflow_id: str) -> bool:
+    """Whether a workflow id has a run that is not over."""
     try:
-        found = await client.get_workflow_handle(item["workflow_id"]).describe()
-        asked = await client.get_workflow_handle(item["workflow_id"], run_id=item["run_id"]).describe()
+        found = await client.get_workflow_handle(workflow_id).describe()
     except RPCError as error:
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
-        return True
-    is_same = found.raw_info.first_run_id == asked.raw_info.first_run_id
-    return found.status != WorkflowExecutionStatus.RUNNING or not is_same
+        return False
+    return found.status == WorkflowExecutionStatus.RUNNING
 
 
 async def _may_ask(client: Client, mark: Mark) -> bool:

@@ -93,7 +93,7 @@ async def test_what_a_dead_worker_could_not_say_is_said_by_the_next_one(temporal
         run = await start_line(temporal, decided)
         other = await start_line(temporal, ended, "other")
         await until(lambda: len(slack.messages) == 2)
-        people = StandfastClient(temporal.client, store=temporal.store)
+        people = StandfastClient(temporal.client, store=temporal.store, timeout="60s")
         await until(lambda: noted(temporal, run))
         await until(lambda: noted(temporal, other))
     await other.terminate()
