@@ -209,10 +209,9 @@ class SentReference(TypedDict):
     number: int
 
 
-class NotifyReference(TypedDict):
-    item: dict[str, Any]
-    run: NotRequired[str]
-    reminder: NotRequired[int]
+class NotifyReference(Located, total=False):
+    item: Required[dict[str, Any]]
+    reminder: int
 
 
 # --- what they return ---------------------------------------------------------------------------------------------
