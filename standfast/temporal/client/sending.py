@@ -98,6 +98,7 @@ class _Sending:
         self._asks = [signal.id, use_of(signal.name, signal.data)[1]]
         self._run_id: str | None = None  # as soon as one is known; it may continue as new
         self._is_sent = self._has_arrived = False
+        self._was_recording = False  # the run was reset while it recorded the signal, which may count in the next
         self._trouble = ""
 
     @property
@@ -133,6 +134,8 @@ class _Sending:
                     self._trouble = f" (it is shown, and the run has just said: {found['refused']})"
                     await self._send()
                 elif found:
+                    if "refused" in found and self._was_recording:
+                        raise self._may_have_counted(f"was reset, and says now: {found['refused']}")
                     return await self._counted_before(found) if is_bound else found
             except (RPCError, WorkflowQueryFailedError) as error:
                 self._note(error)
@@ -210,19 +213,24 @@ class _Sending:
 
     async def _look_back(self) -> dict[str, Any] | None:
         """Return the outcome of the signal in a run that is over, or turn to the run that goes on from it."""
-        found = await self._ask() if await self._has_heard() else None
+        was_cut_off = (await self._run.describe()).status in _CUT_OFF
+        found = await self._ask() if not was_cut_off or await self._has_heard() else None
         if found:
             return found
-        if (following := await self._following()) is None and found is not None:
-            raise NotConfirmedError(
-                f"Run {self._workflow_id} ended before it said what became of `{self._given.called}`: it may have "
-                "counted, look at what the run did and at its audit trail",
-                id=self._given.id,
-            )
+        if (following := await self._following()) is None and (found is not None or self._was_recording):
+            raise self._may_have_counted(f"ended before it said what became of `{self._given.called}`")
         if following is None:
             raise InputError(f"Run {self._workflow_id} ended before it took `{self._given.called}`: it does not count")
+        self._was_recording |= was_cut_off and found is not None
         self._run_id = following
         return None
+
+    def _may_have_counted(self, why: str) -> NotConfirmedError:
+        return NotConfirmedError(
+            f"Run {self._workflow_id} {why}. `{self._given.called}` may have counted: look at what the run did and at "
+            "its audit trail",
+            id=self._given.id,
+        )
 
     async def _ask(self, reject: QueryRejectCondition | None = None) -> dict[str, Any] | None:
         async with time_limit(_ANSWER):
@@ -244,8 +252,6 @@ class _Sending:
 
     async def _has_heard(self) -> bool:
         """Whether the workflow had a task after the signal, which a run that was cut off may not have had."""
-        if (await self._run.describe()).status not in _CUT_OFF:
-            return True
         untaken: list[Sequence[Payload]] = []
         async for event in self._run.fetch_history_events():
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:

@@ -5,14 +5,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from support.resets import reset
 from support.temporal_runs import Run, Temporal, ask_models_once, events, pending, result, until
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import WorkflowHandle
 from temporalio.worker import Worker
 
-from integration.temporal.test_boards import kinds
-from standfast import Agent, InputError, ModelError
+from integration.temporal.test_boards import careful, kinds, ships_once
+from standfast import Agent, InputError, ModelError, NotConfirmedError
 from standfast.temporal import StandfastClient
 from standfast.testing import ScriptedModel
 
@@ -123,3 +124,39 @@ def sends(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
     monkeypatch.setattr(WorkflowHandle, "signal", sending)
     return has_sent
+
+
+class Slow:
+    """A store that records a decision, and says so when it may."""
+
+    def __init__(self, store: Any) -> None:
+        self.has_recorded, self.may_say_so = asyncio.Event(), asyncio.Event()
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def record_decision(self, record: Any) -> None:
+        await self._store.record_decision(record)
+        self.has_recorded.set()
+        await self.may_say_so.wait()
+
+
+@pytest.mark.parametrize("with_messages", [True, False])
+async def test_nobody_is_told_that_a_decision_does_not_count_that_was_recorded_before_a_reset(
+    temporal: Temporal, with_messages: bool
+) -> None:
+    store = Slow(temporal.store)
+    people = StandfastClient(temporal.client, timeout="8s")
+    async with temporal.worker(careful, llm=ScriptedModel(ships_once), store=store):
+        run = await temporal.start(careful)
+        (item,) = await pending(run)
+        deciding = asyncio.create_task(people.decide(run.id, "c1", "reject", by="ada", digest=item["digest"]))
+        await store.has_recorded.wait()
+        again = await reset(temporal, run, 0, with_messages=with_messages)
+        store.may_say_so.set()
+        with pytest.raises(NotConfirmedError):
+            await deciding
+        assert (await result(again))["status"] == "complete"
+    rows = await temporal.store.load_decisions(str(run.result_run_id))
+    assert [(row.by, row.decision) for row in rows if row.refused is None] == [("ada", "reject")]
