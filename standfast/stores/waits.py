@@ -67,7 +67,7 @@ class Wait(Record):
 class WaitPlace(Record):
     """The place of an item in the order in which items are read; it stays when the item is gone."""
 
-    deadline: datetime | None
+    deadline: datetime | None = None
     since: datetime
     workflow_id: str
     key: str

@@ -10,6 +10,7 @@ from temporalio.exceptions import ActivityError, FailureError
 
 from standfast.temporal.wire import names
 from standfast.temporal.wire.boards import ShownItem, ShowReference, Whose, key_of
+from standfast.temporal.wire.results import fits
 from standfast.temporal.workflows.activity_options import SHOW_ELSEWHERE_OPTIONS, SHOW_OPTIONS
 from standfast.temporal.workflows.waiting import Waiting
 
@@ -122,9 +123,12 @@ class BoardRows:
             if self._is_ending:
                 workflow.logger.warning("What the run waited for is shown until a worker looks: %s", error)
                 return None
-        self._elsewhere = workflow.start_activity(names.SHOW, reference, **SHOW_ELSEWHERE_OPTIONS)
         try:
-            return cast("list[str]", await self._elsewhere)
+            while True:
+                self._elsewhere = workflow.start_activity(names.SHOW, reference, **SHOW_ELSEWHERE_OPTIONS)
+                found = await self._elsewhere
+                if fits(names.SHOW, reference, found):  # else somebody has completed it by hand
+                    return cast("list[str]", found)
         except (ActivityError, asyncio.CancelledError) as error:
             if self._is_ending:
                 return list(keep)  # once more, with what there is now

@@ -1,5 +1,6 @@
 """The inbox reads the board: in pages, searched and counted, with no worker alive, and without asking anybody."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from support.temporal_runs import Temporal
 from temporalio.client import Client, WorkflowHandle
 
 from standfast.stores import Wait
+from standfast.temporal import StandfastClient
 from standfast.temporal.client.boards import kept_mark
 from standfast.temporal.wire.boards import ShownItem, key_of, wait_of
 from standfast.testing.boards import board_of, later
@@ -147,3 +149,32 @@ async def test_a_board_that_fits_a_page_is_looked_through_once(
     assert "Refund order 10?" in mine
     assert SHOWN.findall(others) == ["Refund order 9?"]
     assert "11 approvals" in found.text
+
+
+async def test_of_ten_thousand_that_wait_with_no_worker_none_is_lost(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest has no deadline, and so is the last of all."""
+    count = 10_000
+    items = [item(number, deadline=later(100_000 - number).isoformat()) for number in range(1, count)]
+    oldest = item(0, since=later(-1_000).isoformat(), deadline=None, message="Oldest?")
+    await temporal.store.save_reply(kept_mark("default"), 0, "true")
+    runs = [(board_of(f"shop/{number}"), shown) for number, shown in enumerate([oldest, *items])]
+    for start in range(0, count, 500):
+        writes = [
+            temporal.store.show_waits(run, [wait_of(shown, key_of(shown), run)])
+            for run, shown in runs[start : start + 500]
+        ]
+        await asyncio.gather(*writes)
+    async with asking_nobody(temporal, monkeypatch) as page:
+        people, after, seen = StandfastClient(temporal.client, store=temporal.store), None, list[str]()
+        while found := await people.waiting(limit=2_000, after=after):
+            seen += [one["workflow_id"] for one in found]
+            after = found[-1]["place"]
+        assert seen == [f"shop/{number}" for number in reversed(range(count))]
+        assert await people.count_waiting() == {"approval": count}
+        assert "10,000 approvals" in (await page.get("/")).text
+        assert messages(await page.get("/?text=oldest")) == ["Oldest?"]
+        assert messages(await page.get("/?waits_longer_than=1h&text=order+9999"))[:1] == ["Refund order 9999?"]
+        answered = await page.get("/api/v1/pending?limit=100")
+        assert [one["workflow_id"] for one in answered.json()["items"]] == seen[:100]
