@@ -14,7 +14,7 @@ LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expression
 # Tests start hundreds of processes, each of which would compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage test-pythons test-lowest deployment-check check format bench test-llm test-browser pictures wheel-test clean
+.PHONY: demo test coverage test-pythons test-lowest deployment-check check format bench races test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
@@ -48,6 +48,9 @@ deployment-check: .cache/uv/bin/uv  ## the files for Docker Compose and Kubernet
 format: .venv/test
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
+
+races: .venv/test               ## a thousand races of people who decide at once, through all doors
+	cd tests && ../.venv/bin/python -m support.races 1000
 
 bench: .venv/demo               ## what standfast costs, against the least that could do the same
 	.venv/bin/python benchmarks/in_process.py

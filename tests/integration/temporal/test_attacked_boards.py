@@ -1,4 +1,4 @@
-"""The board under attack: killed workers, ends from outside, other tenants, races. What it shows can be acted on."""
+"""The board under attack: killed workers, ends from outside, other tenants. What it shows can be acted on."""
 
 import asyncio
 import os
@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -235,47 +234,3 @@ async def test_a_command_decides_without_a_worker_and_says_that_nobody_has_confi
         assert (await result(run))["status"] == "complete"
     (decision,) = await temporal.store.load_decisions(str(run.result_run_id))
     assert decision.by == "ada"
-
-
-# --- races ---
-
-RACERS = [f"p{number}" for number in range(10)]
-
-
-@tool(approval=Approval(approvers=RACERS, quorum=len(RACERS), timeout="3s", on_timeout="reject"))
-async def hurry(what: str) -> str:
-    """Do something soon."""
-    return "done"
-
-
-async def test_no_decision_that_races_with_a_deadline_is_told_to_count_when_it_does_not(temporal: Temporal) -> None:
-    racer, runs = Agent("racer", tools=[hurry]), 10
-    asks = asks_for(call("hurry", "c1", what="it"))
-    model = ScriptedModel(lambda messages, tools: "done" if messages[-1].role == "tool" else asks)
-    people = StandfastClient(temporal.client, store=temporal.store, timeout="60s")
-
-    async def decide(item: dict[str, Any], place: int) -> bool:
-        """Decide somewhat before the deadline, or after it; return whether it is told to count."""
-        moment = datetime.fromisoformat(item["deadline"]) + timedelta(seconds=(place - 7) * 0.15)
-        await until(lambda: datetime.now(UTC) > moment)
-        try:
-            await people.decide(item["workflow_id"], "c1", "approve", by=RACERS[place], digest=item["digest"])
-        except InputError:
-            return False
-        return True
-
-    async def race(number: int) -> tuple[list[str], list[str]]:
-        run = await temporal.start(racer, session=str(number))
-        (item,) = await until(lambda: people.waiting(text=temporal.session(str(number))))
-        told = await asyncio.gather(*(decide(item, place) for place in range(len(RACERS))))
-        assert (await result(run))["status"] == "complete"
-        records = await temporal.store.load_decisions(str(run.result_run_id))
-        counted = [str(record.by) for record in records if record.by and record.refused is None]
-        return [name for name, counts in zip(RACERS, told, strict=True) if counts], sorted(counted)
-
-    async with temporal.worker(racer, llm=model):
-        await until(people.board)
-        for told, counted in await asyncio.gather(*map(race, range(runs))):
-            assert told == counted
-            assert 0 < len(told) < len(RACERS)
-        assert await shown(temporal) == []

@@ -1,7 +1,6 @@
 """Hostile requests to every door: odd ids, bodies and headers are refused in a sentence, and break nothing."""
 
 import asyncio
-import json
 import logging
 from typing import Any
 from urllib.parse import quote
@@ -9,10 +8,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 from support.pages import BOB, PEOPLE, TOKENS, browser, served
-from support.temporal_runs import Temporal, pending, result, until
-from support.transcripts import asks_for, call
+from support.temporal_runs import Temporal, result, until
 
-from standfast import Agent, Approval, tool
+from standfast import Agent
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app
 
@@ -174,75 +172,3 @@ async def test_who_leaves_streams_open_by_the_hundred_keeps_nobody_out(temporal:
 async def is_open(client: httpx.AsyncClient, path: str) -> bool:
     async with client.stream("GET", path, headers={**OLGA, "Accept": "text/event-stream"}) as answer:
         return answer.status_code == 200
-
-
-# --- decisions in races through all doors ---
-
-
-@tool(approval=Approval(message="Ship it?"))
-async def ship(amount: int) -> str:
-    return f"shipped {amount}"
-
-
-shipper = Agent("shipper", tools=[ship])
-RACES = 20
-
-
-async def test_of_decisions_that_race_through_all_doors_those_that_were_told_that_they_count_do(
-    temporal: Temporal,
-) -> None:
-    model = ScriptedModel(
-        lambda messages, tools: asks_for(call("ship", "c1", amount=1)) if messages[-1].content == "go" else "done"
-    )
-    people = [Person(name=f"p{number}", role="operator", token=f"p{number}" + "-token" * 5) for number in range(4)]
-    options: dict[str, Any] = {"agents": [shipper], "task_queue": temporal.name}
-    async with temporal.worker(shipper, llm=model), browser(temporal, Access(people=people), **options) as client:
-        for number in range(RACES):
-            await _race(temporal, client, people, number)
-
-
-async def _race(temporal: Temporal, client: httpx.AsyncClient, people: list[Person], number: int) -> None:
-    from standfast.errors import StandfastError
-    from standfast.web.api.talks import interrupt_id
-
-    run = await temporal.start(shipper, session=f"race{number}")
-    (item,) = await pending(run)
-    digest, where = item["digest"], quote(run.id, safe="")
-
-    async def page(who: Person, decision: str) -> bool:
-        form = {"decision": decision, "gate": "c1", "digest": digest}
-        return (await client.post(f"/runs/{run.id}/decide", data=form, headers=_as(who))).status_code == 303
-
-    async def api(who: Person, decision: str) -> bool:
-        body = {"decision": decision, "gate": "c1", "digest": digest}
-        return (await client.post(f"/api/v1/runs/{where}/decide", json=body, headers=_as(who))).status_code == 200
-
-    async def ag_ui(who: Person, decision: str) -> bool:
-        interrupt = interrupt_id(run.id, item, None)
-        answer = {"interruptId": interrupt, "status": "resolved", "payload": {"decision": decision}}
-        body = {"threadId": "t", "runId": f"r{number}", "resume": [answer]}
-        return (await client.post("/agents/shipper/ag-ui", json=body, headers=_as(who))).status_code == 200
-
-    async def command(who: Person, decision: Any) -> bool:
-        try:
-            await temporal.people.decide(run.id, "c1", decision, by=who.name, digest=digest)
-        except StandfastError:
-            return False
-        return True
-
-    asks = [
-        (doors, who, ("approve", "reject")[(number + place) % 2])
-        for place, (doors, who) in enumerate(zip((page, api, ag_ui, command), people, strict=True))
-    ]
-    counted = await asyncio.gather(*(door(who, decision) for door, who, decision in asks))
-    ended = await result(run)
-    acts = await temporal.store.load_decisions((await run.describe()).raw_info.first_run_id)
-    kept = {(act.by, act.decision) for act in acts if act.refused is None and act.decision in ("approve", "reject")}
-    told = {(who.name, decision) for (_, who, decision), is_counted in zip(asks, counted, strict=True) if is_counted}
-    assert told == kept, (number, told, kept, acts)
-    assert len(kept) == 1
-    assert json.dumps(ended)
-
-
-def _as(who: Person) -> dict[str, str]:
-    return {"Authorization": f"Bearer {who.token}"}
