@@ -54,6 +54,11 @@ class GateRule:
         )
 
     @property
+    def escalates(self) -> bool:
+        """Whether it is replaced when nobody decides."""
+        return self.on_timeout == "escalate" and self.escalate_to is not None
+
+    @property
     def chain(self) -> "tuple[GateRule, ...]":
         """This rule, and those that replace it when nobody decides."""
         return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)

@@ -329,13 +329,15 @@ class Pages:
             run = request.path_params["run"]
             try:
                 await admit(self.client, person, run)
+            except InputError as error:  # nothing of the run is shown
+                return self.refused(request, status_of(error), str(error), run=run, form=form)
+            try:
                 asked = read(form, person)
                 await asked.do(self.people, run, id=act_id(form, request.url.path, person.name))
             except (StandfastError, RPCError) as error:
                 return await self.not_done(request, error, run, form)
-            if form.get("back") == "inbox":
-                return _to(request, f"/?{urlencode({'said': asked.said, 'run': run})}")
-            return _to(request, f"/runs/{run_path(run)}?said={asked.said}")
+            inbox = f"/?{urlencode({'said': asked.said, 'run': run})}"
+            return _to(request, inbox if form.get("back") == "inbox" else f"/runs/{run_path(run)}?said={asked.said}")
 
         return handle
 

@@ -6,8 +6,8 @@ before it counts. A row without an outcome belongs to an act that is under way, 
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
@@ -334,13 +334,42 @@ async def load_acts(store: AgentStore | None, journal_keys: Sequence[str], workf
     return sorted(found, key=lambda row: row.at)
 
 
-async def who_decided(store: Ledger, journal_key: str, gate: str) -> str | None:
-    """Return in words who has decided last at a gate of a run; None if nobody has."""
-    rows = [row for row in await store.load_decisions(journal_key) if row.gate == gate]
-    counted = [row for row in rows if row.refused is None and row.act_id is None]
-    if not counted:
+Pending = Callable[[str], Awaitable[Sequence[Mapping[str, Any]]]]
+
+
+@asynccontextmanager
+async def saying_who_was_first(
+    client: Client, store: AgentStore | None, workflow_id: str, gate: str, pending: Pending
+) -> AsyncIterator[None]:
+    """Add to the error of a decision that comes too late who has decided at the gate.
+
+    Args:
+        pending: says what waits in a run.
+    """
+    try:
+        yield
+    except InputError as error:
+        if (first := await _who_was_first(client, store, workflow_id, gate, pending)) is None:
+            raise
+        raise InputError(f"{error}; {first}") from error
+
+
+async def _who_was_first(
+    client: Client, store: AgentStore | None, workflow_id: str, gate: str, pending: Pending
+) -> str | None:
+    """Return in words who has decided at a gate; None if it is open, or that is not known."""
+    if not has_ledger(store):
         return None
-    return f"{counted[-1].by or 'somebody'} has {'approved' if counted[-1].decision == 'approve' else 'rejected'} it"
+    with suppress(StandfastError, RPCError):  # the reason why a decision does not count is known without this
+        if gate in [item["name"] for item in await pending(workflow_id)]:
+            return None
+        run = await our_run(client, workflow_id)
+        rows = await store.load_decisions(run.raw_info.first_run_id or run.run_id)
+        counted = [row for row in rows if row.gate == gate and row.refused is None and row.act_id is None]
+        if counted:
+            done = "approved" if counted[-1].decision == "approve" else "rejected"
+            return f"{counted[-1].by or 'somebody'} has {done} it"
+    return None
 
 
 def _entry(rows: Sequence[DecisionRecord]) -> Entry:

@@ -26,10 +26,9 @@ from standfast.events import Event
 from standfast.pipelines import Pipeline
 from standfast.runtime.deletion import delete_session
 from standfast.runtime.inputs import Images
-from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.stores.waits import Waits
-from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of, who_decided
+from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of, saying_who_was_first
 from standfast.temporal.client.boards import WaitingFilters, filter_of, kept_board, read_run, read_waiting
 from standfast.temporal.client.event_streams import RunEvents
 from standfast.temporal.client.items import read_items, read_state, unreadable
@@ -305,21 +304,8 @@ class StandfastClient:
         if decision not in (names.APPROVE, names.REJECT):
             raise InputError(f'decide: decision must be "approve" or "reject", got {decision!r}')
         data = {"gate": gate, "by": by, "comment": comment, "digest": digest, "edit": edit, "remember": remember}
-        try:
+        async with saying_who_was_first(self.client, self._store, workflow_id, gate, self.pending):
             await self._send(workflow_id, decision, data, id, called=names.DECIDE_UPDATE)
-        except InputError as error:
-            if (before := await self._decided_before(workflow_id, gate)) is None:
-                raise
-            raise InputError(f"{error}; {before}") from error
-
-    async def _decided_before(self, workflow_id: str, gate: str) -> str | None:
-        """Return who has decided at a gate, for whoever comes too late; None if it is open, or that is not known."""
-        with suppress(StandfastError, RPCError):  # the reason why a decision does not count is known without this
-            if not has_ledger(self._store) or gate in [item["name"] for item in await self.pending(workflow_id)]:
-                return None
-            run = await our_run(self.client, workflow_id)
-            return await who_decided(self._store, run.raw_info.first_run_id or run.run_id, gate)
-        return None
 
     async def cancel(
         self,

@@ -56,6 +56,7 @@ QUEUE_STORE = "standfast-store"  # the type of the workflow that notes the store
 # Summaries of timers, before the gate's name: a run's events are read from them.
 REMINDER = "reminder at "
 ESCALATION = "escalation at "
+DECISION = "decision at "
 
 # Patches: behaviour that a run has only if it had it from the start.
 ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are told

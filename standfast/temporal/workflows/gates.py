@@ -305,7 +305,7 @@ class GateKeeper:
             is_over = await self._running.until(
                 lambda: bool(arrived) or self.is_leaving or self._looked[gate.name] < self._running.resets,  # noqa: B023
                 reminder or gate.deadline,
-                _waits_for(gate, reminder) + gate.name,
+                f"{names.REMINDER if reminder else names.ESCALATION if rule.escalates else names.DECISION}{gate.name}",
             )
             if not is_over or arrived or self._looked[gate.name] < self._running.resets:
                 continue

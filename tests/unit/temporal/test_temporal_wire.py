@@ -62,6 +62,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "STORE_WAITS": "standfast.store_waits",
         "REMINDER": "reminder at ",
         "ESCALATION": "escalation at ",
+        "DECISION": "decision at ",
         "ANSWERS_WRITTEN": "standfast.answers-written",
         "SENDERS_HEAR": "standfast.senders-hear",
         "AGENTS_SETTLED": "standfast.agents-settled",
