@@ -34,13 +34,14 @@ from standfast.web.graphs import draw
 from standfast.web.inbox import address, read_inbox
 from standfast.web.items import Items
 from standfast.web.live_updates import Looks, digest, position, read_position
-from standfast.web.mounts import Assets, own_path, path_of, root_of
+from standfast.web.mounts import Assets, path_of, root_of
 from standfast.web.overview import Overview
 from standfast.web.rendering import run_path, step_link, templates
 from standfast.web.run_again import RunAgain
 from standfast.web.run_lists import RunLists
 from standfast.web.runs import Runs, is_said_now
 from standfast.web.several import Several, offered
+from standfast.web.sign_in import SignIn
 from standfast.web.standing import StandingPages
 from standfast.web.start_forms import Start
 from standfast.web.statuses import status_of
@@ -81,8 +82,7 @@ class Pages:
         lists = self._lists
         return [
             Route("/", self.inbox),
-            Route("/login", self.login, methods=["GET", "POST"]),
-            Route("/logout", self.logout, methods=["POST"]),
+            *SignIn(self, self._visitors).routes(),
             Route("/runs", lists.runs),
             Route("/batch", lists.batch, methods=["POST"]),
             Route("/decide", Several(self).decide, methods=["POST"]),
@@ -363,28 +363,6 @@ class Pages:
             shown = {"action": f"/link/{token}", "decider": person}
             return await self.not_done(request, error, link.workflow_id, form, **shown)
         return _to(request, f"/link/{token}?said={asked.said}")
-
-    # --- signing in ---
-
-    async def login(self, request: Request) -> Response:
-        """Sign in with a token; after that a cookie identifies the person."""
-        root = root_of(request.scope)
-        to = own_path(request.query_params.get("to", ""), root)
-        if request.method == "GET":
-            return self.page(request, "login", to=to, wrong=False, changes=None)
-        form = await self.access.form(request)
-        person = self._visitors.sign_in(request, form.get("token", "").strip())
-        if person is None:
-            return self.page(request, "login", status=401, to=to, wrong=True, changes=None)
-        response = RedirectResponse(own_path(form.get("to", ""), root), 303)
-        self.access.sign_in(response, person, root=root, is_https=request.url.scheme == "https")
-        return response
-
-    async def logout(self, request: Request) -> Response:
-        await self.access.form(request)
-        response = _to(request, "/login")
-        await self._visitors.sign_out(request, response)
-        return response
 
 
 def _new_key() -> str:

@@ -244,7 +244,7 @@ class GateKeeper:
             except FailureError:  # the run fails, and nobody waits here any more
                 del self._looked[gate.name]
                 raise
-            self._board.end(*(item for item in self._board.waiting if _is_of(item, gate)))
+            self._board.end(*(item for item in self._board.waiting if item.is_gate(gate.name)))
         if gate.status == "open" and not self._running.cancelled:
             seen = {"seen": shown} if shown and not gate.is_call else {}  # a call's turn has what it shows
             self.left[gate.name] = {**gate.plain(), "message": message, **seen}
@@ -313,7 +313,7 @@ class GateKeeper:
                 gate = gate.expired()
             else:
                 workflow.logger.warning("Gate %s still waits for %s", gate.name, ", ".join(rule.users) or "anybody")
-                for item in [item for item in self._board.waiting if _is_of(item, gate)]:
+                for item in [item for item in self._board.waiting if item.is_gate(gate.name)]:
                     self._board.notify(item, int((workflow.now() - gate.since).total_seconds()))
         return gate
 
@@ -398,7 +398,3 @@ def _waits_for(gate: Gate, reminder: datetime | None) -> str:
     """Return what the summary of a gate's timer begins with; the run's timeline is read from it."""
     escalates = gate.rule.on_timeout == "escalate" and gate.rule.escalate_to is not None
     return names.REMINDER if reminder is not None else names.ESCALATION if escalates else "decision at "
-
-
-def _is_of(waiting: Waiting, gate: Gate) -> bool:
-    return waiting.kind == "approval" and waiting.name == gate.name

@@ -47,6 +47,10 @@ class Waiting:
     edit: dict[str, Any] | None = None
     remember: str = ""
 
+    def is_gate(self, name: str) -> bool:
+        """Whether it is the gate of this name."""
+        return self.kind == "approval" and self.name == name
+
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = {
             "kind": self.kind,
