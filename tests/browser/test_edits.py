@@ -78,7 +78,7 @@ async def test_a_form_that_nobody_touches_changes_nothing(
         run = await waits(temporal)
         page = await chromium.new_page(java_script_enabled=script)
         await page.goto(f"{address}/runs/{run.id}")
-        await page.get_by_role("button", name="Approve").click()
+        await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_role("status").filter(has_text="Approved.")).to_be_visible()
         assert (await result(run))["outputs"]["ok"] == LETTER.model_dump(mode="json")
         assert await edit_of(temporal, run) is None
@@ -104,13 +104,13 @@ async def test_one_field_is_changed_by_the_keyboard_and_nothing_else(
         await expect(copies).to_have_value("many")
         await expect(copies).to_have_accessible_description("Copies: 'many' is not a number. Nothing was approved.")
         await copies.fill("0")
-        await page.get_by_role("button", name="Approve").click()
+        await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_label("Copies")).to_have_accessible_description(
             "Input should be greater than or equal to 1"
         )
         await expect(page.get_by_label("Urgent")).not_to_be_checked()
         await page.get_by_label("Copies").fill("4")
-        await page.get_by_role("button", name="Approve").click()
+        await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_role("status").filter(has_text="Approved.")).to_be_visible()
         changed = {**LETTER.model_dump(mode="json"), "copies": 4, "urgent": False}
         assert (await result(run))["outputs"]["ok"] == changed
@@ -131,11 +131,11 @@ async def test_the_json_is_changed_instead(temporal: Temporal, chromium: Browser
         await page.get_by_text("Arguments as JSON").click()
         await page.get_by_label("JSON", exact=True).fill('{"amount": 7}')
         await page.get_by_label("Amount").fill("8")
-        await page.get_by_role("button", name="Approve").click()
+        await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_role("alert")).to_contain_text("each in another way")
         await expect(page.get_by_label("JSON", exact=True)).to_have_value('{"amount": 7}')  # unfolded
         await page.get_by_label("Amount").fill("5")
-        await page.get_by_role("button", name="Approve").click()
+        await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_role("status").filter(has_text="Approved.")).to_be_visible()
         await result(run)
     assert "charged 7" in (await temporal.messages())[2].content
@@ -153,7 +153,7 @@ async def test_a_machine_finds_nothing_wrong_with_the_form_also_on_a_narrow_scre
             await page.get_by_text("letter as JSON").click()
             assert [await faults_here(page), await is_wide(page)] == [[], False]
         await page.get_by_label("Copies").fill("many")
-        await page.get_by_role("button", name="Approve").click()
+        await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_role("alert")).to_be_visible()
         assert [await faults_here(page), await is_wide(page)] == [[], False]
 
@@ -183,3 +183,24 @@ async def test_a_page_keeps_what_somebody_chooses_and_follows_what_nobody_has_to
         await expect(other.get_by_label("To", exact=True)).to_have_value("Bob", timeout=20_000)
         await expect(touched.locator(".changed")).to_be_visible(timeout=20_000)
         await expect(touched.get_by_label("Kind")).to_have_value('"card"')
+
+
+async def test_a_card_that_was_changed_is_not_decided_among_several(
+    temporal: Temporal, chromium: Browser, serve: Any
+) -> None:
+    """Its change would be dropped: several at once are decided as they were shown."""
+    async with temporal.worker(pipelines=[letters], llm=ScriptedModel([])), serve(LOCAL) as address:
+        await waits(temporal)
+        page = await chromium.new_page()
+        await page.goto(f"{address}/")
+        choice = page.get_by_label("Choose", exact=True)
+        await choice.check()
+        await page.get_by_label("Urgent").uncheck()
+        await expect(choice).to_be_disabled()
+        await expect(choice).not_to_be_checked()
+        await page.get_by_label("All of this page").check()
+        await expect(page.get_by_role("button", name="Approve 0")).to_be_disabled()
+        await page.get_by_label("Urgent").check()
+        await expect(choice).to_be_enabled()
+        await page.get_by_label("Copies").fill("4")
+        await expect(choice).to_be_disabled()

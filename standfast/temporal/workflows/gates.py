@@ -392,9 +392,3 @@ class GateKeeper:
 
 def _listed(gates: Sequence[str]) -> str:
     return ", ".join(gates) or "none"
-
-
-def _waits_for(gate: Gate, reminder: datetime | None) -> str:
-    """Return what the summary of a gate's timer begins with; the run's timeline is read from it."""
-    escalates = gate.rule.on_timeout == "escalate" and gate.rule.escalate_to is not None
-    return names.REMINDER if reminder is not None else names.ESCALATION if escalates else "decision at "

@@ -106,7 +106,7 @@ listen();
 
 document.addEventListener("change", ({ target }) => {
   if (!target.matches("[data-all]")) return;
-  for (const box of target.form.elements) if (box.type === "checkbox") box.checked = target.checked;
+  for (const box of target.form.elements) if (box.type === "checkbox" && !box.disabled) box.checked = target.checked;
 });
 
 // The buttons of the inbox say how many they decide.
@@ -120,6 +120,20 @@ const count = () => {
 };
 document.addEventListener("change", count);
 count();
+
+// Several at once are decided as they were shown. A card in which something was typed is decided by its own buttons.
+const isAsShown = (field) => {
+  if (field.type === "checkbox") return field.checked === field.defaultChecked;
+  if (field.type === "select-one") return [...field.options].every((option) => option.selected === option.defaultSelected);
+  return !field.matches("input, textarea") || field.value === field.defaultValue;
+};
+document.addEventListener("input", ({ target }) => {
+  const box = target.closest("article.card")?.querySelector(".choose input");
+  if (!box || box === target) return;
+  box.disabled = ![...target.form.elements].every(isAsShown);
+  box.checked &&= !box.disabled;
+  count();
+});
 
 // Enter in a checkbox would send its form, as if a button had been pressed.
 document.addEventListener("keydown", (event) => {
