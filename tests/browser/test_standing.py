@@ -35,10 +35,10 @@ async def test_later_calls_are_approved_by_the_keyboard_and_ended_in_the_list(
         await summary.focus()
         await page.keyboard.press("Enter")
         assert await faults_here(page) == []
-        await page.get_by_label("Later calls").select_option("session")
-        await page.get_by_label("amount", exact=True).select_option("most")
-        await page.get_by_label("amount, at most").fill("7")
-        options = await page.get_by_label("urgent", exact=True).locator("option").all_text_contents()
+        await page.get_by_label("Later calls", exact=True).select_option("session")
+        await page.get_by_label("amount of later calls", exact=True).select_option("most")
+        await page.get_by_label("amount of later calls, at most").fill("7")
+        options = await page.get_by_label("urgent of later calls", exact=True).locator("option").all_text_contents()
         assert options == ["exactly this", "anything"]
         wide = await page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
         assert not wide
