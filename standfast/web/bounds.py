@@ -15,7 +15,7 @@ from standfast.errors import InputError
 from standfast.messages import person as identity
 from standfast.stores.waits import WaitFilter
 from standfast.temporal import StandfastClient
-from standfast.temporal.client.boards import filter_of, read_waiting
+from standfast.temporal.client.boards import WaitingFilters, filter_of, read_waiting
 from standfast.temporal.client.owners import last_admitted, owner_of
 from standfast.temporal.client.runs import described, listed, looks_ours, quoted
 from standfast.temporal.wire import names
@@ -80,13 +80,20 @@ async def _listed(
 
 
 async def waiting_for(
-    people: StandfastClient, person: Person, group: str | None, limit: int | None
+    people: StandfastClient, person: Person, wanted: WaitingFilters, limit: int | None, *, after: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return what waits in the runs that a person may see."""
+    """Return what waits in the runs that a person may see; see `StandfastClient.waiting`."""
     if (board := await people.board()) is not None:
-        wanted = filter_of(people.client.namespace, {"group": group})
-        return await read_waiting(board, bounded_filter(person, wanted), limit=limit)
-    return await only_admitted(people.client, person, await people.waiting(group=group, limit=limit))
+        found = bounded_filter(person, filter_of(people.client.namespace, wanted))
+        return await read_waiting(board, found, after=after, limit=limit)
+    return await only_admitted(people.client, person, await people.waiting(limit=limit, after=after, **wanted))
+
+
+async def waiting_counts(people: StandfastClient, person: Person, wanted: WaitingFilters) -> dict[str, int] | None:
+    """Return how much of it there is, by kind; None without a board."""
+    if (board := await people.board()) is None:
+        return None
+    return await board.count_waits(bounded_filter(person, filter_of(people.client.namespace, wanted)))
 
 
 async def admit(client: Client, person: Person, workflow_id: str, run_id: str | None = None) -> None:

@@ -111,7 +111,7 @@ async def _page(board: Waits, wanted: WaitFilter, after: str | None) -> tuple[li
 
 async def _asked(people: StandfastClient, person: Person, group: str) -> Inbox:
     """Return what the runs say that the server lists, the nearest deadline first."""
-    found = await waiting_for(people, person, group or None, _ASKED)
+    found = await waiting_for(people, person, {"group": group or None}, _ASKED)
     items = sorted(found, key=lambda item: (item.get("deadline") or "9999", item.get("since") or ""))
     mine = [item for item in items if may_act(person, item)]
     counts = {

@@ -163,7 +163,7 @@ class Overview:
         people = self._pages.people
         try:
             if (board := await people.board()) is None:
-                return _by_age(await waiting_for(people, person, None, _ASKED))
+                return _by_age(await waiting_for(people, person, {}, _ASKED))
             older = [
                 sum((await board.count_waits(self._waits(person, hours))).values())
                 for hours in (None, *(most for _, most in _AGES if most is not None))

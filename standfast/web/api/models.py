@@ -177,6 +177,17 @@ class Items(BaseModel):
     items: list[dict[str, Any]]
 
 
+class Waiting(BaseModel):
+    """A page of what waits for people, the next deadline first.
+
+    `next` is the `after` of the next page. `counts` are of all pages, by kind, if a store has a board.
+    """
+
+    items: list[dict[str, Any]]
+    counts: dict[str, int] | None = None
+    next: str | None = None
+
+
 class Standing(BaseModel):
     """Standing approvals, the last given first; `used` as far as the audit trail goes back."""
 

@@ -5,7 +5,7 @@ import binascii
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -17,6 +17,7 @@ from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError, NotConfirmedError
 from standfast.events import event_json
 from standfast.stores.protocol import session_key_of
+from standfast.temporal.client.boards import WaitingFilters
 from standfast.temporal.client.decisions import Choice, decide_each
 from standfast.temporal.client.event_streams import read_event_id
 from standfast.temporal.client.runs import listed, looked_at, our_run, runs_query
@@ -26,7 +27,7 @@ from standfast.web.access import Person, Role
 from standfast.web.api import models
 from standfast.web.api.calls import Doors, act_id
 from standfast.web.api.senders import dumped
-from standfast.web.bounds import admit, list_page, no_run, owns, remembered, waiting_for
+from standfast.web.bounds import admit, list_page, no_run, owns, remembered, waiting_counts, waiting_for
 
 _MOST = 100  # of a page
 _EXPORT = 30.0  # seconds in which a run must come between two actions
@@ -148,9 +149,12 @@ async def _pending(call: Call) -> models.Items:
     return models.Items(items=await call.doors.people.pending(call.run))
 
 
-async def _waiting(call: Call) -> models.Items:
-    limit = call.number("limit", _MOST, _MOST)
-    return models.Items(items=await waiting_for(call.doors.people, call.person, call.text("group"), limit))
+async def _waiting(call: Call) -> models.Waiting:
+    limit, whose = call.number("limit", _MOST, _MOST), (call.doors.people, call.person)
+    wanted = cast(WaitingFilters, {name: call.text(name) for name in WaitingFilters.__annotations__})
+    items = await waiting_for(*whose, wanted, limit + 1, after=call.text("after"))
+    after = items[limit - 1].get("place") if len(items) > limit else None
+    return models.Waiting(items=items[:limit], counts=await waiting_counts(*whose, wanted), next=after)
 
 
 async def _export(call: Call) -> Response:
@@ -294,7 +298,8 @@ OPERATIONS = (
     ),
     Operation("POST", "/runs", _start, models.Started, "Start a run", "operator", "start", models.StartRun, 201),
     Operation(
-        "GET", "/pending", _waiting, models.Items, "What waits for people", query={"group": _TEXT, "limit": _LIMIT}
+        "GET", "/pending", _waiting, models.Waiting, "What waits for people",
+        query={**dict.fromkeys(WaitingFilters.__annotations__, _TEXT), "limit": _LIMIT, "after": _TEXT},
     ),
     Operation(
         "POST", "/decide", _decide_several, models.DecidedGates, "Decide at several gates", "approver", "decide",

@@ -176,5 +176,13 @@ async def test_of_ten_thousand_that_wait_with_no_worker_none_is_lost(
         assert "10,000 approvals" in (await page.get("/")).text
         assert messages(await page.get("/?text=oldest")) == ["Oldest?"]
         assert messages(await page.get("/?waits_longer_than=1h&text=order+9999"))[:1] == ["Refund order 9999?"]
-        answered = await page.get("/api/v1/pending?limit=100")
-        assert [one["workflow_id"] for one in answered.json()["items"]] == seen[:100]
+        found = (await page.get("/api/v1/pending")).json()
+        assert [one["workflow_id"] for one in found["items"]] == seen[:100]
+        assert found["counts"] == {"approval": count}
+        found = (await page.get("/api/v1/pending", params={"limit": 3, "after": found["next"]})).json()
+        assert [one["workflow_id"] for one in found["items"]] == seen[100:103]
+        found = (await page.get("/api/v1/pending", params={"text": "oldest", "waits_longer_than": "10m"})).json()
+        assert [one["workflow_id"] for one in found["items"]] == seen[-1:]
+        assert (found["counts"], found.get("next")) == ({"approval": 1}, None)
+        for wrong in ({"after": "nowhere"}, {"waits_longer_than": "long"}):
+            assert (await page.get("/api/v1/pending", params=wrong)).status_code == 422
