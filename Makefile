@@ -14,7 +14,7 @@ LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expression
 # Tests start hundreds of processes, each of which would compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage test-pythons test-lowest deployment-check check format bench races test-llm test-browser pictures wheel-test clean
+.PHONY: demo test coverage test-pythons test-lowest test-integrations deployment-check check format bench races test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
@@ -38,6 +38,18 @@ test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pypr
 	$(UV) pip install --python .cache/lowest/bin/python --constraint constraints-lowest.txt \
 		--editable ".[application,postgres,prices,mcp,web]" hypothesis pytest pytest-asyncio pytest-xdist
 	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
+
+# Each framework has an environment of its own. NEWEST=1 takes the newest versions instead of those that are pinned.
+INTEGRATIONS =
+PINNED = $(if $(NEWEST),--upgrade,--constraint constraints-integrations.txt)
+
+test-integrations: $(INTEGRATIONS:%=test-%)  ## the adapters under the frameworks that they are for; NEWEST=1
+
+$(INTEGRATIONS:%=test-%): test-%: .cache/uv/bin/uv
+	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/integrations/$*
+	$(UV) pip install --python .cache/integrations/$*/bin/python $(PINNED) --editable ".[$*,server]" \
+		pytest pytest-asyncio pytest-timeout
+	.cache/integrations/$*/bin/python -m pytest -q --timeout=300 -p no:cacheprovider tests/integrations/$(subst -,_,$*)
 
 deployment-check: .cache/uv/bin/uv  ## the files for Docker Compose and Kubernetes, by the tools that read them
 	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/deployment

@@ -112,6 +112,10 @@ class EffectCall:
             return Unknown("it was settled by another attempt while it ran")
         return outcome
 
+    async def release(self) -> None:
+        """Give the claim back: this attempt has not run the call, and the next one may."""
+        await retry_write(partial(self.store.abandon, self.key.scope, self._key, owner=self._owner))
+
     async def _ended(self, entry: LedgerEntry) -> LedgerEntry:
         """Return the entry once it has a result, or nobody runs the call any more."""
         begun = datetime.now(UTC)

@@ -47,6 +47,7 @@ class Effect:
         timeout: Duration | None,
         approval: Approval | None,
         on_unknown: Literal["raise", "return"],
+        not_run: tuple[type[BaseException], ...],
     ) -> None:
         self._owner = "effect" if name is None else f"Effect '{name}'"
         if not has_ledger(store) or not getattr(store, "durable", False):
@@ -67,6 +68,9 @@ class Effect:
         check_choice(f"{self._owner}: on_unknown", on_unknown, ("raise", "return"))
         self._store, self.name, self._key = store, name or "", key
         self._safe_to_retry, self._verify, self._on_unknown = safe_to_retry, verify, on_unknown
+        if not isinstance(not_run, tuple) or not all(isinstance(kind, type) for kind in not_run):
+            raise DefinitionError(f"{self._owner}: not_run must be a tuple of classes of errors, got {not_run!r:.80}")
+        self._not_run = not_run
         self._timeout = None if timeout is None else seconds(timeout, f"{self._owner}: timeout")
         self.approval = approval
         self._call: EffectCall | None = None
@@ -113,6 +117,9 @@ class Effect:
             try:
                 async with time_limit(self._timeout) as limit:
                     value = await function(*arguments, **options)
+            except self._not_run:
+                await uninterrupted(lambda: on_keeper(call.release()))
+                raise
             except BaseException as error:
                 outcome = self._broken(error, is_cut_off=limit is not None and limit.expired())
                 if outcome is not None:
@@ -140,6 +147,9 @@ class Effect:
                 return self._answer(call.key, found, result)
             try:
                 value = function(*arguments, **options)
+            except self._not_run:
+                keeper().begin(call.release()).result()
+                raise
             except BaseException as error:
                 if (outcome := self._broken(error)) is not None:
                     keeper().begin(call.finish(outcome)).result()
@@ -213,6 +223,9 @@ class Effect:
         assert call is not None
         assert block is not None
         if block.is_done:
+            return
+        if isinstance(error, self._not_run):
+            await uninterrupted(lambda: on_keeper(call.release()))
             return
         outcome = self._written(block.result, _ANYTHING) if error is None else self._broken(error)
         if outcome is not None:
@@ -293,6 +306,7 @@ def effect(
     timeout: Duration | None = None,
     approval: Approval | None = None,
     on_unknown: Literal["raise", "return"] = "raise",
+    not_run: tuple[type[BaseException], ...] = (),
 ) -> Effect:
     """Guard a function (`@effect(store)`) or a block (`async with effect(store, "charge", key=…) as call`).
 
@@ -311,6 +325,7 @@ def effect(
         approval: people have to let a call through: in a workflow of Temporal, `execute_effect` waits for them, and
             elsewhere it does not run.
         on_unknown: whether an unknown outcome raises `ToolDurabilityError`, or returns its `payload()`, for a model.
+        not_run: errors by which the function says that it has not run: they pass, and the same key may be used again.
 
     Raises:
         DefinitionError: an option cannot be used.
@@ -322,7 +337,7 @@ def effect(
         InputError: it has no key, or the same key was used with other arguments.
         StoreError: the store does not answer; nothing was run.
     """
-    return Effect(store, name, key, safe_to_retry, verify, timeout, approval, on_unknown)
+    return Effect(store, name, key, safe_to_retry, verify, timeout, approval, on_unknown, not_run)
 
 
 def _is_of_call(approval: Approval[Any]) -> bool:

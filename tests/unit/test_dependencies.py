@@ -18,7 +18,9 @@ WITHOUT_IMPORT = {
     "python-multipart": "starlette imports it to read forms",
     "aiosmtpd": "of the application's demo alone",
 }
-IMPORTED_AS = {"markdown-it-py": "markdown_it", "pyjwt": "jwt"}
+IMPORTED_AS = {
+    "markdown-it-py": "markdown_it", "pyjwt": "jwt",
+}  # fmt: skip
 ALWAYS = ["click", "pydantic", "pydantic_core", "rich", "temporalio", "typing_extensions"]
 
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="only a clone has what is declared")
@@ -35,16 +37,36 @@ def declared() -> dict[str, set[str]]:
     return {extra: names - {"standfast"} for extra, names in named.items() if extra != "dev"}
 
 
-def test_the_oldest_packages_that_are_allowed_are_those_that_are_tested() -> None:
+@pytest.mark.parametrize("file", ["constraints-lowest.txt", "constraints-integrations.txt"])
+def test_the_oldest_packages_that_are_allowed_are_those_that_are_tested(file: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name != "dev"}
-    lines = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
-    bounds = {match[1]: match[2] for line in lines if (match := re.match(r"([\w.-]+)(?:\[\w+\])?>=([\w.]+)", line))}
-    tested = dict(
-        line.split("==") for line in (ROOT / "constraints-lowest.txt").read_text().splitlines() if "==" in line
+    is_of = (
+        (lambda extra: extra in frameworks()) if "integrations" in file else (lambda extra: extra not in frameworks())
     )
+    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name != "dev" and is_of(name)}
+    always = [] if "integrations" in file else project["dependencies"]
+    lines = [*always, *(line for lines in extras.values() for line in lines)]
+    bounds = {match[1]: match[2] for line in lines if (match := re.match(r"([\w.-]+)(?:\[\w+\])?>=([\w.]+)", line))}
+    tested = dict(line.split("==") for line in (ROOT / file).read_text().splitlines() if "==" in line)
     at = {name: Version(tested[name.replace("_", "-")]) for name in bounds}
     assert at == {name: Version(bound) for name, bound in bounds.items()}
+
+
+def frameworks() -> list[str]:
+    """Return the extras of other people's agents: `make test-integrations` tests them."""
+    listed = re.search(r"^INTEGRATIONS =(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert listed is not None
+    return listed[1].split()
+
+
+def test_each_adapter_has_an_extra_and_tests_and_a_page_and_is_imported_by_nobody() -> None:
+    named = sorted(name.replace("-", "_") for name in frameworks())
+    folder = LIBRARY / "integrations"
+    assert sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")) == named
+    assert [name for name in named if not list((ROOT / "tests" / "integrations" / name).glob("test_*.py"))] == []
+    assert [name for name in frameworks() if not (ROOT / "docs" / "integrations" / f"{name}.md").exists()] == []
+    others = {path for path in LIBRARY.rglob("*.py") if folder not in path.parents}
+    assert [str(path) for path in others if "standfast.integrations" in path.read_text()] == []
 
 
 def imported(*files: Path) -> dict[str, str]:

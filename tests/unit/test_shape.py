@@ -28,6 +28,7 @@ ORDER = [
     ["runtime"],
     ["local", "temporal"],
     ["effects"],
+    ["integrations"],
     ["exports"],
     ["testing", "web"],
     ["cli"],

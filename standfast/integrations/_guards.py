@@ -1,0 +1,105 @@
+"""Guards the tool calls of a framework; internal, and shared by the adapters."""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from standfast.effects import EffectFailedError, ToolDurabilityError, effect
+from standfast.errors import InputError
+from standfast.extras import install
+from standfast.stores.protocol import DurableStore
+
+_LONGEST = 400  # characters of an effect's key
+
+
+def check_version(package: str, lowest: str, below: str, extra: str) -> None:
+    """Check that a framework's package is there, in a version whose hooks the adapter knows.
+
+    Raises:
+        ImportError: it is not; the text names the versions.
+    """
+    needed = f"standfast's adapter needs {package} {lowest} or later, below {below}"
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        raise ImportError(f"{needed}: {install(extra)}") from None
+    if not _numbers(lowest) <= _numbers(found) < _numbers(below):
+        raise ImportError(f"{needed}, and found {found}: {install(extra)}")
+
+
+class ToolGuard:
+    """The guard around the tools of an agent.
+
+    Args:
+        store: a durable one.
+        not_run: what a tool raises to say that it has not run: it passes, and the call may be made again.
+
+    Raises:
+        MemoryStoreNotDurableError: the store forgets.
+    """
+
+    def __init__(self, store: DurableStore, *, not_run: tuple[type[BaseException], ...] = ()) -> None:
+        effect(store)  # which checks it
+        self._store, self._not_run = store, not_run
+
+    async def run(
+        self,
+        tool: str,
+        call_id: str,
+        arguments: Mapping[str, Any],
+        function: Callable[[], Awaitable[Any]],
+        *,
+        key: str | None,
+        returns: Any = Any,
+    ) -> Any:
+        """Run a tool's call unless it has been, or may have been, and return its result, or what the model reads of it.
+
+        What the function raises passes, in the process that runs it. After that the model reads it.
+
+        Args:
+            key: of the call, by `key_of`; None in an activity of Temporal, which has one.
+            returns: the type of the result, by which it is kept as JSON.
+
+        Raises:
+            InputError: the call cannot be told from others, or was made with other arguments.
+            StoreError: the store does not answer; nothing was run.
+        """
+        if not tool:
+            raise InputError("A tool without a name cannot be guarded: nothing was run")
+
+        async def call(arguments: dict[str, Any]) -> Any:
+            return await function()
+
+        call.__annotations__["return"] = returns
+        by_key = None if key is None else lambda arguments: key
+        guarded = effect(self._store, tool[:100], key=by_key, not_run=self._not_run)(call)
+        try:
+            return await guarded(dict(arguments))
+        except ToolDurabilityError as error:
+            return ToolDurabilityError(tool, call_id, reason=error.reason).payload()
+        except EffectFailedError as error:
+            return {"error": f"{error.kind}: {error.reason}" if error.kind else error.reason}
+
+
+def key_of(*parts: str) -> str:
+    """Return the key of a call: a text that no other parts have, such as a conversation's id and the call's.
+
+    Raises:
+        InputError: a part is missing.
+    """
+    if not all(isinstance(part, str) and part for part in parts):
+        raise InputError(f"A tool call cannot be guarded without the ids that tell it from others, got {parts!r:.200}")
+    text = json.dumps(parts)
+    return text if len(text) <= _LONGEST else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a version; what follows them, such as "rc1", does not count."""
+    found = list[int]()
+    for part in text.split("."):
+        if not part.isdigit():
+            break
+        found.append(int(part))
+    return found

@@ -1,0 +1,111 @@
+"""The guard that the adapters of frameworks share: it tells calls apart, and says what a model reads of a lost one."""
+
+from typing import Any
+
+import pytest
+
+from standfast import InputError, MemoryStoreNotDurableError, memory_store
+from standfast.integrations._guards import ToolGuard, check_version, key_of
+from standfast.stores import SQLiteStore
+
+
+class DeferredError(Exception):
+    """A framework's own: the tool waits for somebody, and has not run."""
+
+
+class Charges:
+    def __init__(self, *raised: Exception) -> None:
+        self.raised, self.count = list(raised), 0
+
+    async def __call__(self) -> Any:
+        self.count += 1
+        if self.raised:
+            raise self.raised.pop(0)
+        return {"charged": 5}
+
+
+@pytest.fixture
+def guard(store: SQLiteStore) -> ToolGuard:
+    return ToolGuard(store, not_run=(DeferredError,))
+
+
+async def call(guard: ToolGuard, charge: Any, key: str = "k", cents: int = 5) -> Any:
+    return await guard.run("charge", "call_1", {"cents": cents}, charge, key=key)
+
+
+async def test_a_call_runs_once_and_its_result_is_kept(guard: ToolGuard) -> None:
+    charge = Charges()
+    assert [await call(guard, charge), await call(guard, charge)] == [{"charged": 5}] * 2
+    assert charge.count == 1
+
+
+async def test_what_a_tool_raised_passes_once_and_is_read_by_the_model_after_that(guard: ToolGuard) -> None:
+    charge = Charges(ValueError("no such card"))
+    with pytest.raises(ValueError, match="no such card"):
+        await call(guard, charge)
+    assert await call(guard, charge) == {"error": "ValueError: no such card"}
+    assert charge.count == 1
+
+
+async def test_a_result_that_is_not_json_is_lost_and_the_model_reads_that_it_ran(guard: ToolGuard) -> None:
+    async def odd() -> Any:
+        return object()
+
+    assert (await call(guard, odd))["error"].startswith("ran, but its result was lost")
+    assert (await call(guard, odd))["error"].startswith("ran, but its result was lost")
+
+
+async def test_a_call_that_has_not_run_may_be_made_again_with_what_people_made_of_it(guard: ToolGuard) -> None:
+    charge = Charges(DeferredError("wait"))
+    with pytest.raises(DeferredError):
+        await call(guard, charge)
+    assert await call(guard, charge, cents=7) == {"charged": 5}
+    assert charge.count == 2
+
+
+async def test_a_call_that_was_broken_off_is_unknown_to_the_model_by_the_id_that_it_gave(guard: ToolGuard) -> None:
+    charge = Charges(KeyboardInterrupt())  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        await call(guard, charge)
+    read = await call(guard, charge)
+    assert {name: read[name] for name in read if name != "error"} == {
+        "kind": "tool-durability-error", "toolName": "charge", "toolCallId": "call_1",
+    }  # fmt: skip
+    assert charge.count == 1
+
+
+async def test_other_arguments_or_no_name_or_no_ids_are_refused(guard: ToolGuard) -> None:
+    charge = Charges()
+    await call(guard, charge)
+    with pytest.raises(InputError):
+        await call(guard, charge, cents=7)
+    with pytest.raises(InputError, match="without a name"):
+        await guard.run("", "call_1", {}, charge, key="k")
+    with pytest.raises(InputError, match="without the ids"):
+        key_of("conversation", "")
+    assert charge.count == 1
+
+
+def test_the_keys_of_other_calls_are_others_however_long() -> None:
+    keys = {
+        key_of("a", "b/c"),
+        key_of("a/b", "c"),
+        key_of("a", "b", "c"),
+        key_of("a" * 500, "b"),
+        key_of("a" * 501, "b"),
+    }
+    assert len(keys) == 5
+    assert max(map(len, keys)) <= 400
+
+
+def test_a_store_that_forgets_is_refused() -> None:
+    with pytest.raises(MemoryStoreNotDurableError):
+        ToolGuard(memory_store())  # type: ignore[arg-type]
+
+
+def test_a_framework_that_is_not_there_or_has_another_version_is_an_import_error_that_names_versions() -> None:
+    check_version("pydantic", "2.12", "3", "web")
+    with pytest.raises(ImportError, match=r"needs pydantic 1\.0 or later, below 2, and found 2\..*: pip install"):
+        check_version("pydantic", "1.0", "2", "web")
+    with pytest.raises(ImportError, match=r"needs no-such-framework 1 or later, below 2: pip install"):
+        check_version("no-such-framework", "1", "2", "web")
