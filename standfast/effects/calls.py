@@ -63,7 +63,10 @@ class EffectCall:
             claim = partial(
                 self.store.claim, self.key.scope, self._key, owner=self._owner, arguments_hash=self.arguments_hash
             )
-            entry = await claim(running=self.key.running(self._owner))
+            running = self.key.running(self._owner)
+            entry = await claim(running=running)
+            if running is not None and entry.owner != self._owner:
+                await self.store.end_call(self._owner)
             if entry.state == "abandoned":  # it was found not to have happened
                 self._dispatch += 1
                 continue
@@ -115,6 +118,11 @@ class EffectCall:
     async def release(self) -> None:
         """Give the claim back: this attempt has not run the call, and the next one may."""
         await retry_write(partial(self.store.abandon, self.key.scope, self._key, owner=self._owner))
+
+    async def give_up(self) -> None:
+        """Let the next attempt run the call again, as one that is safe to retry."""
+        if self.key.activity is not None:
+            await retry_write(partial(self.store.end_call, self._owner))
 
     async def _ended(self, entry: LedgerEntry) -> LedgerEntry:
         """Return the entry once it has a result, or nobody runs the call any more."""

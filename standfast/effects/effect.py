@@ -122,8 +122,7 @@ class Effect:
                 raise
             except BaseException as error:
                 outcome = self._broken(error, is_cut_off=limit is not None and limit.expired())
-                if outcome is not None:
-                    await uninterrupted(lambda: on_keeper(call.finish(outcome)))
+                await uninterrupted(lambda: on_keeper(_ended(call, outcome)))
                 if _is_final(guarded, outcome):
                     raise failures.of_activity(cast(Exception, error)) from error
                 raise
@@ -146,13 +145,13 @@ class Effect:
             if found is not Found.OURS:
                 return self._answer(call.key, found, result)
             try:
-                value = function(*arguments, **options)
+                value = _no_awaitable(function(*arguments, **options))
             except self._not_run:
                 keeper().begin(call.release()).result()
                 raise
             except BaseException as error:
-                if (outcome := self._broken(error)) is not None:
-                    keeper().begin(call.finish(outcome)).result()
+                outcome = self._broken(error)
+                keeper().begin(_ended(call, outcome)).result()
                 if _is_final(guarded, outcome):
                     raise failures.of_activity(cast(Exception, error)) from error
                 raise
@@ -356,6 +355,20 @@ def _verdict(found: object) -> Verdict | Unknown:
 
 def _verify_failed(error: Exception) -> Unknown:
     return Unknown(f"{_DIED}, and verify failed: {error_text(error)}")
+
+
+async def _ended(call: EffectCall, outcome: Kept | None) -> None:
+    """Record how an attempt was broken off; None if the call may be made again."""
+    await (call.give_up() if outcome is None else call.finish(outcome))
+
+
+def _no_awaitable(value: Any) -> Any:
+    """Return what a plain function returned, unless it has only promised to run."""
+    if not inspect.isawaitable(value):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()
+    raise TypeError(f"it returned {type(value).__name__}, which has to be awaited: make it an async def")
 
 
 def _is_final(guarded: object, outcome: Kept | None) -> bool:

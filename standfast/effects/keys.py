@@ -52,7 +52,8 @@ def given_key(name: str, key: object) -> EffectKey:
         raise InputError(
             f"Effect '{name}': its key must be a printable text of 1 to {_LONGEST} characters, got {key!r:.80}"
         )
-    return EffectKey(f"effect/{name}/{key}/steps", name, key)
+    # As the steps of a run in process are named: each key is deleted by itself when it is old.
+    return EffectKey(f"effect/{name}/{key}/steps/call", name, key)
 
 
 # --- activities -----------------------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ async def activity_key(name: str) -> EffectKey:
     place = _remember(_calls, attempt, _calls.get(attempt, Counter()))[name]
     _calls[attempt][name] += 1
     if info.workflow_id is None or info.workflow_run_id is None:
-        scope = f"effect/{info.namespace}/{info.activity_id}/{info.activity_run_id}/steps"
+        scope = f"effect/{info.namespace}/{info.activity_id}/{info.activity_run_id}/steps/call"
         return EffectKey(scope, name, f"{info.activity_id}/{name}", place)
     first = _first_runs.get(info.workflow_run_id)
     if first is None:

@@ -10,14 +10,14 @@ from pydantic_core import to_jsonable_python
 
 
 def bound(function: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by their names, with defaults.
+    """Return a call's arguments by their names, with defaults; the object of a method is none.
 
     Raises:
         TypeError: they do not fit the function, as Python itself says it.
     """
     found = inspect.signature(function).bind(*arguments, **options)
     found.apply_defaults()
-    return found.arguments
+    return {name: value for name, value in found.arguments.items() if name not in ("self", "cls")}
 
 
 def hash_of(arguments: Mapping[str, Any]) -> str:

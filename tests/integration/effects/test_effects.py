@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from standfast import (
     tool,
 )
 from standfast.effects import EffectFailedError, Happened, NotHappened, ToolDurabilityError, effect
-from standfast.stores import SQLiteStore
+from standfast.runtime.retention import Pruning, nobody_knows
+from standfast.stores import D1Store, PostgresStore, SQLiteStore
 
 
 @dataclass
@@ -224,6 +226,72 @@ asyncio.run(charge("a"))
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
     assert await process.wait() == -signal.SIGKILL
     return sqlite_store(path)
+
+
+async def test_a_method_is_guarded_whatever_its_object_holds(store: SQLiteStore) -> None:
+    @dataclass
+    class Till:
+        calls: int = 0
+
+        @effect(store, "take", key=lambda self, order: order)
+        async def take(self, order: str) -> int:
+            self.calls += 1
+            return self.calls
+
+    till = Till()
+    assert [await till.take("a"), await till.take("a"), await till.take("b")] == [1, 1, 2]
+
+
+def test_a_plain_function_that_only_promises_to_run_is_told_so(store: SQLiteStore) -> None:
+    bank = Bank()
+
+    @effect(store, "wrapped", key=by_order)
+    def wrapped(order: str) -> Any:
+        return bank.charge(order)
+
+    with pytest.raises(TypeError, match="make it an async def"):
+        wrapped("a")
+    assert bank.charged == []
+
+
+async def test_other_stores_keep_the_promise_too(postgres_store: PostgresStore, d1_store: D1Store) -> None:
+    for kept in (postgres_store, d1_store):
+        bank = Bank()
+        charge = effect(kept, "charge", key=by_order)(bank.charge)
+        assert await asyncio.gather(*(charge("a") for _ in range(5))) == [Receipt("a", 5)] * 5
+        assert bank.charged == ["a"]
+
+
+async def test_a_forked_process_has_a_name_of_its_own(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, os
+from standfast import sqlite_store
+from standfast.effects import effect
+@effect(sqlite_store({str(tmp_path / "forked.db")!r}), "count", key=lambda number: str(number))
+def count(number: int) -> int:
+    return os.getpid()
+ours = count(1)
+child = os.fork()
+if child == 0:
+    os._exit(0 if count(1) == ours and count(2) == os.getpid() else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert count(2) == child
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-W", "ignore", "-c", code)
+    assert await process.wait() == 0
+
+
+async def test_an_old_key_can_be_pruned_and_is_new_then(store: SQLiteStore) -> None:
+    bank = Bank()
+    charge = effect(store, "charge", key=by_order)(bank.charge)
+    await charge("a")
+    young = Pruning(store, datetime.now(UTC) - timedelta(days=1), nobody_knows)
+    await young.prune()
+    await charge("a")
+    assert bank.charged == ["a"]
+    await Pruning(store, datetime.now(UTC) + timedelta(days=1), nobody_knows).prune()
+    await charge("a")
+    assert bank.charged == ["a", "a"]
 
 
 # --- blocks ---
