@@ -58,9 +58,9 @@ async def acts_of(store: str, run: str, seen: dict[str, Any]) -> list[dict[str, 
 def _plain(change: "Change") -> dict[str, Any]:
     """Return a change as JSON data, without a value that was not there."""
     both = {"before": change.before, "after": change.after}
-    both.pop({"added": "before", "removed": "after"}.get(change.kind, ""), None)
+    both.pop({"added": "before", "removed": "after"}.get(change.how, ""), None)
     lines = {} if change.lines is None else {"lines": change.lines}
-    return {"path": change.path, "kind": change.kind, **both, "in_words": change.in_words, **lines}
+    return {"path": change.path, "how": change.how, **both, "in_words": change.in_words, **lines}
 
 
 def write_acts(output: Output, acts: Iterable[dict[str, Any]]) -> None:

@@ -24,11 +24,11 @@ class Change(Record):
 
     Args:
         path: the keys to it, with dots between them, and from 0 the places in arrays; "" for the whole.
-        kind: "added" if it was not there before, "removed" if it is not there any more.
+        how: "added" if it was not there before, "removed" if it is not there any more.
     """
 
     path: str
-    kind: Literal["changed", "added", "removed"] = "changed"
+    how: Literal["changed", "added", "removed"] = "changed"
     before: Any = None
     after: Any = None
 
@@ -37,8 +37,8 @@ class Change(Record):
         """The change in one line, as `amount: 120 → 80`; of a text of several lines only that it has changed."""
         if self.lines is not None:
             return f"{self.path or 'value'}:"
-        before = "(not given)" if self.kind == "added" else visible_json(self.before, indent=None)
-        after = "(not given)" if self.kind == "removed" else visible_json(self.after, indent=None)
+        before = "(not given)" if self.how == "added" else visible_json(self.before, indent=None)
+        after = "(not given)" if self.how == "removed" else visible_json(self.after, indent=None)
         return f"{self.path or 'value'}: {before} → {after}"
 
     @property
@@ -70,9 +70,9 @@ def changes_between(before: Any, after: Any, path: str = "") -> Iterator[Change]
             for key in [*before, *(key for key in after if key not in before)]:
                 at = f"{path}.{_key(key)}" if path else _key(key)
                 if key not in after:
-                    yield Change(path=at, kind="removed", before=before[key])
+                    yield Change(path=at, how="removed", before=before[key])
                 elif key not in before:
-                    yield Change(path=at, kind="added", after=after[key])
+                    yield Change(path=at, how="added", after=after[key])
                 else:
                     yield from changes_between(before[key], after[key], at)
         case list(), list() if len(before) == len(after):

@@ -203,7 +203,7 @@ async def test_a_command_shows_what_an_edit_has_changed(temporal: Temporal, tmp_
         await done(temporal, "approve", run.id, "ok", "--edit", edit, "--yes", *store)
         await result(run)
         (row,) = (await data(temporal, "show", run.id, "--audit", *store))["audit"]
-        change = {"path": "title", "kind": "changed", "before": "Draft", "after": "Mine\n1"}
+        change = {"path": "title", "how": "changed", "before": "Draft", "after": "Mine\n1"}
         assert row["changes"] == [{**change, "in_words": "title:", "lines": ["- Draft", "+ Mine", "+ 1"]}]
         said = await done(temporal, "show", run.id, "--audit", *store)
         assert "    title:\n      - Draft\n      + Mine\n" in said
