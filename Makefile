@@ -40,7 +40,7 @@ test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pypr
 	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
 
 # Each framework has an environment of its own. NEWEST=1 takes the newest versions instead of those that are pinned.
-INTEGRATIONS =
+INTEGRATIONS = pydantic-ai
 PINNED = $(if $(NEWEST),--upgrade,--constraint constraints-integrations.txt)
 
 test-integrations: $(INTEGRATIONS:%=test-%)  ## the adapters under the frameworks that they are for; NEWEST=1

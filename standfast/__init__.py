@@ -1,8 +1,8 @@
 """standfast: durable agents and pipelines. A tool with effects runs at most once, whatever dies.
 
 Public are the names in the `__all__` of `standfast`, `standfast.effects`, `standfast.llm`, `standfast.mcp`,
-`standfast.stores`, `standfast.temporal`, `standfast.testing` and `standfast.web`. All other modules and names are
-internal and may change.
+`standfast.stores`, `standfast.temporal`, `standfast.testing` and `standfast.web`, and of the modules in
+`standfast.integrations`, one for each framework. All other modules and names are internal and may change.
 """
 
 from importlib import import_module

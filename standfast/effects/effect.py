@@ -254,6 +254,8 @@ class Effect:
             return None
         if is_cut_off:
             return Unknown(f"it was cut off after its timeout of {self._timeout:g} s")
+        if isinstance(error, ToolDurabilityError):
+            return Unknown(error.reason)
         if isinstance(error, asyncio.CancelledError):
             return Unknown("it was cancelled while it ran")
         if isinstance(error, Exception):
@@ -330,7 +332,7 @@ def effect(
         DefinitionError: an option cannot be used.
         MemoryStoreNotDurableError: the store forgets.
 
-    A guarded call raises:
+    A function that cannot tell whether it has done its work raises `ToolDurabilityError`. A guarded call raises:
         ToolDurabilityError: nobody knows whether it has happened. In an activity it is not retried.
         EffectFailedError: it has raised at an earlier attempt, or its result was lost; not retried, either.
         InputError: it has no key, or the same key was used with other arguments.

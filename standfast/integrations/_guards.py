@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -12,6 +13,7 @@ from standfast.extras import install
 from standfast.stores.protocol import DurableStore
 
 _LONGEST = 400  # characters of an effect's key
+_guarded: ContextVar[frozenset[tuple[str, str]]] = ContextVar("_guarded", default=frozenset())  # that run here
 
 
 def check_version(package: str, lowest: str, below: str, extra: str) -> None:
@@ -35,14 +37,22 @@ class ToolGuard:
     Args:
         store: a durable one.
         not_run: what a tool raises to say that it has not run: it passes, and the call may be made again.
+        told: what a tool raises to tell the model something: it passes, and is raised again, with the same text, where
+            the call is made again.
 
     Raises:
         MemoryStoreNotDurableError: the store forgets.
     """
 
-    def __init__(self, store: DurableStore, *, not_run: tuple[type[BaseException], ...] = ()) -> None:
+    def __init__(
+        self,
+        store: DurableStore,
+        *,
+        not_run: tuple[type[BaseException], ...] = (),
+        told: tuple[type[Exception], ...] = (),
+    ) -> None:
         effect(store)  # which checks it
-        self._store, self._not_run = store, not_run
+        self._store, self._not_run, self._told = store, not_run, {kind.__name__: kind for kind in told}
 
     async def run(
         self,
@@ -56,7 +66,8 @@ class ToolGuard:
     ) -> Any:
         """Run a tool's call unless it has been, or may have been, and return its result, or what the model reads of it.
 
-        What the function raises passes, in the process that runs it. After that the model reads it.
+        What the function raises passes, in the process that runs it. After that the model reads it. A call that another
+        guard has let through runs.
 
         Args:
             key: of the call, by `key_of`; None in an activity of Temporal, which has one.
@@ -68,9 +79,15 @@ class ToolGuard:
         """
         if not tool:
             raise InputError("A tool without a name cannot be guarded: nothing was run")
+        if (tool, call_id) in _guarded.get():
+            return await function()
 
         async def call(arguments: dict[str, Any]) -> Any:
-            return await function()
+            token = _guarded.set(_guarded.get() | {(tool, call_id)})
+            try:
+                return await function()
+            finally:
+                _guarded.reset(token)
 
         call.__annotations__["return"] = returns
         by_key = None if key is None else lambda arguments: key
@@ -80,6 +97,8 @@ class ToolGuard:
         except ToolDurabilityError as error:
             return ToolDurabilityError(tool, call_id, reason=error.reason).payload()
         except EffectFailedError as error:
+            if error.kind in self._told:
+                raise self._told[error.kind](error.reason) from None
             return {"error": f"{error.kind}: {error.reason}" if error.kind else error.reason}
 
 

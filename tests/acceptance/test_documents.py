@@ -1,29 +1,17 @@
 """What the documents show is run here, as it stands."""
 
-import ast
-import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.documents import run_examples
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TEXTS = [*DOCUMENTS, *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY"))]
+ADAPTERS = sorted((ROOT / "docs" / "integrations").glob("*.md"))  # run by tests/integrations
+OTHERS = [ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")]
+TEXTS = [*DOCUMENTS, *ADAPTERS, *OTHERS]
 WITH_EXAMPLES = [document for document in DOCUMENTS if "```python" in document.read_text()]
-
-
-def code_of(document: Path) -> str:
-    """Return a document's Python blocks as one program, each line where it stands in the document."""
-    lines = [""] * len(document.read_text().splitlines())
-    inside = False
-    for number, line in enumerate(document.read_text().splitlines()):
-        if line.startswith("```"):
-            inside = line == "```python"
-        elif inside:
-            lines[number] = line
-    return "\n".join(lines)
 
 
 @pytest.mark.parametrize("document", WITH_EXAMPLES, ids=lambda path: path.name)
@@ -31,13 +19,7 @@ async def test_the_examples_of_a_document_do_what_it_says(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    program = compile(code_of(document), document, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    names: dict[str, Any] = {"__name__": "example"}
-    running = eval(program, names)
-    if inspect.isawaitable(running):
-        await running
-    for store in (value for value in names.values() if hasattr(value, "close") and hasattr(value, "durable")):
-        await store.close()
+    await run_examples(document)
 
 
 @pytest.mark.parametrize("document", TEXTS, ids=lambda path: path.name)

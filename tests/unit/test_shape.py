@@ -109,6 +109,9 @@ PUBLIC = {
     ],
     "standfast.web": ["Access", "Person", "SlackActions", "TeamsActions", "check_listening", "create_app"],
 }  # fmt: skip
+ADAPTERS = {  # of frameworks that this environment does not have
+    "standfast.integrations.pydantic_ai": ["guarded"],
+}
 
 
 def part_of(path: Path) -> str:
@@ -181,14 +184,24 @@ def test_what_the_library_gives_out_is_a_decision(name: str) -> None:
 
 def test_the_library_says_which_of_its_modules_are_public() -> None:
     text = str(standfast.__doc__).partition("All other modules")[0]
-    assert set(re.findall(r"`(standfast[.a-z]*)`", text)) == PUBLIC.keys()
+    assert set(re.findall(r"`(standfast[.a-z]*)`", text)) == PUBLIC.keys() | {"standfast.integrations"}
 
 
 @pytest.mark.parametrize("path", sorted((LIBRARY.parent / "docs").rglob("*.md")), ids=lambda path: path.name)
 def test_documents_import_public_names_only(path: Path) -> None:
     found = re.findall(r"^ *from (standfast[.a-z_]*) import ([^(\n#]+|\([^)]*\))", path.read_text(), re.MULTILINE)
     names = {(module, name) for module, text in found for name in re.findall(r"\w+", text)}
-    assert [(module, name) for module, name in names if name not in PUBLIC.get(module, [])] == []
+    public = PUBLIC | ADAPTERS
+    assert [(module, name) for module, name in names if name not in public.get(module, [])] == []
+
+
+def test_what_an_adapter_gives_out_is_a_decision() -> None:
+    given = {}
+    for path in (LIBRARY / "integrations").glob("[!_]*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                given[f"standfast.integrations.{path.stem}"] = ast.literal_eval(node.value)
+    assert given == ADAPTERS
 
 
 def test_importing_standfast_loads_no_sdk_and_no_test_tool() -> None:

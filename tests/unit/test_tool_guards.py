@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from standfast import InputError, MemoryStoreNotDurableError, memory_store
+from standfast import InputError, MemoryStoreNotDurableError, ToolDurabilityError, memory_store
 from standfast.integrations._guards import ToolGuard, check_version, key_of
 from standfast.stores import SQLiteStore
 
@@ -71,6 +71,24 @@ async def test_a_call_that_was_broken_off_is_unknown_to_the_model_by_the_id_that
     assert {name: read[name] for name in read if name != "error"} == {
         "kind": "tool-durability-error", "toolName": "charge", "toolCallId": "call_1",
     }  # fmt: skip
+    assert charge.count == 1
+
+
+async def test_a_tool_that_cannot_tell_is_unknown_to_the_model_at_once_and_later(guard: ToolGuard) -> None:
+    charge = Charges(ToolDurabilityError("charge", "call_1", reason="it timed out"))
+    read = [await call(guard, charge), await call(guard, charge)]
+    assert [part["kind"] for part in read] == ["tool-durability-error"] * 2
+    assert all("it timed out" in part["error"] for part in read)
+    assert charge.count == 1
+
+
+async def test_a_call_that_another_guard_has_let_through_runs(guard: ToolGuard) -> None:
+    charge = Charges()
+
+    async def again() -> Any:
+        return await call(guard, charge)
+
+    assert await call(guard, again) == {"charged": 5}
     assert charge.count == 1
 
 

@@ -1,0 +1,56 @@
+"""Programs of the frameworks' tests: their tool charges a card, and its process dies behind the charge.
+
+A program is started again until it ends by itself, as a supervisor would do it.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from standfast.testing import child_process
+
+TESTS = Path(__file__).parents[1]
+
+
+def charge_and_die(folder: str, deaths: int, cents: int) -> dict[str, int]:
+    """Charge a card; the process is killed behind the first `deaths` charges."""
+    with Path(folder, "charges").open("a") as file:
+        print(cents, file=file)
+    if len(charges(Path(folder))) <= deaths:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"charged": cents}
+
+
+def charges(folder: Path) -> list[int]:
+    path = folder / "charges"
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a program printed at its end, as JSON; how often it was killed before that; what was charged."""
+
+    said: Any
+    deaths: int
+    charges: list[int]
+
+
+async def run_until_complete(module: str, folder: Path, *words: str) -> Completed:
+    """Start `python -m module FOLDER words…` until it ends by itself."""
+    path = f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "PYTHONPATH": path}
+    for deaths in range(10):
+        command = (sys.executable, "-m", module, str(folder), *words)
+        async with child_process(*command, environment=environment, output=asyncio.subprocess.PIPE) as process:
+            assert process.stdout is not None
+            said = await process.stdout.read()
+            code = await process.wait()
+        if code != -signal.SIGKILL:
+            assert code == 0, f"{module} ended with {code}: {said.decode()}"
+            return Completed(json.loads(said.splitlines()[-1]), deaths, charges(folder))
+    raise AssertionError(f"{module} was killed ten times")
