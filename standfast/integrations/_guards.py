@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
@@ -112,6 +113,12 @@ def key_of(*parts: str) -> str:
         raise InputError(f"A tool call cannot be guarded without the ids that tell it from others, got {parts!r:.200}")
     text = json.dumps(parts)
     return text if len(text) <= _LONGEST else hashlib.sha256(text.encode()).hexdigest()
+
+
+def in_workflow() -> bool:
+    """Whether a workflow of Temporal runs this, which reaches no store; who does not use Temporal does not load it."""
+    workflow = sys.modules.get("temporalio.workflow")
+    return workflow is not None and workflow.in_workflow()
 
 
 def _numbers(text: str) -> list[int]:

@@ -4,14 +4,13 @@ The guard sits in the toolsets that hold the tools, below every wrapper: in a wo
 inside the activity, where a store can be reached.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from standfast.effects.keys import in_activity
 from standfast.errors import DefinitionError, InputError, ToolDurabilityError
-from standfast.integrations._guards import ToolGuard, check_version, key_of
+from standfast.integrations._guards import ToolGuard, check_version, in_workflow, key_of
 from standfast.stores.protocol import DurableStore
 
 check_version("pydantic-ai-slim", "2.68", "3", extra="pydantic-ai")
@@ -85,7 +84,7 @@ class _Guarded(AbstractToolset[Any]):
     ) -> Any:
         if _is_safe(tool):
             return await super().call_tool(name, tool_args, ctx, tool)
-        if _in_workflow():
+        if in_workflow():
             raise UserError(
                 f"Tool {name!r} has effects, and runs in a workflow, where it cannot be guarded: let it run in an "
                 'activity, or declare it safe with metadata={"safe_to_retry": True}'
@@ -137,9 +136,3 @@ def _key(ctx: Any, call_id: str) -> str | None:
         for part in message.parts
     )
     return key_of(ctx.conversation_id, call_id, str(answered))
-
-
-def _in_workflow() -> bool:
-    """Whether a workflow of Temporal runs this; who does not use Temporal does not load it."""
-    workflow = sys.modules.get("temporalio.workflow")
-    return workflow is not None and workflow.in_workflow()

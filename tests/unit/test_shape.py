@@ -110,6 +110,7 @@ PUBLIC = {
     "standfast.web": ["Access", "Person", "SlackActions", "TeamsActions", "check_listening", "create_app"],
 }  # fmt: skip
 ADAPTERS = {  # of frameworks that this environment does not have
+    "standfast.integrations.openai_agents": ["guarded", "guarded_activity"],
     "standfast.integrations.pydantic_ai": ["guarded"],
 }
 

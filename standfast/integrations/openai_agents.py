@@ -1,0 +1,167 @@
+"""Guards the function tools of the OpenAI Agents SDK, and the activities that are tools in its Temporal integration.
+
+The guard sits around `FunctionTool.on_invoke_tool`. Guardrails and hooks of the SDK cannot give back a kept result.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any, TypeVar, get_type_hints
+
+from standfast.effects.keys import in_activity
+from standfast.errors import DefinitionError, InputError
+from standfast.integrations._guards import ToolGuard, check_version, in_workflow, key_of
+from standfast.stores.protocol import DurableStore
+from standfast.tools.given_arguments import bound
+
+check_version("openai-agents", "0.22.3", "0.23", extra="openai-agents")
+
+from agents import Agent, FunctionTool, UserError  # noqa: E402
+from agents.tool_context import ToolContext  # noqa: E402
+
+__all__ = ["guarded", "guarded_activity"]
+
+AgentOrTool = TypeVar("AgentOrTool")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def guarded(
+    agent_or_tool: AgentOrTool,
+    *,
+    store: DurableStore,
+    key: Callable[[Any], str],
+    safe_to_retry: Sequence[str] = (),
+) -> AgentOrTool:
+    """Guard a function tool, or all that an agent has now, and return the same object.
+
+    Args:
+        agent_or_tool: changed in place. Not guarded are an agent's tools of MCP servers, which are made for each run
+            and get no id of the call, hosted tools, and agents that are tools: guard these agents.
+        store: a durable one.
+        key: what tells a call from all others of the tool, by its `ToolContext`: the SDK's ids of calls are alone in
+            their conversation, whose id a tool does not get. For example
+            `lambda call: f"{call.context.order}/{call.tool_call_id}"`.
+        safe_to_retry: names of an agent's tools that may run twice, and are not guarded.
+
+    Raises:
+        DefinitionError: it is neither an agent nor a function tool, or a tool has a guard already or is not there.
+        MemoryStoreNotDurableError: the store forgets.
+    """
+    guard = ToolGuard(store)
+    if not callable(key):
+        raise DefinitionError(f"guarded: key must be a function of the call's ToolContext, got {key!r:.80}")
+    match agent_or_tool:
+        case Agent(tools=tools):
+            found = [tool for tool in tools if isinstance(tool, FunctionTool) and not tool._is_agent_tool]
+        case FunctionTool():
+            found = [agent_or_tool]
+        case _:
+            raise DefinitionError(f"guarded needs an agent or a function tool, got {agent_or_tool!r:.80}")
+    if unknown := sorted({*safe_to_retry} - {tool.name for tool in found}):
+        raise DefinitionError(f"guarded: safe_to_retry names {', '.join(unknown)}, which the agent does not have")
+    found = [tool for tool in found if tool.name not in safe_to_retry]
+    for tool in found:
+        if isinstance(tool.on_invoke_tool, _Guarded):
+            raise DefinitionError(f"guarded: tool '{tool.name}' has a guard already")
+    for tool in found:
+        tool.on_invoke_tool = _Guarded(tool.on_invoke_tool, guard, key)
+    return agent_or_tool
+
+
+class _Guarded:
+    """What invokes a tool, behind the guard. All else that the SDK asks of it, the tool's own answers."""
+
+    def __init__(self, invoke: Any, guard: ToolGuard, key: Callable[[Any], str]) -> None:
+        self._invoke, self._guard, self._key = invoke, guard, key
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and not name.startswith("__agents"):
+            raise AttributeError(name)
+        return getattr(self.__dict__["_invoke"], name)
+
+    def __agents_bind_function_tool__(self, tool: Any) -> "_Guarded":
+        """Return the same for a copy of the tool."""
+        bind = getattr(self._invoke, "__agents_bind_function_tool__", None)
+        return self if bind is None else _Guarded(bind(tool), self._guard, self._key)
+
+    async def __call__(self, context: ToolContext[Any], arguments: str) -> Any:
+        if in_workflow():
+            raise UserError(
+                f"Tool '{context.tool_name}' has effects, and runs in a workflow, where it cannot be guarded: make it "
+                "an activity with guarded_activity, and give it to activity_as_tool"
+            )
+
+        async def call() -> Any:
+            return [_data_of(await self._invoke(context, arguments))]
+
+        key = key_of(self._key(context))
+        given = {"arguments": _parsed(arguments)}
+        return _read(await self._guard.run(context.tool_name, context.tool_call_id, given, call, key=key))
+
+
+def guarded_activity(store: DurableStore) -> Callable[[FunctionT], FunctionT]:
+    """Guard an async activity that is a tool: write it below `@activity.defn`, and give that to `activity_as_tool`.
+
+    It runs at most once for a call of the workflow's, also after a reset. An unknown outcome is its result, as text for
+    the model. What it raises is not tried again: at the next attempt its text is the result.
+
+    Args:
+        store: a durable one.
+
+    Raises:
+        MemoryStoreNotDurableError: the store forgets.
+    """
+    guard = ToolGuard(store)
+
+    def decorate(function: FunctionT) -> FunctionT:
+        name = getattr(function, "__name__", "")
+        if not iscoroutinefunction(function):
+            raise DefinitionError(f"guarded_activity: '{name or function!r:.80}' must be an async function")
+        if hasattr(function, "__temporal_activity_definition"):
+            raise DefinitionError(f"guarded_activity: write it below @activity.defn at '{name}', which calls past it")
+        if hasattr(function, _MARK):
+            raise DefinitionError(f"guarded_activity: '{name}' has a guard already")
+        returns: Any = list[get_type_hints(function).get("return", Any)]  # type: ignore[misc]
+
+        @wraps(function)
+        async def activity(*arguments: Any, **options: Any) -> Any:
+            if not in_activity():
+                raise InputError(f"guarded_activity: '{name}' was called outside of an activity, and nothing was run")
+            from temporalio.activity import info
+
+            async def call() -> Any:
+                return [await function(*arguments, **options)]
+
+            given = bound(function, arguments, options)
+            return _read(await guard.run(name, info().activity_id, given, call, key=None, returns=returns))
+
+        setattr(activity, _MARK, True)
+        return activity  # type: ignore[return-value]
+
+    return decorate
+
+
+_MARK = "__standfast_guarded__"
+
+
+def _read(kept: Any) -> Any:
+    """Return a tool's result, or as text what the model is told instead."""
+    return kept[0] if isinstance(kept, list) else json.dumps(kept)
+
+
+def _data_of(result: Any) -> Any:
+    """Return a tool's result as JSON: structured output as it is, and what the SDK would make a text as that text."""
+    if hasattr(result, "model_dump") and hasattr(result, "type"):
+        return result.model_dump(mode="json", exclude_none=True)
+    if isinstance(result, list | tuple):
+        return [_data_of(part) for part in result]
+    return result if isinstance(result, dict | str | int | float | None) else str(result)
+
+
+def _parsed(arguments: str) -> Any:
+    """Return arguments as data, so that another way to write the same is the same; text that is not JSON as it is."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments

@@ -1,0 +1,182 @@
+"""A tool of the OpenAI Agents SDK with effects runs at most once, though its process dies behind it."""
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from agents import Agent, RunConfig, Runner, ToolOutputImage, ToolOutputText, function_tool
+from agents.testing import ScriptedModel, assistant_message, function_call
+from support.mortal_programs import Completed, run_until_complete
+
+from standfast import DefinitionError, InputError, MemoryStoreNotDurableError, memory_store
+from standfast.integrations.openai_agents import guarded, guarded_activity
+from standfast.stores import SQLiteStore
+from standfast.testing import DevServer
+
+
+async def sell(folder: Path, kind: str, *on_temporal: str) -> Completed:
+    return await run_until_complete("integrations.openai_agents.shop", folder, kind, "2", *on_temporal)
+
+
+async def test_in_process_a_run_that_is_taken_up_charges_once_more_at_each_death(tmp_path: Path) -> None:
+    bare = await sell(tmp_path, "bare")
+    assert (bare.said, bare.charges, bare.deaths) == ("{'charged': 5}", [5, 5, 5], 2)
+
+
+async def test_in_process_a_guarded_one_charges_once_and_the_model_is_told(tmp_path: Path) -> None:
+    told = await sell(tmp_path, "guarded")
+    assert (told.charges, told.deaths) == ([5], 1)
+    read = json.loads(told.said)
+    assert (read["kind"], read["toolName"], read["toolCallId"]) == ("tool-durability-error", "charge", "call_1")
+
+
+async def test_on_temporal_each_death_of_a_worker_is_another_charge(temporal_server: DevServer, tmp_path: Path) -> None:
+    bare = await sell(tmp_path, "bare", temporal_server.address, uuid4().hex)
+    assert (bare.said, bare.charges, bare.deaths) == ("{'charged': 5}", [5, 5, 5], 2)
+
+
+async def test_on_temporal_a_guarded_one_charges_once_and_the_model_is_told(
+    temporal_server: DevServer, tmp_path: Path
+) -> None:
+    told = await sell(tmp_path, "guarded", temporal_server.address, uuid4().hex)
+    assert (told.charges, told.deaths) == ([5], 1)
+    read = json.loads(told.said)
+    assert (read["kind"], read["toolName"]) == ("tool-durability-error", "charge")
+
+
+# --- in one process ---
+
+
+class Shop:
+    """An agent whose model calls one tool."""
+
+    def __init__(self, store: SQLiteStore, function: Any, *, arguments: Any = None, **options: Any) -> None:
+        self.count = 0
+
+        async def charge(cents: int = 5) -> Any:
+            self.count += 1
+            return function()
+
+        self.arguments = {"cents": 5} if arguments is None else arguments
+        self.tool = function_tool(name_override="charge", **options)(charge)
+        self.agent = guarded(
+            Agent[Any]("shop", tools=[self.tool]), store=store, key=lambda call: f"order-7/{call.tool_call_id}"
+        )
+
+    async def read(self, agent: Any = None) -> Any:
+        """Return what the model reads of a call."""
+        model = ScriptedModel([[function_call("charge", self.arguments, call_id="call_1")], [assistant_message("ok")]])
+        config = RunConfig(model=model, tracing_disabled=True)
+        result = await Runner.run(agent or self.agent, "Sell it.", run_config=config)
+        return next(item["output"] for item in result.to_input_list() if item.get("type") == "function_call_output")
+
+
+async def test_a_call_runs_once_and_is_read_as_it_was_without_a_guard(store: SQLiteStore) -> None:
+    parts = [ToolOutputText(text="receipt"), ToolOutputImage(image_url="data:image/png;base64,AA==")]
+    for number, result in enumerate(("charged", {"cents": 5}, 5, None, [1, 2], (1, 2), True, parts[0], parts)):
+        bare = Shop(store, lambda result=result: result)
+        bare.agent.tools = [function_tool(name_override="charge")(lambda cents, result=result: result)]
+        shop = Shop(store, lambda result=result: result)
+        shop.tool.on_invoke_tool._key = lambda call, number=number: f"order-{number}"
+        read = [await shop.read(), await shop.read()]
+        if not isinstance(result, tuple):  # JSON has lists alone
+            assert read[0] == await bare.read()
+        assert read[0] == read[1]
+        assert shop.count == 1
+
+
+async def test_a_tool_that_failed_is_read_again_and_not_run(store: SQLiteStore) -> None:
+    def failing() -> None:
+        raise ValueError("no such card")
+
+    shop = Shop(store, failing)
+    assert "no such card" in await shop.read()
+    assert "no such card" in await shop.read()
+    assert shop.count == 1
+
+
+async def test_what_a_tool_raises_ends_the_run_and_is_read_by_the_model_after_that(store: SQLiteStore) -> None:
+    def failing() -> None:
+        raise ValueError("no such card")
+
+    shop = Shop(store, failing, failure_error_function=None)
+    with pytest.raises(Exception, match="no such card"):
+        await shop.read()
+    assert json.loads(await shop.read())["error"].endswith("no such card")
+    assert shop.count == 1
+
+
+async def test_a_copy_of_a_tool_is_guarded_too(store: SQLiteStore) -> None:
+    import copy
+    import dataclasses
+
+    shop = Shop(store, lambda: "charged")
+    for tool in (shop.tool, copy.copy(shop.tool), dataclasses.replace(shop.tool)):
+        assert await shop.read(Agent[Any]("shop", tools=[tool])) == "charged"
+    assert shop.count == 1
+
+
+async def test_a_tool_that_timed_out_is_unknown_after_that(store: SQLiteStore) -> None:
+    import asyncio
+
+    shop = Shop(store, lambda: "charged", timeout=0.05)
+
+    async def slow(context: Any, arguments: str) -> str:
+        shop.count += 1
+        await asyncio.sleep(60)
+        return "charged"
+
+    shop.tool.on_invoke_tool._invoke = slow
+    assert "timed out" in await shop.read()
+    assert json.loads(await shop.read())["kind"] == "tool-durability-error"
+    assert shop.count == 1
+
+
+async def test_other_arguments_under_the_same_key_are_refused(store: SQLiteStore) -> None:
+    shop = Shop(store, lambda: "charged")
+    assert await shop.read() == "charged"
+    shop.arguments = {"cents": 7}
+    with pytest.raises(Exception, match="other arguments"):
+        await shop.read()
+    assert shop.count == 1
+
+
+async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
+    key = str
+    shop = Shop(store, lambda: "charged")
+    with pytest.raises(DefinitionError, match="a guard already"):
+        guarded(shop.agent, store=store, key=key)
+    with pytest.raises(DefinitionError, match="an agent or a function tool"):
+        guarded(lambda: None, store=store, key=key)
+    with pytest.raises(DefinitionError, match="key must be a function"):
+        guarded(shop.agent, store=store, key="order-7")  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="safe_to_retry names price"):
+        guarded(shop.agent, store=store, key=key, safe_to_retry=["price"])
+    with pytest.raises(MemoryStoreNotDurableError):
+        guarded(shop.agent, store=memory_store(), key=key)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="async function"):
+        guarded_activity(store)(lambda: None)
+
+    async def charge() -> None:
+        pass
+
+    guarded_once = guarded_activity(store)(charge)
+    with pytest.raises(DefinitionError, match="a guard already"):
+        guarded_activity(store)(guarded_once)
+    with pytest.raises(InputError, match="outside of an activity"):
+        await guarded_once()
+    unkeyed = guarded(Agent[Any]("shop", tools=[function_tool(lambda: "x", name_override="charge")]), store=store,
+                      key=lambda call: "")  # fmt: skip
+    shop.arguments = {}
+    with pytest.raises(Exception, match="without the ids"):
+        await shop.read(unkeyed)
+
+
+async def test_safe_tools_and_agents_that_are_tools_are_not_guarded(store: SQLiteStore) -> None:
+    price = function_tool(lambda: 5, name_override="price")
+    other = Agent[Any]("other").as_tool("other", "Ask the other.")
+    before = price.on_invoke_tool, other.on_invoke_tool
+    guarded(Agent[Any]("shop", tools=[price, other]), store=store, key=str, safe_to_retry=["price"])
+    assert (price.on_invoke_tool, other.on_invoke_tool) == before
