@@ -40,8 +40,9 @@ test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pypr
 	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
 
 # Each framework has an environment of its own. NEWEST=1 takes the newest versions instead of those that are pinned.
-INTEGRATIONS = openai-agents pydantic-ai
-FOR_openai-agents = temporalio-openai-agents
+INTEGRATIONS = langchain openai-agents pydantic-ai strands
+WITH_langchain = langgraph-checkpoint-sqlite
+WITH_openai-agents = temporalio-openai-agents
 PINNED = $(if $(NEWEST),--upgrade,--constraint constraints-integrations.txt)
 
 test-integrations: $(INTEGRATIONS:%=test-%)  ## the adapters under the frameworks that they are for; NEWEST=1
@@ -49,7 +50,7 @@ test-integrations: $(INTEGRATIONS:%=test-%)  ## the adapters under the framework
 $(INTEGRATIONS:%=test-%): test-%: .cache/uv/bin/uv
 	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/integrations/$*
 	$(UV) pip install --python .cache/integrations/$*/bin/python $(PINNED) --editable ".[$*,server]" \
-		pytest pytest-asyncio pytest-timeout $(FOR_$*)
+		pytest pytest-asyncio pytest-timeout $(WITH_$*)
 	.cache/integrations/$*/bin/python -m pytest -q --timeout=300 -p no:cacheprovider tests/integrations/$(subst -,_,$*)
 
 deployment-check: .cache/uv/bin/uv  ## the files for Docker Compose and Kubernetes, by the tools that read them

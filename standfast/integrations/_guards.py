@@ -3,12 +3,13 @@
 import hashlib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from standfast.effects import EffectFailedError, ToolDurabilityError, effect
+from standfast.effects import Effect, EffectFailedError, ToolDurabilityError, effect
 from standfast.errors import InputError
 from standfast.extras import install
 from standfast.stores.protocol import DurableStore
@@ -78,29 +79,66 @@ class ToolGuard:
             InputError: the call cannot be told from others, or was made with other arguments.
             StoreError: the store does not answer; nothing was run.
         """
-        if not tool:
-            raise InputError("A tool without a name cannot be guarded: nothing was run")
+        guarded = self._effect(tool, key)
         if (tool, call_id) in _guarded.get():
             return await function()
 
         async def call(arguments: dict[str, Any]) -> Any:
-            token = _guarded.set(_guarded.get() | {(tool, call_id)})
-            try:
+            with _inside(tool, call_id):
                 return await function()
-            finally:
-                _guarded.reset(token)
 
         call.__annotations__["return"] = returns
-        by_key = None if key is None else lambda arguments: key
-        guarded = effect(self._store, tool[:100], key=by_key, not_run=self._not_run)(call)
         try:
-            return await guarded(dict(arguments))
-        except ToolDurabilityError as error:
+            return await guarded(call)(dict(arguments))
+        except (ToolDurabilityError, EffectFailedError) as error:
+            return self._read_by_model(error, tool, call_id)
+
+    def run_plain(
+        self,
+        tool: str,
+        call_id: str,
+        arguments: Mapping[str, Any],
+        function: Callable[[], Any],
+        *,
+        key: str | None,
+        returns: Any = Any,
+    ) -> Any:
+        """Do what `run` does, with a plain function, in any thread."""
+        guarded = self._effect(tool, key)
+        if (tool, call_id) in _guarded.get():
+            return function()
+
+        def call(arguments: dict[str, Any]) -> Any:
+            with _inside(tool, call_id):
+                return function()
+
+        call.__annotations__["return"] = returns
+        try:
+            return guarded(call)(dict(arguments))
+        except (ToolDurabilityError, EffectFailedError) as error:
+            return self._read_by_model(error, tool, call_id)
+
+    def _effect(self, tool: str, key: str | None) -> Effect:
+        if not tool:
+            raise InputError("A tool without a name cannot be guarded: nothing was run")
+        by_key = None if key is None else lambda arguments: key
+        return effect(self._store, tool[:100], key=by_key, not_run=self._not_run)
+
+    def _read_by_model(self, error: ToolDurabilityError | EffectFailedError, tool: str, call_id: str) -> Any:
+        if isinstance(error, ToolDurabilityError):
             return ToolDurabilityError(tool, call_id, reason=error.reason).payload()
-        except EffectFailedError as error:
-            if error.kind in self._told:
-                raise self._told[error.kind](error.reason) from None
-            return {"error": f"{error.kind}: {error.reason}" if error.kind else error.reason}
+        if error.kind in self._told:
+            raise self._told[error.kind](error.reason) from None
+        return {"error": f"{error.kind}: {error.reason}" if error.kind else error.reason}
+
+
+@contextmanager
+def _inside(tool: str, call_id: str) -> Iterator[None]:
+    token = _guarded.set(_guarded.get() | {(tool, call_id)})
+    try:
+        yield
+    finally:
+        _guarded.reset(token)
 
 
 def key_of(*parts: str) -> str:

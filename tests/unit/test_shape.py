@@ -111,6 +111,7 @@ PUBLIC = {
 }  # fmt: skip
 ADAPTERS = {  # of frameworks that this environment does not have
     "standfast.integrations.openai_agents": ["guarded", "guarded_activity"],
+    "standfast.integrations.langchain": ["AtMostOnce"],
     "standfast.integrations.pydantic_ai": ["guarded"],
 }
 

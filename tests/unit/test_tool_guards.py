@@ -1,5 +1,6 @@
 """The guard that the adapters of frameworks share: it tells calls apart, and says what a model reads of a lost one."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -102,6 +103,35 @@ async def test_other_arguments_or_no_name_or_no_ids_are_refused(guard: ToolGuard
     with pytest.raises(InputError, match="without the ids"):
         key_of("conversation", "")
     assert charge.count == 1
+
+
+async def test_a_plain_function_is_guarded_alike(guard: ToolGuard) -> None:
+    runs = []
+
+    def charge(cents: int = 5) -> dict[str, int]:
+        runs.append(cents)
+        return {"charged": cents}
+
+    def call_plain(function: Any, key: str) -> Any:
+        return guard.run_plain("charge", "call_1", {"cents": 5}, function, key=key)
+
+    assert [await asyncio.to_thread(call_plain, charge, "a") for _ in range(2)] == [{"charged": 5}] * 2
+    assert runs == [5]
+    with pytest.raises(ZeroDivisionError):
+        call_plain(lambda: 1 / 0, "b")
+    assert call_plain(charge, "b") == {"error": "ZeroDivisionError: division by zero"}
+
+
+async def test_of_two_guards_around_a_call_the_inner_one_lets_it_run(guard: ToolGuard) -> None:
+    charge = Charges()
+    for _ in range(2):
+        assert await call(guard, lambda: call(guard, charge)) == {"charged": 5}
+    assert charge.count == 1
+
+    def inner() -> Any:
+        return guard.run_plain("charge", "c", {}, lambda: "ran", key="p")
+
+    assert guard.run_plain("charge", "c", {}, inner, key="p") == "ran"
 
 
 def test_the_keys_of_other_calls_are_others_however_long() -> None:

@@ -1,0 +1,134 @@
+"""Guards the tools of LangChain's agents, and of any LangGraph `ToolNode`: a call runs at most once in its thread."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeAlias, cast
+
+from pydantic import PlainSerializer, PlainValidator
+
+from standfast.effects.keys import in_activity
+from standfast.errors import InputError
+from standfast.integrations._guards import ToolGuard, check_version, key_of
+from standfast.stores.protocol import DurableStore
+
+check_version("langchain", "1.3", "2", "langchain")
+check_version("langgraph", "1.2", "2", "langchain")
+
+from langchain.agents.middleware import AgentMiddleware  # noqa: E402 - only in a version that has it
+from langchain.agents.middleware.types import ToolCallRequest  # noqa: E402
+from langchain_core.messages import AIMessage, ToolMessage  # noqa: E402
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # noqa: E402
+from langgraph.errors import GraphBubbleUp  # noqa: E402
+from langgraph.types import Command  # noqa: E402
+
+__all__ = ["AtMostOnce"]
+
+Result: TypeAlias = ToolMessage | Command[Any]
+# A result is kept as a checkpoint keeps it. Only what LangGraph holds to be safe is made anew: who can write to the
+# store must not be able to run code here. Other objects come back as the data that they consist of.
+_serializer = JsonPlusSerializer(allowed_msgpack_modules=None)
+
+
+def _dump(result: Any) -> list[str]:
+    kind, data = _serializer.dumps_typed(result)
+    return [kind, b64encode(data).decode()]
+
+
+def _load(kept: Any) -> Any:
+    return _serializer.loads_typed((kept[0], b64decode(kept[1]))) if isinstance(kept, list) else kept
+
+
+_Kept = Annotated[Any, PlainSerializer(_dump), PlainValidator(_load)]
+
+
+class AtMostOnce(AgentMiddleware[Any, Any, Any]):
+    """Middleware for `create_agent`, by which a tool's call runs at most once; put it last, next to the tools.
+
+    A tool is safe, and not guarded, if its `metadata` has `{"safe_to_retry": True}`, or MCP's `readOnlyHint` or
+    `idempotentHint`. All others have effects.
+
+    Elsewhere: `ToolNode(tools, wrap_tool_call=guard.wrap_tool_call, awrap_tool_call=guard.awrap_tool_call)`.
+
+    Args:
+        store: a durable one, which may be shared.
+        key: tells a call from all others, by its request. By default the thread's id, and those of the model's message
+            and call; in an activity of Temporal, that of the activity.
+
+    Raises:
+        MemoryStoreNotDurableError: the store forgets.
+
+    A guarded call raises:
+        InputError: it has no key, since its graph has no thread; or it was made before with other arguments.
+        StoreError: the store does not answer; nothing was run.
+    """
+
+    def __init__(self, store: DurableStore, *, key: Callable[[ToolCallRequest], str] | None = None) -> None:
+        super().__init__()
+        self._guard, self._key = ToolGuard(store, not_run=(GraphBubbleUp,)), key
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Result]) -> Result:
+        if _is_safe(request):
+            return handler(request)
+        call, key = request.tool_call, self._key_of(request)
+        return _message(
+            request,
+            self._guard.run_plain(
+                call["name"], _id_of(request), call["args"], lambda: handler(request), key=key, returns=_Kept
+            ),
+        )
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Result]]
+    ) -> Result:
+        if _is_safe(request):
+            return await handler(request)
+        call, key = request.tool_call, self._key_of(request)
+        return _message(
+            request,
+            await self._guard.run(
+                call["name"], _id_of(request), call["args"], lambda: handler(request), key=key, returns=_Kept
+            ),
+        )
+
+    def _key_of(self, request: ToolCallRequest) -> str | None:
+        if self._key is not None:
+            return self._key(request)
+        if in_activity():
+            return None
+        config = getattr(request.runtime, "config", None) or {}
+        thread = config.get("configurable", {}).get("thread_id")
+        if thread is None:
+            raise InputError(
+                f"Tool '{request.tool_call['name']}' cannot be guarded: its graph has no thread_id, by which a call is "
+                "known again. Give it a checkpointer and a thread_id, or AtMostOnce a key="
+            )
+        return key_of(str(thread), _message_id(request), _id_of(request))
+
+
+def _is_safe(request: ToolCallRequest) -> bool:
+    said = getattr(request.tool, "metadata", None) or {}
+    return any(said.get(name) is True for name in ("safe_to_retry", "readOnlyHint", "idempotentHint"))
+
+
+def _id_of(request: ToolCallRequest) -> str:
+    return request.tool_call["id"] or ""
+
+
+def _message_id(request: ToolCallRequest) -> str:
+    """Return the id of the message that asks for the call; some models count their calls from 0 in each message."""
+    state = request.state
+    messages = state if isinstance(state, list) else state.get("messages", []) if isinstance(state, dict) else []
+    for message in reversed(messages or getattr(state, "messages", [])):
+        if isinstance(message, AIMessage) and any(call["id"] == request.tool_call["id"] for call in message.tool_calls):
+            return str(message.id or "-")
+    return "-"
+
+
+def _message(request: ToolCallRequest, found: Any) -> Result:
+    """Return a result, or the message in which the model reads that there is none."""
+    if not isinstance(found, dict):
+        return cast(Result, found)
+    text = json.dumps(found, ensure_ascii=False)
+    call = request.tool_call
+    return ToolMessage(content=text, name=call["name"], tool_call_id=call["id"], status="error")
