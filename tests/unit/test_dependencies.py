@@ -20,6 +20,7 @@ WITHOUT_IMPORT = {
 }
 IMPORTED_AS = {
     "markdown-it-py": "markdown_it", "openai-agents": "agents", "pydantic-ai-slim": "pydantic_ai", "pyjwt": "jwt",
+    "strands-agents": "strands",
 }  # fmt: skip
 ALWAYS = ["click", "pydantic", "pydantic_core", "rich", "temporalio", "typing_extensions"]
 

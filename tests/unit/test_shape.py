@@ -113,6 +113,7 @@ ADAPTERS = {  # of frameworks that this environment does not have
     "standfast.integrations.openai_agents": ["guarded", "guarded_activity"],
     "standfast.integrations.langchain": ["AtMostOnce"],
     "standfast.integrations.pydantic_ai": ["guarded"],
+    "standfast.integrations.strands": ["AtMostOnce"],
 }
 
 

@@ -1,0 +1,103 @@
+"""Guards the tools of Strands agents: each call runs at most once in its session."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from standfast.effects.keys import in_activity
+from standfast.errors import InputError
+from standfast.integrations._guards import ToolGuard, check_version, key_of
+from standfast.stores.protocol import DurableStore
+
+check_version("strands-agents", "1.62", "2", "strands")
+
+from strands.interrupt import InterruptException  # noqa: E402 - only in a version that has it
+from strands.middleware import ExecuteToolContext, ExecuteToolStage, ToolResultEvent  # noqa: E402
+from strands.plugins import Plugin  # noqa: E402
+from strands.types._events import ToolInterruptEvent  # noqa: E402
+
+__all__ = ["AtMostOnce"]
+
+
+class _AskedError(Exception):
+    """The tool asks a person, and has not run."""
+
+
+class AtMostOnce(Plugin):
+    """A plugin by which a tool's call runs at most once: `Agent(plugins=[AtMostOnce(store)], session_manager=…)`.
+
+    A tool is safe, and not guarded, if the `annotations` of its spec have `{"safe_to_retry": True}`, or MCP's
+    `readOnlyHint` or `idempotentHint`. All others have effects.
+
+    Args:
+        store: a durable one, which may be shared.
+        key: tells a call from all others, by the context of its execution. By default the ids of the session, the
+            agent and the model's call; in an activity of Temporal, that of the activity.
+
+    Raises:
+        MemoryStoreNotDurableError: the store forgets.
+
+    A call that cannot be guarded does not run, and the model reads why: without a session it has no key; or it was made
+    before with other arguments; or the store does not answer.
+    """
+
+    name = "standfast"
+
+    def __init__(self, store: DurableStore, *, key: Callable[[ExecuteToolContext], str] | None = None) -> None:
+        super().__init__()
+        self._guard, self._key = ToolGuard(store, not_run=(_AskedError, InterruptException)), key
+
+    def init_agent(self, agent: Any) -> None:
+        agent.add_middleware(ExecuteToolStage, self._execute)
+
+    async def _execute(self, context: ExecuteToolContext, next_fn: Callable[..., Any]) -> AsyncIterator[Any]:
+        if _is_safe(context.tool):
+            async for event in next_fn(context):
+                yield event
+            return
+        use, events = context.tool_use, list[Any]()
+
+        async def call() -> Any:
+            async for event in next_fn(context):
+                events.append(event)
+                if isinstance(event, ToolInterruptEvent):
+                    raise _AskedError
+            return [event.tool_result for event in events if isinstance(event, ToolResultEvent)][-1]
+
+        try:
+            read = await self._guard.run(
+                use["name"], str(use["toolUseId"]), {"input": use["input"]}, call, key=self._key_of(context)
+            )
+        except _AskedError:
+            read = None
+        for event in events:
+            yield event
+        if read is not None and not any(
+            isinstance(event, ToolResultEvent) and event.tool_result == read for event in events
+        ):
+            yield ToolResultEvent(_result(str(use["toolUseId"]), read))
+
+    def _key_of(self, context: ExecuteToolContext) -> str | None:
+        if self._key is not None:
+            return self._key(context)
+        if in_activity():
+            return None
+        session = getattr(getattr(context.agent, "_session_manager", None), "session_id", None)
+        if session is None:
+            raise InputError(
+                f"Tool '{context.tool_use['name']}' cannot be guarded: its agent has no session, by which a call is "
+                "known again. Give it a session_manager, or AtMostOnce a key=. Nothing was run"
+            )
+        return key_of(str(session), str(context.agent.agent_id), str(context.tool_use["toolUseId"]))
+
+
+def _is_safe(tool: Any) -> bool:
+    said = (tool.tool_spec.get("annotations") if tool is not None else None) or {}
+    return any(said.get(name) is True for name in ("safe_to_retry", "readOnlyHint", "idempotentHint"))
+
+
+def _result(call_id: str, read: dict[str, Any]) -> Any:
+    """Return a result that is kept, or one in which the model reads that there is none."""
+    if "status" in read:
+        return read
+    return {"toolUseId": call_id, "status": "error", "content": [{"text": json.dumps(read, ensure_ascii=False)}]}
