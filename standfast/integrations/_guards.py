@@ -13,9 +13,11 @@ from standfast.effects import Effect, EffectFailedError, ToolDurabilityError, ef
 from standfast.errors import InputError
 from standfast.extras import install
 from standfast.stores.protocol import DurableStore
+from standfast.tools.given_arguments import hash_of
 
 _LONGEST = 400  # characters of an effect's key
-_guarded: ContextVar[frozenset[tuple[str, str]]] = ContextVar("_guarded", default=frozenset())  # that run here
+_Running = tuple[str, str, str | None, str]  # a call: its tool, its id, its key, and the hash of its arguments
+_guarded: ContextVar[frozenset[_Running]] = ContextVar("_guarded", default=frozenset())  # those that run here
 
 
 def check_version(package: str, lowest: str, below: str, extra: str) -> None:
@@ -79,12 +81,12 @@ class ToolGuard:
             InputError: the call cannot be told from others, or was made with other arguments.
             StoreError: the store does not answer; nothing was run.
         """
-        guarded = self._effect(tool, key)
-        if (tool, call_id) in _guarded.get():
+        guarded, running = self._effect(tool, key), (tool, call_id, key, hash_of(arguments))
+        if running in _guarded.get():
             return await function()
 
         async def call(arguments: dict[str, Any]) -> Any:
-            with _inside(tool, call_id):
+            with _inside(running):
                 return await function()
 
         call.__annotations__["return"] = returns
@@ -104,12 +106,12 @@ class ToolGuard:
         returns: Any = Any,
     ) -> Any:
         """Do what `run` does, with a plain function, in any thread."""
-        guarded = self._effect(tool, key)
-        if (tool, call_id) in _guarded.get():
+        guarded, running = self._effect(tool, key), (tool, call_id, key, hash_of(arguments))
+        if running in _guarded.get():
             return function()
 
         def call(arguments: dict[str, Any]) -> Any:
-            with _inside(tool, call_id):
+            with _inside(running):
                 return function()
 
         call.__annotations__["return"] = returns
@@ -133,8 +135,8 @@ class ToolGuard:
 
 
 @contextmanager
-def _inside(tool: str, call_id: str) -> Iterator[None]:
-    token = _guarded.set(_guarded.get() | {(tool, call_id)})
+def _inside(running: _Running) -> Iterator[None]:
+    token = _guarded.set(_guarded.get() | {running})
     try:
         yield
     finally:
