@@ -43,6 +43,7 @@ test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pypr
 INTEGRATIONS = langchain openai-agents pydantic-ai strands
 WITH_langchain = langgraph-checkpoint-sqlite
 WITH_openai-agents = temporalio-openai-agents
+WITH_strands = openai
 PINNED = $(if $(NEWEST),--upgrade,--constraint constraints-integrations.txt)
 
 test-integrations: $(INTEGRATIONS:%=test-%)  ## the adapters under the frameworks that they are for; NEWEST=1
