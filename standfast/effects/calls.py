@@ -60,11 +60,10 @@ class EffectCall:
         """Claim the call, or return its outcome; wait for it while another attempt runs."""
         self._owner = self._owner or await keeper().owner(self.store)
         while True:
-            claim = partial(
-                self.store.claim, self.key.scope, self._key, owner=self._owner, arguments_hash=self.arguments_hash
-            )
             running = self.key.running(self._owner)
-            entry = await claim(running=running)
+            entry = await self.store.claim(
+                self.key.scope, self._key, owner=self._owner, arguments_hash=self.arguments_hash, running=running
+            )
             if running is not None and entry.owner != self._owner:
                 await self.store.end_call(self._owner)
             if entry.state == "abandoned":  # it was found not to have happened

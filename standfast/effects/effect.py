@@ -13,7 +13,7 @@ from standfast.durations import Duration
 from standfast.effects import failures
 from standfast.effects.calls import EffectCall, Found, Kept, Raised
 from standfast.effects.keeper import keeper, on_keeper
-from standfast.effects.keys import EffectKey, activity_key, given_key, in_activity, is_let_through
+from standfast.effects.keys import EffectKey, given_key, in_activity, is_let_through
 from standfast.errors import DefinitionError, InputError, MemoryStoreNotDurableError, ToolDurabilityError
 from standfast.messages import error_text
 from standfast.runtime.cancellation import uninterrupted
@@ -182,7 +182,7 @@ class Effect:
         if key is not None:
             found = given_key(self.name, key)
         elif in_activity():
-            found = await activity_key(self.name)
+            found = await keeper().keys.next(self.name)
         else:
             raise InputError(
                 f"{self._owner} has no key: outside of an activity of Temporal, give it key=, by which a repeated call "

@@ -40,20 +40,9 @@ def _final(error: StandfastError, kind: str, details: dict[str, Any]) -> Standfa
         return error
     from temporalio.exceptions import ApplicationError
 
-    kind_of_both = _activity_error(type(error))
-    found = kind_of_both.__new__(kind_of_both)
+    # It is ours to whoever catches it, and Temporal's to the worker.
+    both: Any = type(type(error).__name__, (type(error), ApplicationError), {"__module__": __name__})
+    found = both.__new__(both)
     ApplicationError.__init__(found, str(error), details, type=kind, non_retryable=True)
     found.__dict__.update(error.__dict__)
     return cast(StandfastError, found)
-
-
-_classes: dict[str, Any] = {}
-
-
-def _activity_error(kind: Any) -> Any:
-    """Return a class that is ours to whoever catches it, and Temporal's to the worker."""
-    from temporalio.exceptions import ApplicationError
-
-    if kind.__name__ not in _classes:
-        _classes[kind.__name__] = type(kind.__name__, (kind, ApplicationError), {"__module__": __name__})
-    return _classes[kind.__name__]

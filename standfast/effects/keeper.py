@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
+from standfast.effects.keys import ActivityKeys, process_of
 from standfast.runtime.at_work import is_alive, scope_of
 from standfast.stores.protocol import DurableStore
 
@@ -21,10 +22,10 @@ T = TypeVar("T")
 
 
 class Keeper:
-    """The event loop of a process, and the names that it holds in stores."""
+    """The event loop of a process, the names that it holds in stores, and the keys of its activities' effects."""
 
     def __init__(self) -> None:
-        self.process = os.getpid()
+        self.process, self.keys = os.getpid(), ActivityKeys()
         self._loop = asyncio.new_event_loop()
         self._names: WeakKeyDictionary[DurableStore, asyncio.Task[str]] = WeakKeyDictionary()
         self._count = 0
@@ -88,11 +89,6 @@ def keeper() -> Keeper:
 async def on_keeper(work: Coroutine[Any, Any, T]) -> T:
     """Await work on the keeper's event loop, from another."""
     return await asyncio.wrap_future(keeper().begin(work))
-
-
-def process_of(owner: str) -> str:
-    """Return the name that the process of an attempt holds."""
-    return owner.rpartition(".")[0]
 
 
 async def may_live(store: DurableStore, owner: str | None) -> bool:

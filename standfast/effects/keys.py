@@ -10,7 +10,7 @@ from standfast.errors import InputError
 from standfast.stores.protocol import RunningCall
 from standfast.tools.given_arguments import is_approved
 
-_LONGEST = 400  # characters of a key
+LONGEST_KEY = 400  # characters
 _REMEMBERED = 10_000  # runs and attempts
 
 
@@ -38,8 +38,13 @@ class EffectKey:
             return None
         token, workflow_id, run_id = self.activity
         return RunningCall(
-            owner=owner, worker=owner.rpartition(".")[0], task_token=token, workflow_id=workflow_id, run_id=run_id
+            owner=owner, worker=process_of(owner), task_token=token, workflow_id=workflow_id, run_id=run_id
         )
+
+
+def process_of(owner: str) -> str:
+    """Return the name that the process of an attempt holds."""
+    return owner.rpartition(".")[0]
 
 
 def given_key(name: str, key: object) -> EffectKey:
@@ -48,18 +53,15 @@ def given_key(name: str, key: object) -> EffectKey:
     Raises:
         InputError: it is not a text of 1 to 400 characters.
     """
-    if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST or not key.isprintable():
+    if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or not key.isprintable():
         raise InputError(
-            f"Effect '{name}': its key must be a printable text of 1 to {_LONGEST} characters, got {key!r:.80}"
+            f"Effect '{name}': its key must be a printable text of 1 to {LONGEST_KEY} characters, got {key!r:.80}"
         )
     # As the steps of a run in process are named: each key is deleted by itself when it is old.
     return EffectKey(f"effect/{name}/{key}/steps/call", name, key)
 
 
 # --- activities -----------------------------------------------------------------------------------------------------
-
-_first_runs: OrderedDict[str, str] = OrderedDict()  # by run id: the id that the run began with, before any reset
-_calls: OrderedDict[tuple[Any, ...], Counter[str]] = OrderedDict()  # by attempt: how often each effect was called
 
 
 def in_activity() -> bool:
@@ -77,31 +79,39 @@ def is_let_through(arguments: str) -> bool:
     return is_approved(activity.info().activity_id, arguments)
 
 
-async def activity_key(name: str) -> EffectKey:
-    """Return the key of an effect's next call in this activity.
+class ActivityKeys:
+    """Makes the keys of the effects that activities of this process call."""
 
-    It names the run as it began: a reset makes another run, in which the activity has the same id.
+    def __init__(self) -> None:
+        self._first_runs: OrderedDict[str, str] = OrderedDict()  # by run id: that with which the run began
+        self._calls: OrderedDict[tuple[Any, ...], Counter[str]] = OrderedDict()  # of each effect, by attempt
 
-    Raises:
-        InputError: the activity is a plain function, to which Temporal gives no client.
-    """
-    from temporalio import activity
+    async def next(self, name: str) -> EffectKey:
+        """Return the key of an effect's next call in this activity.
 
-    info = activity.info()
-    attempt = (info.workflow_run_id or info.activity_run_id, info.activity_id, info.attempt, info.started_time)
-    place = _remember(_calls, attempt, _calls.get(attempt, Counter()))[name]
-    _calls[attempt][name] += 1
-    if info.workflow_id is None or info.workflow_run_id is None:
-        scope = f"effect/{info.namespace}/{info.activity_id}/{info.activity_run_id}/steps/call"
-        return EffectKey(scope, name, f"{info.activity_id}/{name}", place)
-    first = _first_runs.get(info.workflow_run_id)
-    if first is None:
-        first = _remember(_first_runs, info.workflow_run_id, await _first_run(name))
-    ident = f"{first}/{info.activity_id}/{name}" + (f".{place + 1}" if place else "")
-    token = base64.b64encode(info.task_token).decode()
-    scope = f"{first}/effects/{info.activity_id}"
-    running = None if info.is_local else (token, info.workflow_id, info.workflow_run_id)
-    return EffectKey(scope, name, ident, place, running)
+        It names the run as it began: a reset makes another run, in which the activity has the same id.
+
+        Raises:
+            InputError: the activity is a plain function, to which Temporal gives no client.
+        """
+        from temporalio import activity
+
+        info = activity.info()
+        attempt = (info.workflow_run_id or info.activity_run_id, info.activity_id, info.attempt, info.started_time)
+        counts = _remembered(self._calls, attempt, Counter())
+        place = counts[name]
+        counts[name] += 1
+        if info.workflow_id is None or info.workflow_run_id is None:
+            scope = f"effect/{info.namespace}/{info.activity_id}/{info.activity_run_id}/steps/call"
+            return EffectKey(scope, name, f"{info.activity_id}/{name}", place)
+        first = self._first_runs.get(info.workflow_run_id)
+        if first is None:
+            first = _remembered(self._first_runs, info.workflow_run_id, await _first_run(name))
+        ident = f"{first}/{info.activity_id}/{name}" + (f".{place + 1}" if place else "")
+        token = base64.b64encode(info.task_token).decode()
+        scope = f"{first}/effects/{info.activity_id}"
+        running = None if info.is_local else (token, info.workflow_id, info.workflow_run_id)
+        return EffectKey(scope, name, ident, place, running)
 
 
 async def _first_run(name: str) -> str:
@@ -122,8 +132,9 @@ async def _first_run(name: str) -> str:
     raise InputError(f"Effect '{name}': workflow {info.workflow_id} has no history")
 
 
-def _remember(known: OrderedDict[Any, Any], key: Any, value: Any) -> Any:
-    known[key] = value
+def _remembered(known: OrderedDict[Any, Any], key: Any, value: Any) -> Any:
+    """Return what is known, and otherwise the value, which is known then; the oldest is forgotten."""
+    found = known.setdefault(key, value)
     while len(known) > _REMEMBERED:
         known.popitem(last=False)
-    return value
+    return found

@@ -10,12 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from standfast.effects import Effect, EffectFailedError, ToolDurabilityError, effect
+from standfast.effects.keys import LONGEST_KEY
 from standfast.errors import InputError
 from standfast.extras import install
 from standfast.stores.protocol import DurableStore
 from standfast.tools.given_arguments import hash_of
 
-_LONGEST = 400  # characters of an effect's key
 _Running = tuple[str, str, str | None, str]  # a call: its tool, its id, its key, and the hash of its arguments
 _guarded: ContextVar[frozenset[_Running]] = ContextVar("_guarded", default=frozenset())  # those that run here
 
@@ -152,7 +152,7 @@ def key_of(*parts: str) -> str:
     if not all(isinstance(part, str) and part for part in parts):
         raise InputError(f"A tool call cannot be guarded without the ids that tell it from others, got {parts!r:.200}")
     text = json.dumps(parts)
-    return text if len(text) <= _LONGEST else hashlib.sha256(text.encode()).hexdigest()
+    return text if len(text) <= LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
 
 
 def in_workflow() -> bool:
