@@ -155,7 +155,8 @@ class Access:
         people: those who may use it. If empty, only this machine may, as `local`.
         local: the person at this machine, who does not have to sign in.
         link_secret: the secret of the workers that send signed links to approvers; None refuses all links.
-        secret: signs cookies; a new one at every start if None, and then everybody signs in again.
+        secret: signs cookies and the pages of lists; a new one at every start if None, and then everybody signs in
+            again.
         proxy_header: the header in which a proxy names the person, such as "X-Forwarded-User"; believed only from
             `proxies`. The people must include somebody of that name.
         proxies: addresses of that proxy, or "unix:" and the path of the socket at which the page listens for it.

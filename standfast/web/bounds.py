@@ -5,9 +5,12 @@ that not even the time of an answer tells what others have.
 """
 
 import asyncio
+import base64
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from itsdangerous import BadSignature, Signer
 from temporalio.client import Client
 from temporalio.service import RPCError
 
@@ -53,17 +56,38 @@ def bounded_filter(person: Person, wanted: WaitFilter) -> WaitFilter:
     return wanted.model_copy(update={"tenants": tenants, "owner": identity(person.name) if person.only_own else None})
 
 
-async def list_page(
-    client: Client, person: Person, query: str, size: int, token: bytes | None
-) -> tuple[list[dict[str, Any]], bytes | None]:
-    """Return the runs of a page of a list that a person may see, and the token of the next page, if there is one.
+class RunPages:
+    """The pages of lists of runs, whose tokens only this page can make.
 
-    What others have shows in neither: a page without a run of the person's is passed over.
+    Temporal tries a token that it cannot read ten times, for as many seconds.
     """
-    runs, token = await _listed(client, person, query, size, token)
-    if token is not None and person.only_own and not (await _listed(client, person, query, size, token))[0]:
-        token = None
-    return runs, token
+
+    def __init__(self, client: Client, secret: str) -> None:
+        self._client = client
+        self._signer = Signer(secret, salt="standfast.lists", digest_method=hashlib.sha256)
+
+    async def read(self, person: Person, query: str, size: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
+        """Return the runs of a page that a person may see, and the token of the next page, if there is one.
+
+        What others have shows in neither: a page without a run of the person's is passed over.
+
+        Args:
+            after: the token of this page; "" is the first.
+
+        Raises:
+            InputError: the token is not one of these pages.
+        """
+        runs, token = await _listed(self._client, person, query, size, self._read_token(after))
+        if token is not None and person.only_own:
+            later, _ = await _listed(self._client, person, query, size, token)
+            token = token if later else None
+        return runs, None if token is None else self._signer.sign(base64.urlsafe_b64encode(token)).decode()
+
+    def _read_token(self, text: str) -> bytes | None:
+        try:
+            return base64.urlsafe_b64decode(self._signer.unsign(text)) if text else None
+        except BadSignature as error:
+            raise InputError("This part of the list is not known any more: begin at its first page") from error
 
 
 async def _listed(

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
-from itsdangerous import BadSignature, Signer
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -20,7 +18,7 @@ from standfast.errors import InputError, StandfastError
 from standfast.temporal.client.runs import quoted, runs_query
 from standfast.temporal.wire import names
 from standfast.web.actions import ACTS, SAID, Form, act_id
-from standfast.web.bounds import admit, list_page
+from standfast.web.bounds import RunPages, admit
 from standfast.web.mounts import root_of
 from standfast.web.run_facts import RunFacts
 
@@ -89,20 +87,13 @@ class RunLists:
     def __init__(self, pages: "Pages") -> None:
         self._pages, self._client = pages, pages.client
         self.facts = RunFacts(pages.client)
-        # The server tries a token that it cannot read again and again: it gets only its own.
-        self._signer = Signer(pages.access.secret, salt="standfast.lists", digest_method=hashlib.sha256)
-
-    def _read_token(self, text: str) -> bytes | None:
-        try:
-            return base64.urlsafe_b64decode(self._signer.unsign(text)) if text else None
-        except BadSignature as error:
-            raise InputError("This part of the list is not known any more: begin at its first page") from error
+        self._run_pages = RunPages(pages.client, pages.access.secret)
 
     async def runs(self, request: Request) -> Response:
         """Runs that match a filter, the latest first, a page at a time."""
         person = self._pages.person(request)
-        wanted, token = Filter.read(request.query_params), self._read_token(request.query_params.get("after", ""))
-        runs, after = await list_page(self._client, person, wanted.query, _RUNS, token)
+        wanted, this = Filter.read(request.query_params), request.query_params.get("after", "")
+        runs, after = await self._run_pages.read(person, wanted.query, _RUNS, this)
         after = after if len(runs) == _RUNS or person.only_own else None
         saved = _saved(request)
         return self._pages.page(
@@ -113,8 +104,8 @@ class RunLists:
             wanted=wanted.values,
             address=wanted.address,
             periods=_PERIODS,
-            is_later=token is not None,
-            after=None if after is None else self._signer.sign(base64.urlsafe_b64encode(after)).decode(),
+            is_later=bool(this),
+            after=after,
             saved=[(name, query, query == wanted.address) for name, query in saved.items()],
             is_saved=wanted.address in saved.values(),
             may_act_on_runs=person.may("operator"),

@@ -25,7 +25,7 @@ from standfast.temporal.wire.names import workflow_id
 from standfast.web.access import Person
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import Senders
-from standfast.web.bounds import tenant_for
+from standfast.web.bounds import RunPages, tenant_for
 from standfast.web.streams import Streams
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -55,6 +55,7 @@ class Doors:
     ) -> None:
         self.client, self.store, self.senders, self.items = client, store, senders, items
         self.people = StandfastClient(client, store=store)
+        self.run_pages = RunPages(client, senders.access.secret)
         self.closing = asyncio.Event()
         self._task_queue = task_queue
         self._streams = Streams("streams that are open")

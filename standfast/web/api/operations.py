@@ -1,7 +1,5 @@
 """The operations of the JSON API: looking at runs, starting them, acting on them, following them."""
 
-import base64
-import binascii
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +25,7 @@ from standfast.web.access import Person, Role
 from standfast.web.api import models
 from standfast.web.api.calls import Doors, act_id
 from standfast.web.api.senders import dumped
-from standfast.web.bounds import admit, list_page, no_run, owns, remembered, waiting_counts, waiting_for
+from standfast.web.bounds import admit, no_run, owns, remembered, waiting_counts, waiting_for
 
 _MOST = 100  # of a page
 _EXPORT = 30.0  # seconds in which a run must come between two actions
@@ -118,12 +116,10 @@ async def _list(call: Call) -> models.Runs:
         tenant=tenant,
     )
     try:
-        page = base64.b64decode(asked.encode(), b"-_", validate=True) if (asked := call.text("page")) else None
-    except (binascii.Error, ValueError) as error:
-        raise HTTPException(422, "page must be the `next` of the page before.") from error
-    theirs, token = await list_page(call.doors.client, call.person, query, limit, page)
-    shown = [models.Run.model_validate(run) for run in theirs]
-    return models.Runs(runs=shown, next=None if token is None else base64.urlsafe_b64encode(token).decode())
+        theirs, after = await call.doors.run_pages.read(call.person, query, limit, call.text("page") or "")
+    except InputError as error:
+        raise HTTPException(422, "page must be the `next` of the page before; begin at the first page.") from error
+    return models.Runs(runs=[models.Run.model_validate(run) for run in theirs], next=after)
 
 
 async def _show(call: Call) -> models.Run:

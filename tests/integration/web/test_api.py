@@ -119,7 +119,14 @@ async def test_lists_come_in_pages(temporal: Temporal) -> None:
                 break
             query["page"] = page["next"]
         assert {run.id for run in runs} <= set(seen)
-        assert (await olga.get(api(), params={"page": "%%"})).status_code == 422
+
+
+@pytest.mark.parametrize("page", ["%%", "e30=", "Z2FyYmFnZQ=="])
+async def test_a_page_that_is_not_the_next_of_another_is_refused_at_once(temporal: Temporal, page: str) -> None:
+    async with program(temporal) as olga:
+        refused = await olga.get(api(), params={"page": page})
+    assert refused.status_code == 422
+    assert "begin at the first page" in refused.json()["error"]["message"]
 
 
 # --- who may ---
