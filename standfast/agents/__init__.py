@@ -3,18 +3,22 @@
 from standfast.agents.agent import Agent, OnTerminalToolError
 from standfast.agents.agent_names import NAME, check_former_names, check_name
 from standfast.agents.contexts import AgentContext, AgentIdentity
+from standfast.agents.foreign_agents import ACCEPTED, ForeignAgent, adopted
 from standfast.agents.limits import ContextCompression, DiminishingReturns, Loop, TokenBudget
 
 __all__ = [
+    "ACCEPTED",
     "NAME",
     "Agent",
     "AgentContext",
     "AgentIdentity",
     "ContextCompression",
     "DiminishingReturns",
+    "ForeignAgent",
     "Loop",
     "OnTerminalToolError",
     "TokenBudget",
+    "adopted",
     "check_former_names",
     "check_name",
 ]

@@ -14,6 +14,7 @@ from pydantic_core import PydanticSerializationError
 from standfast.agents.agent_names import check_former_names, check_name
 from standfast.agents.agent_tools import as_tool
 from standfast.agents.contexts import AgentContext
+from standfast.agents.foreign_agents import ACCEPTED, ForeignAgent, adopted
 from standfast.agents.frozen_values import frozen, thawed
 from standfast.agents.limits import Loop
 from standfast.checkpoints import T_co
@@ -35,7 +36,7 @@ class _Options(TypedDict, total=False):
     model: str | None
     fallback_models: Sequence[str]
     instructions: Instructions | Sequence[Instructions] | None
-    tools: "Sequence[Tool[..., Any] | Agent]"
+    tools: "Sequence[Tool[..., Any] | Agent | ForeignAgent]"
     description: str | None
     state: Any
     initial_state: Any
@@ -46,6 +47,7 @@ class _Options(TypedDict, total=False):
     on_complete: Hook | None
     on_stuck: Hook | None
     on_terminal_tool_error: OnTerminalToolError
+    adapter: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +72,7 @@ class Agent(Generic[T_co]):
             is called when the run stopped early; neither is on "error".
         on_terminal_tool_error: "message" lets the model read it, "stop" ends the run with "error" after the turn's
             calls, "fail" raises it from `run` and starts no further call.
+        adapter: an object with `async def chat(messages, tools)` that is called in place of any model or `llm=`.
 
     Raises:
         DefinitionError: naming the agent, the field and the rule.
@@ -95,6 +98,7 @@ class Agent(Generic[T_co]):
     on_complete: Hook | None = None
     on_stuck: Hook | None = None
     on_terminal_tool_error: OnTerminalToolError = "message"
+    adapter: Any = field(default=None, repr=False)
 
     if TYPE_CHECKING:  # the output gives the agent its type
 
@@ -157,6 +161,10 @@ class Agent(Generic[T_co]):
         ):
             raise self._fault(f"fallback_models must be a list of texts, got {others!r}")
         object.__setattr__(self, "fallback_models", tuple(others))
+        if self.adapter is not None and not callable(getattr(self.adapter, "chat", None)):
+            raise self._fault(f"adapter must have `async def chat(messages, tools)`, got {self.adapter!r:.80}")
+        if self.adapter is not None and self.fallback_models:
+            raise self._fault("it has an adapter of its own, which no fallback model can stand in for")
 
     def _freeze_instructions(self) -> None:
         parts = self.instructions
@@ -169,14 +177,14 @@ class Agent(Generic[T_co]):
         if isinstance(self.tools, str | Mapping):
             raise self._fault("tools must be a list of tools")
         try:
-            object.__setattr__(self, "tools", tuple(self.tools))
+            object.__setattr__(self, "tools", tuple(adopted(item) for item in self.tools))
         except TypeError as error:
             raise self._fault(f"tools must be a list of tools, got {self.tools!r}") from error
         seen = set()
         for item in self.tools:
             if not isinstance(item, Tool | Agent):
                 name = getattr(item, "__name__", repr(item))
-                raise self._fault(f"tools: {name} is not a Tool; decorate the function with @tool")
+                raise self._fault(f"tools: {name} is not a Tool; decorate the function with @tool, or give {ACCEPTED}")
             if item.name in seen:
                 raise self._fault(f"tools: two are named {item.name!r}")
             seen.add(item.name)

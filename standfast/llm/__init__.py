@@ -65,7 +65,7 @@ LLM = LLMAdapter | Callable[[str | None], LLMAdapter | None]
 
 
 def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
-    """Return the adapter for an agent's model: `llm` itself, what it returns for the model's name, or the provider's.
+    """Return the adapter for an agent: its own, or for its model `llm`, what that returns, or the provider's.
 
     A function that returns None leaves the model to its provider.
 
@@ -73,6 +73,9 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
         InputError: there is none.
         DefinitionError: the provider has no key.
     """
+    if agent.adapter is not None:
+        own: LLMAdapter = agent.adapter
+        return own
     if llm is None:
         return _provided(agent)
     if hasattr(llm, "chat"):
@@ -111,6 +114,8 @@ def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
     """
     if model is None:
         return adapter_for(llm, agent)
+    if agent.adapter is not None:
+        raise InputError(f"Agent '{agent.name}' is to call {model!r}, but it has an adapter of its own")
     if hasattr(llm, "chat"):
         raise InputError(
             f"Agent '{agent.name}' is to call {model!r}, but llm= is one adapter: pass a function from a model to one"

@@ -20,7 +20,7 @@ from standfast.agent_loop import (
     answer_message,
     next_action,
 )
-from standfast.agents import Agent, AgentContext, AgentIdentity
+from standfast.agents import Agent, AgentContext, AgentIdentity, adopted
 from standfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult, check_key, show_checkpoint
 from standfast.errors import InputError, TerminalError
 from standfast.events import CheckpointReached, Event, RunStarted
@@ -68,6 +68,7 @@ class Run:
         invoked_by: str | None = None,
         depth: int = 0,
     ) -> None:
+        agent = adopted(agent)
         inputs.check_given(agent, user_id, max_stored_messages, tools)
         self._agent = agent
         self._llm = llm

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, overload
 
-from standfast.agents import Agent, check_name
+from standfast.agents import Agent, ForeignAgent, check_name
 from standfast.errors import DefinitionError
 from standfast.pipelines.contexts import StepContext
 from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepInput
@@ -34,7 +34,7 @@ class PipelineBuilder:
         step: str,
         /,
         *,
-        agent: Agent | None = None,
+        agent: Agent | ForeignAgent | None = None,
         run: Tool[..., Any] | None = None,
         approval: Approval[Any] | None = None,
         pipeline: "Pipeline | None" = None,

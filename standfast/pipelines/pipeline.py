@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 from typing_extensions import TypeVar
 
-from standfast.agents import Agent, check_former_names, check_name
+from standfast.agents import Agent, ForeignAgent, adopted, check_former_names, check_name
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import clean_text, error_text, explain, json_problem, read_json
 from standfast.pipelines.contexts import StepContext
@@ -33,7 +33,7 @@ class _Options(TypedDict, total=False):
 class _Runs(_Options, total=False):
     """The same, and the thing that it runs."""
 
-    agent: Agent | None
+    agent: Agent | ForeignAgent | None
     run: Tool[..., Any] | None
     approval: Approval[Any] | None
     pipeline: "Pipeline | None"
@@ -47,7 +47,7 @@ class Step(Generic[T]):
 
     Args:
         name: `^[a-z][a-z0-9-]*$`.
-        agent: answers the message that `input` makes.
+        agent: answers the message that `input` makes; also one of another framework.
         run: a tool, called with the arguments that `input` makes, without a model.
         approval: people decide; the output is `{"decision", "by", "comment", "edit"}`, or the value that they may edit.
         pipeline: run with the input that `input` makes; its last step's output is this one's.
@@ -89,6 +89,7 @@ class Step(Generic[T]):
 
     def __post_init__(self) -> None:
         check_name(self.name, "Step")
+        object.__setattr__(self, "agent", adopted(self.agent))
         kinds: dict[StepKind, Any] = {
             "agent": self.agent,
             "tool": self.run,

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, cast
 from pydantic import ValidationError
 
 from standfast.agent_loop import Decision, Gate, LoopState, access_problem, gate_problem, read_transcript, unanswered
-from standfast.agents import Agent
+from standfast.agents import ACCEPTED, Agent
 from standfast.checkpoints import Checkpoint, CheckpointKey, Question, RunResult, check_signature
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.llm import LLM
@@ -43,7 +43,7 @@ def check_given(agent: object, user_id: str | None, max_stored_messages: object,
         InputError: saying what.
     """
     if not isinstance(agent, Agent):
-        raise InputError(f"run() needs an Agent, got {agent!r}")
+        raise InputError(f"run() needs {ACCEPTED}, got {agent!r:.200}")
     if isinstance(max_stored_messages, bool) or not isinstance(max_stored_messages, int) or max_stored_messages < 1:
         raise InputError(f"max_stored_messages must be >= 1, got {max_stored_messages!r}")
     if tools is not None and not isinstance(tools, Mapping):

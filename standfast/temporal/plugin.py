@@ -15,7 +15,7 @@ from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunn
 from temporalio.worker._worker import load_default_build_id
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from standfast.agents import Agent
+from standfast.agents import Agent, ForeignAgent
 from standfast.checkpoints import CheckpointKey, check_key
 from standfast.errors import DefinitionError
 from standfast.llm import LLM
@@ -58,6 +58,7 @@ class StandfastPlugin(SimplePlugin):
 
     Args:
         agents: each becomes a workflow type under its own name; agents among their tools have to be given, too.
+            Agents of other frameworks are taken as well; see `standfast.integrations`.
         pipelines: likewise; the agents of their steps have to be given.
         store: a durable one, the same for all workers of these agents.
         llm: an adapter, or a function from an agent's `model` to one.
@@ -83,7 +84,7 @@ class StandfastPlugin(SimplePlugin):
     def __init__(
         self,
         *,
-        agents: Iterable[Agent] = (),
+        agents: Iterable[Agent | ForeignAgent] = (),
         pipelines: Iterable[Pipeline] = (),
         store: Any,
         llm: LLM | None = None,

@@ -15,7 +15,7 @@ from uuid import uuid4
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agents import Agent, Loop
+from standfast.agents import ACCEPTED, Agent, ForeignAgent, Loop, adopted
 from standfast.errors import DefinitionError, MemoryStoreNotDurableError, SessionConflictError, SessionStoreError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
@@ -51,7 +51,7 @@ class AgentHost:
 
     def __init__(
         self,
-        agents: Iterable[Agent],
+        agents: Iterable[Agent | ForeignAgent],
         pipelines: Iterable[Pipeline],
         store: Any,
         llm: LLM | None,
@@ -65,9 +65,9 @@ class AgentHost:
         self.agents: dict[str, Agent] = {}
         if isinstance(agents, Agent):
             raise DefinitionError("agents must be a list of agents")
-        for agent in agents:
+        for agent in map(adopted, agents):
             if not isinstance(agent, Agent):
-                raise DefinitionError(f"agents: {agent!r:.80} is not an Agent")
+                raise DefinitionError(f"agents: {agent!r:.80} is not {ACCEPTED}")
             for name in agent.names:  # runs go on under the name that their agent had
                 if name in self.agents:
                     raise DefinitionError(f"agents: two are named '{name}'")
@@ -241,7 +241,7 @@ class AgentHost:
 
     def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:
         """Return the adapter for an agent, or for the model that a person chose in the place of its own."""
-        if self._llm is not None:
+        if self._llm is not None and agent.adapter is None:
             return self._llm if hasattr(self._llm, "chat") else named(self._llm, agent, model)
         key = (agent.name, model)
         if key not in self._adapters:  # those of providers are made once

@@ -9,7 +9,7 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from standfast.agents import Agent
+from standfast.agents import Agent, ForeignAgent, adopted
 from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import read_images
@@ -26,7 +26,7 @@ from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json
 
 async def start_agent(
     client: Client,
-    agent: str | Agent,
+    agent: str | Agent | ForeignAgent,
     *,
     message: str | None = None,
     images: Images = (),
@@ -61,7 +61,8 @@ async def start_agent(
         SessionAccessDeniedError: that run is somebody else's.
         StoreError: it could not be put on the audit trail, and so it was not started.
     """
-    name = agent.name if isinstance(agent, Agent) else agent
+    given_agent = adopted(agent)
+    name = given_agent.name if isinstance(given_agent, Agent) else given_agent
     checkpoint = checkpoint.model_dump(mode="json") if isinstance(checkpoint, Checkpoint) else checkpoint
     session = _session_of(checkpoint) if session_id is None else check_session_id(session_id)
     given = AgentInput.read(
