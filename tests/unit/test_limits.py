@@ -29,7 +29,7 @@ def test_the_limits_of_a_loop_have_defaults() -> None:
         "checkpoint_interval": 5,
         "max_tool_concurrency": 5,
         "max_tool_calls": 64,
-        "output_retries": 0,
+        "output_retries": 1,
         "max_message_bytes": 10 * 1024 * 1024,
         "token_budget": None,
         "cost_budget": None,

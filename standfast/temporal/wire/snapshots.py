@@ -4,7 +4,7 @@ They and the loop's state have nothing of the user's: no callable, no schema, no
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
 from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
@@ -13,6 +13,7 @@ from standfast.tools import RetryPolicy, Tool
 TIMEOUT = 60.0  # seconds, of one attempt at a tool
 GRACE = 5.0  # seconds of it that are left for recording a handler's outcome
 _USUAL_RETRIES = RetryPolicy()
+_USUAL_LOOP = Loop(output_retries=0)  # as facts that do not say so mean it: they are older than today's default
 HOOKS = ("on_start", "on_complete", "on_stuck", "output")
 
 
@@ -102,7 +103,7 @@ class Facts:
         if (short := numbers.pop("diminishing_returns", None)) is not None:
             numbers["diminishing_returns"] = DiminishingReturns(**short)
         return cls(
-            loop=Loop(**numbers),
+            loop=replace(_USUAL_LOOP, **numbers),
             tools={name: read_tool_facts(facts) for name, facts in data.get("tools", {}).items()},
             on_terminal_tool_error=data.get("on_terminal_tool_error", "message"),
             model=data.get("model", ""),
@@ -116,8 +117,10 @@ class Facts:
 def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings: Surroundings) -> dict[str, Any]:
     """Return an agent's facts as JSON, without those that have their default."""
     agents = {item.name for item in agent.tools if isinstance(item, Agent)}
-    loop = _changed(Loop(), agent.loop)
+    loop = _changed(_USUAL_LOOP, agent.loop)
     loop.pop("context_compression", None)
+    if agent.output is None:
+        loop.pop("output_retries", None)
     if "model_retry" in loop:
         loop["model_retry"] = asdict(agent.loop.model_retry)
     if agent.loop.budget is not None:

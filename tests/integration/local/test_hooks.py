@@ -104,7 +104,7 @@ async def test_an_answer_that_fits_the_output_type_is_read() -> None:
 @pytest.mark.parametrize("answer", ["no json", '{"n": "x"}', ""])
 async def test_an_answer_that_misses_the_output_type_is_an_error_that_keeps_the_text(answer: str) -> None:
     log: list[str] = []
-    agent = watching(log, output=dict[str, int])
+    agent = watching(log, output=dict[str, int], loop=Loop(output_retries=0))
     result = assert_complete(await run(agent, message="go", llm=ScriptedModel([answer])))
     assert (result.status, result.response, result.output) == ("error", answer, None)
     assert log == ["start"]
@@ -118,7 +118,8 @@ async def test_the_output_type_is_not_asked_when_the_run_did_not_complete() -> N
 
 
 async def test_an_answer_that_does_not_fit_the_output_says_why() -> None:
-    result = assert_complete(await run(Agent("a", output=int), message="go", llm=ScriptedModel(["five"])))
+    agent = Agent("a", output=int)
+    result = assert_complete(await run(agent, message="go", llm=ScriptedModel(["5.5", "five"])))
     assert (result.status, result.response) == ("error", "five")
     assert (result.error or "").startswith("the answer does not fit the agent's output: value: Invalid JSON")
 

@@ -44,8 +44,22 @@ async def test_a_later_step_reads_the_output_of_an_agent_by_the_agents_type(pipe
 
 async def test_without_retries_an_answer_that_does_not_fit_ends_the_run(driver: Driver) -> None:
     model = ScriptedModel(["Sure!", '{"ok": true}'])
-    ended = await driver.run(Agent("a", output=Verdict), model)
+    ended = await driver.run(Agent("a", output=Verdict, loop=Loop(output_retries=0)), model)
     assert (ended.status, ended.response, len(model.calls)) == ("error", "Sure!", 1)
+
+
+async def test_an_answer_that_does_not_fit_is_corrected_once_unless_the_loop_says_otherwise(driver: Driver) -> None:
+    ended = await driver.run(Agent("a", output=Verdict), ScriptedModel(["Sure!", '{"ok": true}']))
+    assert (ended.status, ended.response, ended.iterations) == ("complete", '{"ok": true}', 2)
+    model = ScriptedModel(["Sure!", "Sure!", '{"ok": true}'])
+    ended = await driver.run(Agent("a", output=Verdict), model, session="other")
+    assert (ended.status, ended.response, len(model.calls)) == ("error", "Sure!", 2)
+
+
+async def test_a_correction_takes_an_iteration_which_there_must_be(driver: Driver) -> None:
+    model = ScriptedModel(["Sure!", '{"ok": true}'])
+    ended = await driver.run(Agent("a", output=Verdict, loop=Loop(max_iterations=1)), model)
+    assert (ended.status, ended.response, len(model.calls)) == ("max-iterations", "Sure!", 1)
 
 
 async def test_a_model_is_told_what_does_not_fit_and_asked_again(driver: Driver) -> None:

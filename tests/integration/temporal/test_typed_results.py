@@ -30,7 +30,7 @@ async def test_the_result_of_an_agent_is_the_one_in_process_without_the_transcri
 
 
 async def test_an_answer_that_does_not_fit_has_no_output(temporal: Temporal) -> None:
-    async with temporal.worker(clerk, llm=ScriptedModel(["three"])):
+    async with temporal.worker(clerk, llm=ScriptedModel(["three", "three"])):
         ended = await temporal.people.result((await temporal.start(clerk)).id, clerk)
     assert (ended.status, ended.output) == ("error", None)
     assert "does not fit the agent's output" in str(ended.error)
