@@ -16,6 +16,7 @@ MAX_DEPTH = 16  # stops agents that invoke each other for ever
 OnStuck = Literal["stop", "retry", "escalate"]
 OnUnknown = Literal["tell", "ask"]
 OnBudget = Literal["end", "ask"]
+OnModelOutage = Literal["retry", "pause"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,9 @@ class Loop:
             a provider's `Retry-After` takes precedence. By default there are eight attempts, 1 s apart, then 2 s, up to
             60 s; then a run on Temporal pauses. With a policy given here, the run ends with an error after its last
             attempt, as in process.
+        on_model_outage: how such a pause ends: "retry" calls the model again by itself, first after about a minute and
+            then at growing intervals, up to some 15 minutes, until `answer_timeout` is over; a person can resume the
+            run or let it give up before. "pause" waits for a person alone.
     """
 
     max_iterations: int = 20
@@ -161,6 +165,7 @@ class Loop:
     diminishing_returns: DiminishingReturns | None = None
     context_compression: ContextCompression | None = None
     model_retry: RetryPolicy = MODEL_RETRY
+    on_model_outage: OnModelOutage = "retry"
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -176,6 +181,7 @@ class Loop:
             check_count(f"loop.{name}", getattr(self, name), least)
         check_choice("loop.on_stuck", self.on_stuck, ("stop", "retry", "escalate"))
         check_choice("loop.on_budget", self.on_budget, ("end", "ask"))
+        check_choice("loop.on_model_outage", self.on_model_outage, ("retry", "pause"))
         check_choice("loop.on_unknown", self.on_unknown, ("tell", "ask"))
         if self.answer_timeout is not None:
             object.__setattr__(self, "answer_timeout", seconds(self.answer_timeout, "loop.answer_timeout"))

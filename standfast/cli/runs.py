@@ -300,7 +300,9 @@ def _doing(seen: dict[str, Any]) -> list[str]:
 
 
 def _retried(item: dict[str, Any]) -> str:
-    return f"{item['activity']}, attempt {item['attempt']}: {item['error']}"
+    soon = ago(item.get("next"))
+    when = f" {soon}" if soon.startswith("in ") else ""
+    return f"{item['activity']}, attempt {item['attempt']}{when}: {item['error']}"
 
 
 def _running(state: dict[str, Any]) -> str:

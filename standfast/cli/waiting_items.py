@@ -33,6 +33,7 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> 
             "  Since": item.get("since") and f"{ago(item['since'])} ago",
             "  Until": item.get("deadline") and f"{item['deadline']} ({ago(item['deadline'])})",
             "  Then": item.get("then"),
+            "  Again": _again(item),
             "  How": _HOW.get("skip" if item.get("can_skip") else item["kind"], "").format(
                 run=shlex.quote(item["workflow_id"]), name=shlex.quote(item["name"])
             )
@@ -44,6 +45,15 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> 
         output.line(f"  {shown(one.get('label') or 'Shown')} ({one['kind']}):", style="bold")
         for line in _lines(one):
             output.line(f"    {shown(line)}")
+
+
+def _again(item: Mapping[str, Any]) -> str | None:
+    """Return when a pause that may pass is tried again; `standfast show` has the exact time of each attempt."""
+    if "retry_at" not in item:
+        return None
+    soon = ago(item["retry_at"])
+    first = f"{soon}, then " if soon.startswith("in ") else ""
+    return f"by itself, {first}at growing intervals, at least every {max(1, round(item['retry_every'] / 60))} min"
 
 
 def _lines(one: Mapping[str, Any]) -> list[str]:

@@ -44,6 +44,7 @@ def test_the_limits_of_a_loop_have_defaults() -> None:
             "maximum_attempts": 8,
         },
         "context_compression": None,
+        "on_model_outage": "retry",
     }
 
 

@@ -55,6 +55,8 @@ class Item(BaseModel):
     size: Annotated[int, Field(ge=0)] | None = None
     reference: dict[str, Any] | None = None
     shown: Annotated[list[dict[str, Any]], AfterValidator(read_shown)] | None = None
+    retry_at: _Time | None = None
+    retry_every: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     can_skip: bool | None = None
     groups: _Names | None = None
     requesters: _Names | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.api.enums.v1 import EventType
@@ -118,7 +118,7 @@ async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
     """Return all that is known of a run: its list entry, its `state`, and its `result` or `error` if it has ended;
     also the `failed_step` of a pipeline that failed with an error.
 
-    Activities that are tried again are in `retries`, with the reason why they failed before.
+    Activities that are tried again are in `retries`, with the reason why they failed before, and when that is `next`.
 
     Raises:
         InputError: there is none, or it is another program's.
@@ -140,7 +140,10 @@ async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
 
 async def _retry(client: Client, pending: Any) -> dict[str, Any]:
     error = await failure_text(client, pending.last_failure)
-    return {"activity": pending.activity_type.name, "attempt": pending.attempt, "error": error}
+    retry = {"activity": pending.activity_type.name, "attempt": pending.attempt, "error": error}
+    if pending.HasField("next_attempt_schedule_time"):
+        retry["next"] = pending.next_attempt_schedule_time.ToDatetime(UTC).isoformat()
+    return retry
 
 
 async def failure_text(client: Client, failed: Failure) -> str:

@@ -13,7 +13,8 @@ from standfast.tools import RetryPolicy, Tool
 TIMEOUT = 60.0  # seconds, of one attempt at a tool
 GRACE = 5.0  # seconds of it that are left for recording a handler's outcome
 _USUAL_RETRIES = RetryPolicy()
-_USUAL_LOOP = Loop(output_retries=0)  # as facts that do not say so mean it: they are older than today's default
+# As facts that do not say so mean it: they are older than the defaults of today.
+_USUAL_LOOP = Loop(output_retries=0, on_model_outage="pause")
 HOOKS = ("on_start", "on_complete", "on_stuck", "output")
 
 

@@ -15,6 +15,7 @@ HEARTBEAT = timedelta(seconds=10)
 MODEL_HEARTBEAT = timedelta(seconds=15)
 MODEL_TIMEOUT = timedelta(seconds=900)  # a long answer is paid for, heard or not; heartbeats tell of deaths
 HOOK_TIMEOUT = timedelta(seconds=120)
+OUTAGE_WAITS = (timedelta(seconds=60), timedelta(seconds=900))  # between calls of a provider that is down: first, most
 WRITING = timedelta(days=30)  # for what a handler did, which is lost if it cannot be written; the handler has its own
 
 # For what only reads and writes the store: it waits for as long as that takes, after a while in sight of people.
@@ -74,6 +75,21 @@ def model_options(retry: LoopRetryPolicy, asks: str) -> dict[str, Any]:
         ),
         "cancellation_type": _WAIT,
     }
+
+
+def until_the_outage_is_over(options: dict[str, Any], first: timedelta, longest: timedelta) -> dict[str, Any]:
+    """Return the options of a model call that has waited once, and is tried again for as long as its provider is down.
+
+    Temporal counts the waits, so that a run gets no events meanwhile.
+    """
+    policy = replace(
+        options["retry_policy"],
+        initial_interval=min(2 * first, longest),
+        backoff_coefficient=2,
+        maximum_interval=longest,
+        maximum_attempts=0,
+    )
+    return {**options, "retry_policy": policy}
 
 
 def until_the_store_is_back(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,17 @@
 """Calls the model for an agent's next answer, until there is one or the run's state says what to do instead."""
 
 import asyncio
+from typing import Any
 
+from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ModelReference, ModelReply
 from standfast.temporal.wire.results import fits
-from standfast.temporal.workflows.activity_options import model_options
-from standfast.temporal.workflows.missing_workers import is_missing, is_unavailable, put_in_by_hand
+from standfast.temporal.workflows.activity_options import OUTAGE_WAITS, model_options, until_the_outage_is_over
+from standfast.temporal.workflows.missing_workers import is_missing, is_unavailable, put_in_by_hand, was_cancelled
+from standfast.temporal.workflows.pauses import Retries
 from standfast.temporal.workflows.run_failures import fail, why
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.shared_state import RunState
@@ -21,6 +24,7 @@ class ModelCalls:
     """The model calls of a run."""
 
     def __init__(self, run: RunState, parts: RunParts) -> None:
+        self._again: asyncio.Future[ModelReply] | None = None  # a call that has outlasted an outage
         self._is_denied = False  # a person has refused to let the run use more than its budget
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
@@ -35,8 +39,10 @@ class ModelCalls:
             reference = self._reference(number, other)
             asks = f"{model} · turn {number}" if model else f"turn {number}"
             options = model_options(run.facts.loop.model_retry, asks)
+            asking = self._again or self._workers.execute_until_cancelled(names.CALL_MODEL, reference, options)
+            self._again = None
             try:
-                reply = await self._workers.execute_until_cancelled(names.CALL_MODEL, reference, options)
+                reply = await asking
             except asyncio.CancelledError:
                 if not self._running.cancelled:
                     raise
@@ -44,7 +50,7 @@ class ModelCalls:
             except ActivityError as error:
                 if self._running.cancelled:
                     return None
-                if await self._may_ask_again(error):
+                if await self._may_ask_again(error, reference, options):
                     continue
                 if not self._running.cancelled:
                     self._failed(f"The model could not be called: {why(error)}")
@@ -99,8 +105,8 @@ class ModelCalls:
             self._run.progress.model = None  # the model that a person chose could not be called either
         self._run.loop = self._run.loop.failed(why)
 
-    async def _may_ask_again(self, error: ActivityError) -> bool:
-        """Wait for a person who can mend what keeps the model from being called."""
+    async def _may_ask_again(self, error: ActivityError, reference: ModelReference, options: dict[str, Any]) -> bool:
+        """Wait for a person who can mend what keeps the model from being called, or until it passes by itself."""
         if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
             fail(error)
         if isinstance(error.cause, ApplicationError) and error.cause.type == names.MODEL_CHANGED:
@@ -112,4 +118,27 @@ class ModelCalls:
             return True
         if self._run.loop.has_fallback or (self._run.facts.limits_retries and is_unavailable(error)):
             return False
+        if is_unavailable(error) and self._run.facts.loop.on_model_outage == "retry":
+            return await self._outlast(error, reference, options)
         return await self._pauses.pause("model", why(error))
+
+    async def _outlast(self, error: ActivityError, reference: ModelReference, options: dict[str, Any]) -> bool:
+        """Call the model again, at growing intervals, until it can be called or a person says what to do.
+
+        Each run has intervals of its own: thousands that have met the same outage do not all call at once.
+        """
+        first, longest = (workflow.random().uniform(0.5, 1.5) * wait for wait in OUTAGE_WAITS)
+        if isinstance(error.cause, ApplicationError) and error.cause.next_retry_delay is not None:
+            first = max(first, error.cause.next_retry_delay)
+
+        async def call() -> ModelReply:
+            await workflow.sleep(first, summary="until the model is called again")
+            patient = until_the_outage_is_over(options, first, longest)
+            return await self._workers.execute_until_cancelled(names.CALL_MODEL, reference, patient)
+
+        again = asyncio.ensure_future(call())
+        shown: Retries = {"retry_at": workflow.now() + first, "retry_every": longest.total_seconds()}
+        may_go_on = await self._pauses.pause("model", why(error), again, **shown)
+        if may_go_on and not was_cancelled(again):
+            self._again = again
+        return may_go_on

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from temporalio import workflow
 
@@ -14,6 +14,13 @@ from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.inbox import Inbox, refuse_by
 from standfast.temporal.workflows.running import Running
 from standfast.temporal.workflows.waiting import Waiting
+
+
+class Retries(TypedDict, total=False):
+    """The attempts that may end a pause; see `Waiting`."""
+
+    retry_at: datetime
+    retry_every: float
 
 
 class Pauses:
@@ -40,14 +47,17 @@ class Pauses:
         patience = self._patience()
         return None if patience is None else since + timedelta(seconds=patience)
 
-    async def pause(self, name: str, message: str, mended: "asyncio.Future[Any] | None" = None) -> bool:
+    async def pause(
+        self, name: str, message: str, mended: "asyncio.Future[Any] | None" = None, **shown: Unpack[Retries]
+    ) -> bool:
         """Wait until a person says what to do; True to try again, False if the run is to give up.
 
         Args:
             mended: an attempt that goes on by itself; once it has ended, there is nothing to wait for.
+            shown: what people see of such attempts.
         """
         since = workflow.now()
-        waiting = Waiting("pause", name, message, since, self.deadline(since))
+        waiting = Waiting("pause", name, message, since, self.deadline(since), **shown)
         resumed = self.begin(waiting)
         workflow.logger.warning("Paused, %s: %s", name, message)
         ends = [resumed] if mended is None else [resumed, mended]

@@ -179,7 +179,15 @@ def _how(item: "Waiting") -> list[str]:
         case "store":
             return ["It goes on by itself when its workers can use the store again."]
         case _:
-            return ["Send the signal or update `resume` with", *_json({"action": "retry"}), 'or `"abort"`.']
+            retry = _json({"action": "retry"})
+            return [*_again(item), "Send the signal or update `resume` with", *retry, 'or `"abort"`.']
+
+
+def _again(item: "Waiting") -> list[str]:
+    if item.retry_at is None:
+        return []
+    often = f"at least every {max(1, round(item.retry_every / 60))} min"
+    return [f"It is tried again by itself, first at {_time(item.retry_at)}, later at growing intervals, {often}.", ""]
 
 
 _ELSEWHERE = (

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Something that only a person can end.
+    """Something that a person can end; most of it nobody else can.
 
     Args:
         kind: "question", "unknown" (a call whose outcome nobody knows), "approval", "pause", "worker" (none has what
@@ -16,6 +16,8 @@ class Waiting:
         digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
         then: what happens to an approval at its deadline, in words.
         remember: of a call, the widest scope of a standing approval that may be given with it; "" if none may.
+        retry_at, retry_every: of a pause that passes by itself, when that is tried first, and the longest interval
+            later, in seconds.
         can_skip: a person may have the run go on without it.
         quorum, approved_by: how many must approve, and who has.
         tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
@@ -38,6 +40,8 @@ class Waiting:
     approved_by: tuple[str, ...] = ()
     tool: str | None = None
     arguments: Any = None
+    retry_at: datetime | None = None
+    retry_every: float = 0
     can_skip: bool = False
     size: int | None = None
     reference: dict[str, Any] | None = None
@@ -62,6 +66,8 @@ class Waiting:
             data["deadline"] = self.deadline.isoformat()
         if self.digest is not None:
             data |= {"digest": self.digest, "approvers": list(self.approvers)}
+        if self.retry_at is not None:
+            data |= {"retry_at": self.retry_at.isoformat(), "retry_every": self.retry_every}
         if self.tool is not None:
             data |= {"tool": self.tool, "arguments": self.arguments}
         if self.can_skip:

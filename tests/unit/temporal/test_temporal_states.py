@@ -223,7 +223,8 @@ def test_the_facts_of_an_agent_with_every_option_come_back() -> None:
 
 def test_an_agent_as_usual_has_hardly_any_facts() -> None:
     agent = Agent("a", tools=[pay])
-    assert write_facts(agent, agent.tool_map, {"search": False}) == {"loop": {}, "tools": {"pay": {"verify": True}}}
+    facts = write_facts(agent, agent.tool_map, {"search": False})
+    assert facts == {"loop": {"on_model_outage": "retry"}, "tools": {"pay": {"verify": True}}}
 
 
 def test_the_keys_of_facts_are_pinned() -> None:
@@ -232,8 +233,8 @@ def test_the_keys_of_facts_are_pinned() -> None:
     assert sorted(written) == ["hooks", "loop", "model", "on_terminal_tool_error", "search", "tools"]
     assert sorted(written["loop"]) == [
         "answer_timeout", "checkpoint_interval", "diminishing_returns", "max_iterations", "max_message_bytes",
-        "max_tool_calls", "max_tool_concurrency", "on_stuck", "on_unknown", "output_retries", "stuck_retries",
-        "stuck_threshold", "token_budget",
+        "max_tool_calls", "max_tool_concurrency", "on_model_outage", "on_stuck", "on_unknown", "output_retries",
+        "stuck_retries", "stuck_threshold", "token_budget",
     ]  # fmt: skip
     assert written["loop"]["answer_timeout"] == 3_600
     assert written["loop"]["token_budget"] == {"max": 100, "stop_threshold": 0.7, "warning_threshold": 0.5}
@@ -264,14 +265,14 @@ def test_limits_of_the_run_take_the_place_of_those_of_the_agent() -> None:
     assert alone == TokenBudget(5)
 
 
-def test_facts_that_nobody_recorded_are_those_of_the_first_version_which_corrected_no_answer() -> None:
-    assert Facts.read({}) == Facts(Loop(output_retries=0), {})
+def test_facts_that_nobody_recorded_are_those_of_the_first_version() -> None:
+    assert Facts.read({}) == Facts(Loop(output_retries=0, on_model_outage="pause"), {})
 
 
 def test_the_retries_of_an_output_are_recorded_whatever_their_default_is() -> None:
     for retries in (1, 3):
         agent = Agent("a", output=int, loop=Loop(output_retries=retries))
-        assert write_facts(agent, {}, {"search": False})["loop"] == {"output_retries": retries}
+        assert write_facts(agent, {}, {"search": False})["loop"] == {"output_retries": retries, "on_model_outage": "retry"}
 
 
 def test_a_tool_with_effects_has_one_attempt_whatever_is_declared() -> None:
