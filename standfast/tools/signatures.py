@@ -4,7 +4,6 @@ import contextlib
 import copy
 import functools
 import inspect
-import re
 import types
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, NotRequired, get_args, get_origin, get_type_hints
@@ -16,6 +15,7 @@ from typing_extensions import TypedDict
 from standfast.errors import DefinitionError
 from standfast.messages import json_problem
 from standfast.tools.attempts import ToolContext
+from standfast.tools.docstrings import read_docstring
 
 
 class Takes(NamedTuple):
@@ -40,7 +40,7 @@ def parameters_of(handler: Callable[..., Any] | None) -> Takes:
 def read_summary(function: Callable[..., Any]) -> tuple[str, str]:
     """Return a function's name, and the part of its docstring before its sections."""
     named = _unwrapped(function)
-    return getattr(named, "__name__", type(named).__name__), _read_docstring(inspect.getdoc(named) or "")[0]
+    return getattr(named, "__name__", type(named).__name__), read_docstring(inspect.getdoc(named) or "").summary
 
 
 def read_signature(name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -57,7 +57,7 @@ def read_signature(name: str, function: Callable[..., Any], names: Mapping[str, 
         hints = get_type_hints(_annotated(function), localns=dict(names), include_extras=True)
     except (NameError, TypeError) as error:
         raise DefinitionError(f"Tool '{name}': an annotation cannot be resolved: {error}") from error
-    docs = _read_docstring(inspect.getdoc(_unwrapped(function)) or "")[1]
+    docs = read_docstring(inspect.getdoc(_unwrapped(function)) or "").parameters
     fields: dict[str, Any] = {}
     parameters = inspect.signature(function).parameters.values()
     if sum(_is_context(hints.get(parameter.name)) for parameter in parameters) > 1:
@@ -68,7 +68,7 @@ def read_signature(name: str, function: Callable[..., Any], names: Mapping[str, 
             continue
         if problem := _problem(parameter, annotation):
             raise DefinitionError(f"Tool '{name}': parameter '{parameter.name}' {problem}")
-        if parameter.name in docs:
+        if docs.get(parameter.name):
             annotation = _described(annotation, docs[parameter.name])
         if parameter.default is not parameter.empty:
             annotation = NotRequired[Annotated[annotation, Field(json_schema_extra=_shown(parameter.default))]]
@@ -230,27 +230,3 @@ def _hints_as_far_as_known(function: Any) -> dict[str, Any]:
         with contextlib.suppress(NameError, TypeError, AttributeError):
             known |= get_type_hints(alone, globalns=getattr(target, "__globals__", {}), include_extras=True)
     return known
-
-
-# --- docstrings ---------------------------------------------------------------------------------------------------
-
-_SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE)
-_PARAMETER = re.compile(r"^(\s+)(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
-
-
-def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring into the descriptions of the function and of each parameter."""
-    parts = _SECTION.split(text)
-    docs: dict[str, str] = {}
-    for title, body in zip(parts[1::2], parts[2::2], strict=True):
-        if title not in ("Args", "Arguments", "Parameters"):
-            continue
-        name, indent = "", ""
-        for line in body.splitlines():
-            match = _PARAMETER.match(line)
-            if match and (not indent or match[1] == indent):
-                indent, name = match[1], match[2]
-                docs[name] = match[3].strip()
-            elif name and line.strip():
-                docs[name] = f"{docs[name]} {line.strip()}".strip()
-    return parts[0].strip(), docs

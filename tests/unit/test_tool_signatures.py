@@ -353,3 +353,98 @@ def test_a_result_is_written_at_once_if_it_is_short_and_no_code_of_a_users_write
     annotation: Any, value: object, at_once: bool
 ) -> None:
     assert returning(value, annotation).writes_at_once(value) is at_once
+
+
+STYLES = {
+    "google": """
+        Refund an order.
+
+        In full.
+
+        Args:
+            order_id (dict[str, tuple(int)], optional): the order: its number
+                and no more
+            amount: US dollars
+
+        Returns:
+            str: amount: what was paid
+        """,
+    "numpy": """
+        Refund an order.
+
+        In full.
+
+        Parameters
+        ----------
+        order_id : str, optional
+            the order: its number
+            and no more
+        amount, fee : float
+            US dollars
+
+        Returns
+        -------
+        amount : str
+            what was paid
+        """,
+    "sphinx": """
+        Refund an order.
+
+        In full.
+
+        :param dict[str, int] order_id: the order: its number
+            and no more
+        :type amount: float
+        :param amount: US dollars
+        :returns: amount: what was paid
+        :raises ValueError: amount: is below zero
+        """,
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_docstrings_describe_parameters_in_each_style(style: str) -> None:
+    def refund(order_id: str, amount: float, fee: Annotated[float, Field(description="mine")] = 0) -> str:
+        return ""
+
+    refund.__doc__ = STYLES[style]
+    made = tool(refund)
+    described = {name: schema.get("description") for name, schema in made.input_schema["properties"].items()}
+    assert made.description == "Refund an order.\n\nIn full."
+    assert described == {"order_id": "the order: its number and no more", "amount": "US dollars", "fee": "mine"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Look up :param nothing.", "Args: all of them.", "Parameters\nare many.", "---\nParameters", "A\n---\ntext",
+        ":note: this is no field",
+    ],
+)  # fmt: skip
+def test_text_that_only_looks_like_a_section_is_the_description(text: str) -> None:
+    def look(a: int) -> None: ...
+
+    look.__doc__ = text
+    assert tool(look).description == text
+    assert "description" not in properties(look)["a"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Args:",
+        "x\n\nParameters\n---",
+        ":param:",
+        ":param a:",
+        "Args:\n a:",
+        "Parameters\n---\na",
+        "\n",
+        "Args:\n\n\n: a",
+    ],
+)
+def test_a_docstring_that_is_cut_off_describes_nothing(text: str) -> None:
+    def look(a: int) -> None: ...
+
+    look.__doc__ = text
+    assert "description" not in properties(look)["a"]
+    assert tool(look).description == ("x" if text.startswith("x") else "look")
