@@ -8,6 +8,8 @@ from standfast.tools.attempts import AgentFinder
 if TYPE_CHECKING:
     from standfast.agents.agent import Agent
 
+_FOR_EVER = "3650d"  # its own limits end an agent
+
 
 def as_tool(agent: "Agent") -> Tool[..., Any]:
     """Return a tool that asks the agent."""
@@ -16,7 +18,9 @@ def as_tool(agent: "Agent") -> Tool[..., Any]:
         answer = await ctx.agents.find(agent) if isinstance(ctx.agents, AgentFinder) else None
         return None if answer is None else Happened(answer)
 
-    @tool(name=agent.name, description=agent.description or f"Ask the agent {agent.name}.", verify=find)
+    description = agent.description or f"Ask the agent {agent.name}."
+
+    @tool(name=agent.name, description=description, timeout=_FOR_EVER, verify=find)
     async def ask(message: str, ctx: ToolContext) -> str:
         return (await ctx.agents.invoke(agent, message=message))["response"]
 

@@ -176,5 +176,5 @@ class ToolCalls:
             call.arguments,
             self._context(call, attempt),
             limit=self._state.loop.max_message_bytes,
-            seconds=cast("float | None", tool.timeout),  # seconds since it was declared
+            seconds=tool.seconds,
         )

@@ -12,6 +12,8 @@ from standfast.tools.checks import seconds
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
+TOOL_SECONDS = 55.0  # that an attempt may take if its tool does not say so
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:

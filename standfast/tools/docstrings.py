@@ -43,29 +43,29 @@ def _is_numpy(lines: list[str], at: int) -> bool:
 
 def _read_sections(lines: list[str], start: int) -> dict[str, str]:
     found: dict[str, list[str]] = {}
-    names: list[str] = []  # of the parameters whose description the next lines continue
+    names: list[str] = []  # of the parameters whose descriptions go on
     style, indent = "", ""
     for at, line in enumerate(lines[start:], start):
-        if _begins_section(lines, at):
-            names, indent = [], ""
-            if (field := _FIELD.match(line)) is not None:
-                style = "sphinx"
-                if field[1] in _FIELDS_OF_PARAMETERS and field[2].strip():
-                    names = [field[2].split()[-1].lstrip("*\\")]
-                    found[names[0]] = [field[3]]
-            elif line.strip().removesuffix(":") in _OF_PARAMETERS:
-                style = "numpy" if _is_numpy(lines, at) else "google"
-            else:
-                style = ""
-        elif style == "google" and (entry := _GOOGLE_ENTRY.fullmatch(line)) and indent in ("", entry[1]):
-            indent, names = entry[1], [entry[2]]
-            found[entry[2]] = [entry[3]]
-        elif style == "numpy" and (entry := _NUMPY_ENTRY.fullmatch(line)):
-            names = [name.strip() for name in entry[1].split(",")]
-            found |= {name: [] for name in names}
-        elif line[:1].isspace():
+        if _begins_section(lines, at) and _FIELD.match(line) is None:
+            is_of_parameters = line.strip().removesuffix(":") in _OF_PARAMETERS
+            names, indent, style = [], "", ("numpy" if _is_numpy(lines, at) else "google") if is_of_parameters else ""
+        elif (entry := _read_entry(line, style, indent)) is None:
             for name in names:
                 found[name].append(line)
-        elif line.strip():  # text that belongs to no parameter
-            names = []
+        else:
+            names, text = entry
+            indent = indent or line[: len(line) - len(line.lstrip())]
+            found |= {name: [text] for name in names}
     return {name: " ".join(part.strip() for part in parts if part.strip()) for name, parts in found.items()}
+
+
+def _read_entry(line: str, style: str, indent: str) -> tuple[list[str], str] | None:
+    """Return the parameters that a line describes, and how it begins to; None if the line continues another one."""
+    if (field := _FIELD.match(line)) is not None:
+        is_of_parameter = field[1] in _FIELDS_OF_PARAMETERS and field[2].strip()
+        return ([field[2].split()[-1].lstrip("*\\")] if is_of_parameter else []), field[3]
+    if style == "google" and (entry := _GOOGLE_ENTRY.fullmatch(line)) and indent in ("", entry[1]):
+        return [entry[2]], entry[3]
+    if style == "numpy" and (entry := _NUMPY_ENTRY.fullmatch(line)):
+        return [name.strip() for name in entry[1].split(",")], ""
+    return ([], "") if line[:1].strip() else None  # text that belongs to no parameter

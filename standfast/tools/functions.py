@@ -36,9 +36,9 @@ def tool(
     """Make a tool of a function: `@tool`, or `@tool(safe_to_retry=True)` with any option of `Tool`.
 
     The schema comes from the signature (defaults, optional, unions, nested models, `Annotated[…, Field(…)]`), the
-    description from the docstring's text before its sections, the parameters' from those (Google, NumPy or Sphinx). The result is checked against the return
-    annotation. A parameter annotated `ToolContext` is passed in and hidden from the model. By default a tool has
-    effects and runs at most once.
+    description from the docstring before its sections, the parameters' from those (Google, NumPy, Sphinx). The result
+    is checked against the return annotation. A parameter annotated `ToolContext` is passed in and hidden from the
+    model. By default a tool has effects and runs at most once.
 
     Raises:
         DefinitionError: naming the tool, the parameter and the rule.

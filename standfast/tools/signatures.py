@@ -37,6 +37,22 @@ def parameters_of(handler: Callable[..., Any] | None) -> Takes:
     return Takes(needed, next((p.name for p in parameters if _is_context(hints.get(p.name))), None))
 
 
+def bind_arguments(
+    handler: Callable[..., Any], takes: Takes, given: Mapping[str, Any] | tuple[Any, ...], context: ToolContext
+) -> Callable[[], Any]:
+    """Bind a handler's arguments, by their names or by their places, and the context where it has its place."""
+    extra = {takes.context: context} if takes.context is not None else {}
+    if isinstance(given, Mapping):
+        return functools.partial(handler, **given, **extra)
+    if takes.context is None:
+        # Untyped, a second parameter that must be given can only be the context.
+        also = (context,) if len(takes.needed) > len(given) else ()
+        return functools.partial(handler, *given, *also)
+    if takes.needed[:1] == (takes.context,):
+        return functools.partial(handler, context, *given)
+    return functools.partial(handler, *given, **extra)
+
+
 def read_summary(function: Callable[..., Any]) -> tuple[str, str]:
     """Return a function's name, and the part of its docstring before its sections."""
     named = _unwrapped(function)

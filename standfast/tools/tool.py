@@ -38,6 +38,7 @@ from standfast.messages import (
 )
 from standfast.tools.approvals import Approval, check_of_call
 from standfast.tools.attempts import (
+    TOOL_SECONDS,
     Asked,
     Failed,
     Happened,
@@ -52,7 +53,7 @@ from standfast.tools.attempts import (
     call_handler,
 )
 from standfast.tools.checks import check_function, seconds
-from standfast.tools.signatures import Takes, arguments_schema, is_plain, parameters_of, schema_type
+from standfast.tools.signatures import Takes, arguments_schema, bind_arguments, is_plain, parameters_of, schema_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,8 +76,8 @@ class Tool(Generic[P, R]):
         handler: a function, async or plain (plain ones run in a thread). May be given when the agent runs.
         safe_to_retry: running it twice is harmless. Permits a second run after a crash and under `retry`.
         parallel: adjacent calls may run at the same time.
-        timeout: limit of one attempt; in process there is none by default. A call with effects that is cut off has an
-            unknown outcome.
+        timeout: limit of one attempt, 55 seconds if None; there always is one, such as "1d". A call with effects that
+            is cut off has an unknown outcome.
         retry: what to do when the handler raises, before the model sees it. Needs `safe_to_retry=True`.
         approval: how people let a call through before it runs; or a function of the `ToolCall` that returns the
             `Approval` for it, or None if it needs none. Until they decide, nothing of the model's turn runs.
@@ -149,6 +150,11 @@ class Tool(Generic[P, R]):
         object.__setattr__(twin, "handler", handler)
         twin.__dict__.pop("_takes", None)
         return twin
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that one attempt of its handler, or of its `verify`, may take."""
+        return TOOL_SECONDS if self.timeout is None else cast(float, self.timeout)
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -369,17 +375,8 @@ class Tool(Generic[P, R]):
     def bind(self, handler: Callable[..., Any], arguments: Any, context: ToolContext) -> Callable[[], Any]:
         """Bind a handler's arguments: as keywords if they came from a signature, else as the value that was read."""
         takes = self._takes if handler is self.handler else parameters_of(handler)
-        extra = {takes.context: context} if takes.context is not None else {}
-        if self.by_keyword:
-            return functools.partial(handler, **arguments, **extra)
-        positional = () if self.input is None else (arguments,)
-        if takes.context is None:
-            # Untyped, a second parameter that must be given can only be the context.
-            also = (context,) if len(takes.needed) > len(positional) else ()
-            return functools.partial(handler, *positional, *also)
-        if takes.needed[:1] == (takes.context,):
-            return functools.partial(handler, context, *positional)
-        return functools.partial(handler, *positional, **extra)
+        given = arguments if self.by_keyword else () if self.input is None else (arguments,)
+        return bind_arguments(handler, takes, given, context)
 
     @functools.cached_property
     def _takes(self) -> Takes:

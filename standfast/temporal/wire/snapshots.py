@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NotRequired, TypedDict, cast
 from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
 from standfast.tools import RetryPolicy, Tool
 
-TIMEOUT = 60.0  # seconds, of one attempt at a tool
-GRACE = 5.0  # seconds of it that are left for recording a handler's outcome
+GRACE = 5.0  # seconds of an attempt at a tool that are left for recording its handler's outcome
+TIMEOUT = 60.0  # seconds of an attempt in facts that do not say so, as in the first version
 _USUAL_RETRIES = RetryPolicy()
 # As facts that do not say so mean it: they are older than the defaults of today.
 _USUAL_LOOP = Loop(output_retries=0, on_model_outage="pause")
@@ -184,11 +184,6 @@ def tools_of(started: Mapping[str, ToolFacts], told: Mapping[str, Any]) -> Mappi
     return {name: tools.get(name, ToolFacts()) for name in told["available"]} if "available" in told else tools
 
 
-def handler_seconds(tool: Tool[..., Any]) -> float:
-    """Return how long one attempt of a tool's handler, or of its `verify`, may take."""
-    return TIMEOUT - GRACE if tool.timeout is None else cast(float, tool.timeout)
-
-
 def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
     """Return the facts that a workflow needs to know about a tool."""
     policy = tool.retry or _USUAL_RETRIES
@@ -196,7 +191,7 @@ def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
         parallel=tool.parallel,
         safe_to_retry=tool.safe_to_retry,
         verify=None if tool.verify is None else True,
-        timeout=handler_seconds(tool) + GRACE,
+        timeout=TIMEOUT if agent else tool.seconds + GRACE,  # an agent takes the time that it takes
         attempts=policy.maximum_attempts if tool.safe_to_retry else 1,
         initial=cast(float, policy.initial_interval),
         factor=policy.backoff_coefficient,

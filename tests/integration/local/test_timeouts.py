@@ -3,12 +3,17 @@
 import asyncio
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from support.doubles import SOON, ask
-from support.transcripts import call, contents, error, results
+from support.drivers import Driver
+from support.transcripts import asks_for, call, contents, error, results, tool_results
 
 from standfast import Agent, ToolContext, tool
+from standfast.testing import ScriptedModel
 
 
 async def test_a_call_with_effects_that_timed_out_has_an_unknown_outcome() -> None:
@@ -83,3 +88,48 @@ async def test_a_handler_that_is_cancelled_from_within_fails_its_call_only() -> 
 
     result = await ask(Agent("a", tools=[post]), call("post", "c1"))
     assert (result.status, [message.status for message in results(result)]) == ("complete", ["failed"])
+
+
+@contextmanager
+def later(seconds: float) -> Iterator[None]:
+    """Let the clock of the running loop be so much later."""
+    loop = asyncio.get_running_loop()
+    usual = loop.time
+    loop.time = lambda: usual() + seconds  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        loop.time = usual  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("safe", [True, False])
+async def test_a_tool_that_names_no_timeout_has_55_seconds(driver: Driver, safe: bool) -> None:
+    seen: list[int] = []
+
+    @tool(safe_to_retry=safe)
+    async def post(after: int) -> str:
+        with later(after):
+            await asyncio.sleep(0.05)
+            seen.append(after)
+        return "done"
+
+    asked = asks_for(call("post", "c1", after=50), call("post", "c2", after=56))
+    ended = await driver.run(Agent("a", tools=[post]), ScriptedModel([asked, "sent"]))
+    first, second = (said.content for said in tool_results(ended.messages))
+    assert (first, seen) == ("done", [50])
+    assert "its timeout of 55 s" in json.loads(second)["error"]
+    assert json.loads(second).get("kind") == (None if safe else "tool-durability-error")
+
+
+async def test_an_agent_that_is_a_tool_takes_the_time_that_it_takes(driver: Driver) -> None:
+    async def answer(messages: Any, tools: Any) -> str:
+        with later(600):
+            await asyncio.sleep(0.05)
+        return "done"
+
+    boss = Agent("boss", model="boss", tools=[child := Agent("child", model="child")])
+    script = {
+        "boss": ScriptedModel([asks_for(call("child", "c1", message="go")), "sent"]), "child": ScriptedModel(answer)
+    }  # fmt: skip
+    ended = await driver.run(boss, script.__getitem__, also=[child])
+    assert [said.content for said in tool_results(ended.messages)] == ["done"]
