@@ -55,7 +55,7 @@ class Agent(Generic[T_co]):
     """A model with instructions and tools; `Agent[Invoice]` if its output is one, `Agent[None]` without an output.
 
     Args:
-        name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
+        name: `^[a-z][a-z0-9_-]*$`; on Temporal the workflow type.
         formerly: names that it had before; their sessions, and runs in flight on Temporal, are its own.
         model: "provider:name", or None if `llm=` is always given.
         fallback_models: models to call, in this order, if that one cannot be called. A run that has switched to one

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 from standfast.errors import DefinitionError
 
-NAME = re.compile(r"[a-z][a-z0-9-]*")
+NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 def check_name(name: object, what: str) -> None:
-    """Refuse a name that does not match `[a-z][a-z0-9-]*` as a whole; a final newline is refused, too."""
+    """Refuse a name that does not match `[a-z][a-z0-9_-]*` as a whole; a final newline is refused, too."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DefinitionError(f"{what} name must match ^{NAME.pattern}$, got {name!r}")
 

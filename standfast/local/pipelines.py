@@ -31,7 +31,8 @@ from standfast.pipeline_loop import (
     plan,
 )
 from standfast.pipelines import Pipeline, Step
-from standfast.pipelines.paths import find, name_of, stage_index
+from standfast.pipelines.paths import find, stage_index
+from standfast.pipelines.visits import name_of
 from standfast.runtime.inputs import RunOptions, check_may_start
 from standfast.runtime.pipeline_results import Kept, decision_of, held
 from standfast.runtime.pipeline_steps import StepRecords, verdict_result

@@ -13,7 +13,8 @@ from standfast.messages import cut, error_text, read_json, unfenced
 from standfast.pipeline_loop.plans import Done, Evaluate
 from standfast.pipeline_loop.states import PipelineState, chosen_step
 from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
-from standfast.pipelines.paths import find, name_of, nested_pipeline
+from standfast.pipelines.paths import find, nested_pipeline
+from standfast.pipelines.visits import name_of
 from standfast.tools import (
     SHOWN_MOST,
     Approval,

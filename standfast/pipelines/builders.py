@@ -9,6 +9,7 @@ from standfast.agents import Agent, ForeignAgent, check_name
 from standfast.errors import DefinitionError
 from standfast.pipelines.contexts import StepContext
 from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepInput
+from standfast.pipelines.visits import check_step_name
 from standfast.tools import Approval, Tool
 from standfast.tools.checks import AccessRules, check_choice, check_count, check_function
 
@@ -52,7 +53,7 @@ class PipelineBuilder:
 
     def parallel(self, name: str, /, *steps: Step[Any]) -> "PipelineBuilder":
         """Add steps that run at once; see `Parallel`."""
-        check_name(name, "Step")
+        check_step_name(name)
         _check_steps(name, steps, least=1)
         return self._with(Parallel(name, steps))
 
@@ -66,7 +67,7 @@ class PipelineBuilder:
         default: Step[Any] | None = None,
     ) -> "PipelineBuilder":
         """Add a choice between steps: `on` returns a key of `cases`; see `Branch`."""
-        check_name(name, "Step")
+        check_step_name(name)
         check_function(f"Step '{name}': on", on)
         if not isinstance(cases, Mapping) or not all(isinstance(key, str) for key in cases):
             raise DefinitionError(f"Step '{name}': cases must map texts to steps, got {cases!r:.80}")
@@ -78,7 +79,7 @@ class PipelineBuilder:
         self, name: str, step: Step[Any], /, *, over: Callable[[StepContext], Any], concurrency: int = 5
     ) -> "PipelineBuilder":
         """Add a step for each item that `over` returns; see `Map`. The step's functions get it as `ctx.item`."""
-        check_name(name, "Step")
+        check_step_name(name)
         _check_steps(name, (step,), least=1)
         check_function(f"Step '{name}': over", over)
         check_count(f"Step '{name}': concurrency", concurrency, 1)
@@ -99,7 +100,7 @@ class PipelineBuilder:
         Args:
             on_limit: after `max` rounds "fail" ends the pipeline with "loop-limit", "continue" takes the last output.
         """
-        check_name(name, "Step")
+        check_step_name(name)
         _check_steps(name, (step,), least=1)
         check_function(f"Step '{name}': until", until)
         check_count(f"Step '{name}': max", max, 1)
@@ -125,7 +126,7 @@ def pipeline(
     """Begin a pipeline.
 
     Args:
-        name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
+        name: `^[a-z][a-z0-9_-]*$`; on Temporal the workflow type.
         input: the type of its input; anything that JSON can carry if None.
         access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may do that.
         formerly: names that it had before; their runs in flight and run keys are its own.

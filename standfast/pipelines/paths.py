@@ -4,23 +4,9 @@ A stage to which a rejection has gone back is visited again, and so are those af
 `<stage>_2` then, which is not the name of any stage.
 """
 
-import re
-
 from standfast.errors import InputError
 from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
-
-_VISITED = re.compile(r"([a-z][a-z0-9-]*)_[1-9][0-9]*")
-
-
-def visited(name: str, times: int) -> str:
-    """Return a stage's part of a path when it is visited for the first time, the second, and so on."""
-    return name if times == 1 else f"{name}_{times}"
-
-
-def name_of(part: str) -> str:
-    """Return the name of a stage, by its part of a path."""
-    found = _VISITED.fullmatch(part)
-    return part if found is None else found[1]
+from standfast.pipelines.visits import name_of
 
 
 def place_of(path: str) -> str:

@@ -14,6 +14,7 @@ from standfast.errors import DefinitionError, InputError
 from standfast.messages import clean_text, error_text, explain, json_problem, read_json
 from standfast.pipelines.contexts import StepContext
 from standfast.pipelines.shapes import digest_of, plain_value
+from standfast.pipelines.visits import check_step_name
 from standfast.tools import Approval, Tool, json_schema, schema_type
 from standfast.tools.checks import AccessRules, check_access, check_function
 
@@ -46,7 +47,7 @@ class Step(Generic[T]):
     It is a `Step[None]` if neither it nor its agent declares an output; `ctx[step]` is `{"response": text}` then.
 
     Args:
-        name: `^[a-z][a-z0-9-]*$`.
+        name: `^[a-z][a-z0-9_-]*$`, without a number after a final underscore.
         agent: answers the message that `input` makes; also one of another framework.
         run: a tool, called with the arguments that `input` makes, without a model.
         approval: people decide; the output is `{"decision", "by", "comment", "edit"}`, or the value that they may edit.
@@ -88,7 +89,7 @@ class Step(Generic[T]):
         def __init__(self, name: str, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
-        check_name(self.name, "Step")
+        check_step_name(self.name)
         object.__setattr__(self, "agent", adopted(self.agent))
         kinds: dict[StepKind, Any] = {
             "agent": self.agent,

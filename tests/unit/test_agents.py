@@ -39,16 +39,38 @@ def context(state: Any = None) -> AgentContext:
 # --- names and defaults ---
 
 
-@pytest.mark.parametrize("name", ["a", "a-", "a--b", "triage", "a1-2"])
+@pytest.mark.parametrize("name", ["a", "a-", "a--b", "triage", "a1-2", "a_b", "a_", "call_model", "a_2", "a-_b"])
 def test_a_name_starts_with_a_small_letter(name: str) -> None:
     assert Agent(name).name == name
 
 
-@pytest.mark.parametrize("name", ["", "MyAgent", "1a", "-a", "a_b", "é", "a b", "abc\n", "\nabc", None, 5, b"a"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "MyAgent",
+        "1a",
+        "-a",
+        "_a",
+        "a_B",
+        "a_é",
+        "a_\n",
+        "a_/b",
+        "a_.b",
+        "__init__",
+        "é",
+        "a b",
+        "abc\n",
+        "\nabc",
+        None,
+        5,
+        b"a",
+    ],
+)
 def test_another_name_is_refused_and_the_rule_is_named(name: Any) -> None:
     with pytest.raises(DefinitionError) as caught:
         Agent(name)
-    assert str(caught.value) == f"Agent name must match ^[a-z][a-z0-9-]*$, got {name!r}"
+    assert str(caught.value) == f"Agent name must match ^[a-z][a-z0-9_-]*$, got {name!r}"
 
 
 def test_an_agent_needs_only_a_name() -> None:

@@ -23,6 +23,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no step": (lambda: pipeline("w").build(), "at least one step is required"),
     "a step's name": (lambda: pipeline("w").step("One", agent=agent), "Step name must match"),
     "a newline": (lambda: Step("one\n", agent=agent), "Step name must match"),
+    "a second visit": (lambda: Step("one_2", agent=agent), "visit of a stage, got 'one_2'; name it one-2"),
+    "a second visit of a stage": (lambda: pipeline("w").parallel("one_10", step), "must not end in _10"),
     "two of one name": (lambda: pipeline("w").step(step).step(step).build(), "two steps are named 'one'"),
     "one of a stage's": (lambda: pipeline("w").step(step).parallel("p", step).build(), "two steps are named 'one'"),
     "two kinds": (lambda: Step("one", agent=agent, run=post), "of one kind, not agent and tool"),
