@@ -1,12 +1,13 @@
 """Commands that show people what waits for them, and send their decisions. Each says whether it counts."""
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from standfast.cli.audits import AUDITED, BY, on_record
-from standfast.cli.commands import on_temporal
+from standfast.cli.commands import FAILED, on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, stoppable
 from standfast.cli.runs import RUN
@@ -15,6 +16,8 @@ from standfast.errors import InputError
 
 if TYPE_CHECKING:
     from temporalio.client import Client
+
+    from standfast.temporal import StandfastClient
 
 
 # --- questions, messages ---
@@ -73,7 +76,15 @@ async def message(
 # --- pauses, unknown outcomes ---
 
 
-def _check_resume(*, abort: bool, skip: bool, reason: str | None, **_: Any) -> None:
+def _check_resume(
+    *, run: str | None, every: bool, abort: bool, skip: bool, reason: str | None, query: str | None, **of_all: Any
+) -> None:
+    if (run is None) != every:
+        raise click.UsageError("Give RUN, or --all.")
+    if not every and (query is not None or of_all["dry_run"] or of_all["yes"]):
+        raise click.UsageError("--query, --dry-run and --yes go with --all.")
+    if skip and every:
+        raise click.UsageError("--skip is for one run.")
     if abort and skip:
         raise click.UsageError("Give one of --abort and --skip.")
     if skip and not reason:
@@ -86,10 +97,14 @@ def _check_resolve(*, happened: str | None, not_happened: bool, leave: bool, **_
 
 
 @click.command()
-@RUN
+@click.argument("run", required=False)
+@click.option("--all", "every", is_flag=True, help="Resume all paused runs of the namespace instead of one.")
+@click.option("--query", help="With --all: only those that match, in Temporal's list filter language.")
+@click.option("--dry-run", is_flag=True, help="With --all: only show which.")
+@click.option("-y", "--yes", is_flag=True, help="With --all: do not ask in the terminal.")
 @click.option("--abort", is_flag=True, help="Let the run give up instead of trying again.")
 @click.option("--skip", is_flag=True, help="Continue without a call or step that no worker has; needs --reason.")
-@click.option("--name", help="Name of the pause, as `pending` shows it.  [default: all]")
+@click.option("--name", "--cause", "name", help="Name of the pause, as `pending` shows it.  [default: all]")
 @click.option("--model", help="Continue with this model.")
 @click.option("--reason", help="The reason; the model reads it if a call is skipped.")
 @BY
@@ -98,20 +113,74 @@ def _check_resolve(*, happened: str | None, not_happened: bool, leave: bool, **_
 async def resume(
     client: "Client",
     output: Output,
-    run: str,
+    run: str | None,
+    every: bool,
+    query: str | None,
+    dry_run: bool,
+    yes: bool,
     abort: bool,
     skip: bool,
     name: str | None,
-    model: str | None,
-    reason: str | None,
     by: str | None,
     store: str | None,
+    **given: Any,
 ) -> None:
-    """Let a paused run try again, give up, or continue without a call or step that no worker has."""
+    """Let a paused run try again, give up, or continue without a call or step that no worker has.
+
+    With --all, every paused run does: those of one cause (--cause model), or those that match --query. The command asks
+    first, or needs --yes, and names the runs that could not be resumed. To run it again does no harm.
+    """
     action: Literal["retry", "abort", "skip"] = "skip" if skip else "abort" if abort else "retry"
+    given["by"] = who(by)
     async with on_record(client, store) as people:
-        await people.resume(run, action, name=name, model=model, by=who(by), reason=reason)
+        if run is None:
+            which: dict[str, Any] = {"query": query, "name": name, "dry_run": dry_run, "yes": yes}
+            await _resume_all(people, output, "abort" if abort else "retry", **which, **given)
+            return
+        await people.resume(run, action, name=name, **given)
     output.item({"workflow_id": run, "action": action}, lambda: output.line(f"{run}: {action}"))
+
+
+async def _resume_all(
+    people: "StandfastClient",
+    output: Output,
+    action: Literal["retry", "abort"],
+    *,
+    query: str | None,
+    name: str | None,
+    dry_run: bool,
+    yes: bool,
+    **given: Any,
+) -> None:
+    """Resume the paused runs, after somebody has agreed to that; say how many were resumed, and which were not."""
+    from standfast.temporal.client.resumes import paused_runs, resume_each
+
+    runs = await paused_runs(people, query=query, name=name)
+    if dry_run:
+        rows = [{"workflow_id": run} for run in runs]
+        output.rows(rows, {"RUN": lambda row: row["workflow_id"]}, nothing="No run is paused.")
+        return
+    if runs and not yes:
+        if not (output.is_text and sys.stdin.isatty()):
+            raise InputError(f"{len(runs):,} runs are paused: --yes resumes them, --dry-run shows them")
+        with stoppable():
+            click.confirm(f"{'Resume' if action == 'retry' else 'Abort'} {len(runs):,} runs?", abort=True)
+    outcomes = await resume_each(people, runs, action, name=name, **given)
+    failed = {one.workflow_id: one.why for one in outcomes if one.outcome == "failed"}
+    counts = {of: sum(one.outcome == of for one in outcomes) for of in ("done", "gone")}
+
+    def write() -> None:
+        for run, why in failed.items():
+            output.line(f"{run}: {why}")
+        output.line(
+            f"{counts['done']:,} resumed, {counts['gone']:,} not paused any more, {len(failed):,} failed"
+            if runs
+            else "No run is paused."
+        )
+
+    output.item({"resumed": counts["done"], "not_paused": counts["gone"], "failed": failed}, write)
+    if failed:
+        sys.exit(FAILED)
 
 
 @click.command()
