@@ -1,9 +1,11 @@
-"""Clients of MCP servers that limit how much they read."""
+"""Clients of MCP servers that limit how much they read, and note what is known of each request."""
 
 import importlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,10 +13,41 @@ from standfast.errors import StandfastError
 from standfast.mcp.processes import bounded_process, past_limit
 
 MAX_ANSWER_BYTES = 16 * 2**20
+_REFUSALS = {401: "401 Unauthorized", 403: "403 Forbidden"}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a client shows to a server, and answers to it: its identity. Connections are never shared between two.
+
+    Args:
+        auth: an `httpx2.Auth`.
+        callbacks: of an `mcp.Client`, for what the server asks back.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    auth: Any = field(default=None, repr=False)
+    callbacks: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(slots=True)
+class Sending:
+    """What is known of the request that the current task sends last.
+
+    Args:
+        refused: why the server did not take it; None if it may have taken it.
+    """
+
+    refused: str | None = None
+
+
+SENDING: ContextVar[Sending | None] = ContextVar("sending", default=None)
 
 
 @asynccontextmanager
-async def bounded_client(mcp: Any, server: Any, limit: int, note: Callable[[str], None]) -> AsyncIterator[Any]:
+async def bounded_client(
+    mcp: Any, server: Any, limit: int, note: Callable[[str], None], access: Access
+) -> AsyncIterator[Any]:
     """Connect to a server; its answers are read within bounds, and are not checked by its own schemas.
 
     The SDK would match a result with the patterns of the tool's `outputSchema` on the event loop, however long that
@@ -22,20 +55,54 @@ async def bounded_client(mcp: Any, server: Any, limit: int, note: Callable[[str]
 
     Args:
         limit: of one message, in bytes.
-        note: is called about a longer one, which the SDK does not report.
+        note: is called about a longer one, or the end of a process, which the SDK does not report.
     """
+    if isinstance(server, str):
+        async with _http(limit, note, access) as http:
+            connect = importlib.import_module("mcp.client.streamable_http")
+            transport = connect.streamable_http_client(server, http_client=http, max_sse_event_size=limit)
+            async with mcp.Client(transport, **access.callbacks) as client:
+                yield _unchecked(client)
+        return
     if isinstance(server, mcp.StdioServerParameters) and hasattr(os, "killpg"):  # Windows ends processes differently
         server = bounded_process(server, limit, note)
-    if not isinstance(server, str):
-        async with mcp.Client(server) as client:
-            yield _unchecked(client)
-        return
-    connect = importlib.import_module("mcp.client.streamable_http")
-    async with connect.create_mcp_http_client(headers={"Accept-Encoding": "identity"}) as http:
-        http.event_hooks = {"response": [partial(_bound, limit, note)]}
-        transport = connect.streamable_http_client(server, http_client=http, max_sse_event_size=limit)
-        async with mcp.Client(transport) as client:
-            yield _unchecked(client)
+    elif callable(server) and not is_transport(server):
+        server = server()
+    async with mcp.Client(server, **access.callbacks) as client:
+        yield _unchecked(client)
+
+
+def is_transport(server: object) -> bool:
+    """Whether it is a transport, which can be opened once; a function that makes one can be called again."""
+    return hasattr(server, "__aenter__")
+
+
+def _http(limit: int, note: Callable[[str], None], access: Access) -> Any:
+    httpx2 = importlib.import_module("httpx2")
+    usual = importlib.import_module("mcp.client.streamable_http").create_mcp_http_client()
+
+    class Client(httpx2.AsyncClient):  # type: ignore[misc, name-defined]  # its base is known when the SDK is there
+        async def send(self, request: Any, **options: Any) -> Any:
+            """Send a request, and note whether it was taken: the SDK reports all failures alike."""
+            sending = SENDING.get()
+            if sending is None or request.method != "POST":
+                return await super().send(request, **options)
+            sending.refused = None
+            try:
+                response = await super().send(request, **options)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+                sending.refused = f"no connection: {error}"
+                raise
+            if response.status_code in _REFUSALS and sending.refused is None:
+                sending.refused = f"it answers {_REFUSALS[response.status_code]}: headers= or auth= must let it in"
+            return response
+
+    return Client(
+        headers={**access.headers, "Accept-Encoding": "identity"},
+        auth=access.auth,
+        timeout=usual.timeout,
+        event_hooks={"response": [partial(_bound, limit, note)]},
+    )
 
 
 def _unchecked(client: Any) -> Any:

@@ -1,19 +1,18 @@
-"""Connections to MCP servers: opened when they are needed, opened again when they are lost, closed with their block."""
+"""Connections to MCP servers: opened when they are needed, opened again when they are lost."""
 
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
-from standfast.mcp.clients import bounded_client
+from standfast.mcp.clients import SENDING, Access, Sending, bounded_client, is_transport
 from standfast.messages import error_text
 from standfast.time_limits import time_limit
 from standfast.tools import ToolContext
 
-T = TypeVar("T")
 MAX_TOOLS, MAX_PAGES = 1_000, 100
 _DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
 CONNECT_TIMEOUT = 30.0  # seconds in which a server that was started or called must identify itself
@@ -26,9 +25,10 @@ class _Session:
         calls: the number of calls that use it now. When it has been given up, it is closed with the last.
     """
 
-    def __init__(self, mcp: Any, server: Any, limit: int) -> None:
-        self._mcp, self._server, self._limit = mcp, server, limit
-        self.past_limit: str | None = None  # the reason why nothing more is read from it
+    def __init__(self, mcp: Any, server: Any, limit: int, access: Access) -> None:
+        self._mcp, self._server, self._limit, self._access = mcp, server, limit, access
+        self._opening = Sending()
+        self.ended: str | None = None  # the reason why nothing more is read from it
         self._task: asyncio.Task[None] | None = None
         self.client: Any = None
         self.tools: list[Any] | None = None  # as the server described them on this connection
@@ -52,15 +52,17 @@ class _Session:
 
     def why(self, error: BaseException) -> str:
         """Return the reason for an error of the SDK, which reports every end of a connection alike."""
-        return self.past_limit or error_text(_first(error))
+        return self.ended or self._opening.refused or error_text(_first(error))
 
-    def _note(self, past_limit: str) -> None:
-        self.past_limit = past_limit
+    def _note(self, why: str) -> None:
+        self.ended = why
 
     async def _serve(self, ready: "asyncio.Future[Any]") -> None:
+        SENDING.set(self._opening)
         try:
-            async with bounded_client(self._mcp, self._server, self._limit, self._note) as client:
+            async with bounded_client(self._mcp, self._server, self._limit, self._note, self._access) as client:
                 if not ready.done():
+                    self._opening.refused = None
                     ready.set_result(client)
                 await asyncio.Event().wait()  # until it is cancelled
         except BaseException as error:
@@ -79,11 +81,12 @@ class _Session:
 
 
 class Connection:
-    """Makes calls on the loop that made it; they may come from any other, such as that of a worker's handlers."""
+    """Makes the calls of one identity, on the loop that made it."""
 
-    def __init__(self, mcp: Any, server: Any, limit: int) -> None:
-        self._mcp, self._server, self._limit = mcp, server, limit
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, mcp: Any, server: Any, limit: int, access: Access) -> None:
+        self._mcp, self._server, self._limit, self._access = mcp, server, limit, access
+        self._has_opened = False
+        self.users = 0  # calls that have it now
         self._opening = asyncio.Lock()
         self._session: _Session | None = None
         self._open: set[_Session] = set()
@@ -108,9 +111,6 @@ class Connection:
             RetryableError: it was not called, or may be called again.
             ToolDurabilityError: nobody can tell whether it ran.
         """
-        return await self._here(self._call(item, arguments, ctx, is_safe))
-
-    async def _call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, is_safe: bool) -> Any:
         name = item.name
         try:
             result = await self._ask(item, arguments)
@@ -130,18 +130,25 @@ class Connection:
 
     async def _ask(self, item: Any, arguments: dict[str, Any]) -> Any:
         """Ask the server once; the type of an error says what it means."""
+        sending = Sending()
+        token = SENDING.set(sending)
         try:
             async with self._using() as session:
                 await self._check_unchanged(session, item)
                 try:
                     return await session.client.call_tool(item.name, arguments)
-                except self._mcp.MCPError as error:
-                    raise self._meaning(error, session) from error
                 except Exception as error:
+                    if sending.refused is not None:
+                        self._give_up(session)
+                        raise _NotTakenError(sending.refused) from error
+                    if isinstance(error, self._mcp.MCPError):
+                        raise self._meaning(error, session) from error
                     self._give_up(session)
                     raise _LostError(session.why(error)) from error
         except _UnreachableError as error:
             raise RetryableError(error_text(error)) from error
+        finally:
+            SENDING.reset(token)
 
     async def _check_unchanged(self, session: _Session, item: Any) -> None:
         """Refuse a tool that has changed since it was read, and perhaps approved: it may do something else.
@@ -154,7 +161,9 @@ class Connection:
                 session.tools = await _listed(session.client)
             except Exception as error:
                 self._give_up(session)
-                raise _UnreachableError(f"its tools cannot be read: {session.why(error)}") from error
+                sending = SENDING.get()
+                why = sending.refused if sending is not None and sending.refused else session.why(error)
+                raise _UnreachableError(f"Not called: the tools of its MCP server cannot be read: {why}") from error
         now = next((one for one in session.tools if one.name == item.name), None)
         if now is not item and (now is None or fingerprint(now) != fingerprint(item)):
             raise StandfastError(
@@ -171,9 +180,9 @@ class Connection:
         if error.code == types.INVALID_REQUEST and "Session terminated" in text:  # 404: the server was restarted
             self._give_up(session)
             return _NotTakenError(text)
-        if error.code == types.CONNECTION_CLOSED or session.past_limit is not None:
+        if error.code == types.CONNECTION_CLOSED or session.ended is not None:
             self._give_up(session)
-        if session.past_limit is not None or error.code in (
+        if session.ended is not None or error.code in (
             types.CONNECTION_CLOSED,
             types.REQUEST_TIMEOUT,
             types.INTERNAL_ERROR,
@@ -200,12 +209,18 @@ class Connection:
         async with self._opening:
             if self._is_closed:
                 raise StandfastError("The tools of an MCP server are for the `async with` block that gives them")
-            if (session := self._session) is not None and session.past_limit is not None:
+            if (session := self._session) is not None and session.ended is not None:
                 self._give_up(session)
                 if not session.calls:
                     await self._close(session)
             if self._session is None:
-                session = _Session(self._mcp, self._server, self._limit)
+                if self._has_opened and is_transport(self._server):
+                    raise _UnreachableError(
+                        "The connection to the MCP server is lost, and its transport cannot be opened again: give a "
+                        "function that makes the transport"
+                    )
+                self._has_opened = True
+                session = _Session(self._mcp, self._server, self._limit, self._access)
                 self._open.add(session)
                 try:
                     await session.open()
@@ -231,11 +246,6 @@ class Connection:
         self._is_closed, self._session = True, None
         for session in tuple(self._open):
             await self._close(session)
-
-    async def _here(self, work: Coroutine[Any, Any, T]) -> T:
-        if asyncio.get_running_loop() is self._loop:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
 async def _listed(client: Any) -> list[Any]:

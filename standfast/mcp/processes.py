@@ -27,7 +27,7 @@ async def bounded_process(server: Any, limit: int, note: Callable[[str], None]) 
     Args:
         server: an `mcp.StdioServerParameters`.
         limit: the longest message in bytes.
-        note: is called with the reason if a longer message ends the connection.
+        note: is called with the reason if a longer message or the end of the process ends the connection.
     """
     anyio, stdio = importlib.import_module("anyio"), importlib.import_module("mcp.client.stdio")
     process = await asyncio.create_subprocess_exec(
@@ -55,8 +55,11 @@ async def bounded_process(server: Any, limit: int, note: Callable[[str], None]) 
             except asyncio.LimitOverrunError:
                 note(past_limit(_shown(server), limit))
                 return True  # nothing more of it is read, and it cannot write
-            except (asyncio.IncompleteReadError, *gone):
-                return False  # it has ended, or the session has
+            except asyncio.IncompleteReadError:
+                note(f"the MCP server {_shown(server)!r} has ended")
+                return False
+            except gone:
+                return False  # the session has ended
 
     async def write() -> None:
         assert process.stdin is not None

@@ -15,6 +15,8 @@ class GatewayedServer:
     def __init__(self, tools: Any = None) -> None:
         self.effects: list[str] = []
         self.structured: Any = None  # in the place of words
+        self.refuses: int | None = None  # the status of all answers
+        self.seen: list[tuple[str, dict[str, str]]] = []  # the methods that were asked for, and the headers
         self.release = asyncio.Event()
         self._sessions: set[str] = set()
         self._tools = tools
@@ -51,6 +53,9 @@ class GatewayedServer:
         if method != "POST":
             return 405, b"", {}
         asked = json.loads(body)
+        self.seen.append((asked.get("method", ""), headers))
+        if self.refuses is not None:
+            return self.refuses, b"no", {"Content-Type": "text/plain"}
         if asked.get("method") == "initialize":
             session = uuid4().hex
             self._sessions.add(session)

@@ -1,0 +1,170 @@
+"""Tools of MCP servers, declared before anybody is connected to, and read when a run or a worker begins."""
+
+import importlib
+import re
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any, TypedDict
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, WithJsonSchema
+
+from standfast.errors import DefinitionError
+from standfast.extras import install
+from standfast.mcp.clients import MAX_ANSWER_BYTES, is_transport
+from standfast.mcp.connections import fingerprint
+from standfast.mcp.identities import Connections, Headers
+from standfast.mcp.schemas import check_listing, checked_by
+from standfast.messages import ToolCall, cut
+from standfast.tools import Approval, Duration, Tool, ToolContext, check_count
+
+Gate = Approval | Callable[[ToolCall], Approval | None]
+_OTHERS = "*"  # of a mapping by name, the tools that it does not name
+_LONGEST_DESCRIPTION = 16 * 1024  # bytes
+_PREFIX = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,19}")
+
+
+class MCPOptions(TypedDict, total=False):
+    """The arguments of an `MCPToolset` besides its server."""
+
+    only: Iterable[str] | None
+    prefix: str
+    safe_to_retry: Mapping[str, bool]
+    approval: Gate | Mapping[str, Gate | None] | None
+    trust_hints: bool
+    timeout: Duration | None
+    max_answer_bytes: int
+    headers: Headers
+    auth: Any
+
+
+@dataclass(frozen=True, eq=False)
+class MCPToolset:
+    """The tools of an MCP server, for `Agent(tools=[…])`: see `mcp_server`."""
+
+    server: Any
+    _: KW_ONLY
+    only: Iterable[str] | None = None
+    prefix: str = ""
+    safe_to_retry: Mapping[str, bool] = field(default_factory=dict)
+    approval: Gate | Mapping[str, Gate | None] | None = None
+    trust_hints: bool = False
+    timeout: Duration | None = None
+    max_answer_bytes: int = MAX_ANSWER_BYTES
+    headers: Headers = field(default_factory=dict, repr=False)
+    auth: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        check_count("max_answer_bytes", self.max_answer_bytes, 1)
+        if self.prefix and not _PREFIX.fullmatch(self.prefix):
+            raise DefinitionError(f"prefix must match {_PREFIX.pattern}, got {self.prefix!r:.80}")
+        if self.only is not None:
+            object.__setattr__(self, "only", tuple(self.only))
+        if (self.headers or self.auth is not None) and not isinstance(self.server, str):
+            raise DefinitionError("headers= and auth= are for servers with a URL")
+        if not callable(self.headers) and not isinstance(self.headers, Mapping):
+            raise DefinitionError(f"headers must be a mapping or a function, got a {type(self.headers).__name__}")
+
+    @property
+    def name(self) -> str:
+        """The server's name for people: without what may be secret."""
+        if isinstance(self.server, str):
+            parts = urlsplit(self.server)
+            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        if (command := getattr(self.server, "command", None)) is not None:
+            script = next((one for one in self.server.args if not one.startswith("-")), "")
+            return cut(f"{command} {script}".strip(), 200)
+        name = getattr(self.server, "name", None) or getattr(self.server, "__qualname__", None)
+        return cut(str(name or type(self.server).__name__), 200)
+
+    @asynccontextmanager
+    async def opened(self, store: Any = None) -> AsyncIterator[Sequence[Tool[..., Any]]]:
+        """Yield the tools for as long as a block lasts; a lost connection is opened again.
+
+        Raises:
+            DefinitionError: the server has no tool of a name.
+            StandfastError: it cannot be reached.
+            ImportError: the SDK is not installed.
+        """
+        connections = Connections(_sdk(), self.server, self.max_answer_bytes, self.headers, self._auth_of)
+        try:
+            found = {item.name: item for item in await connections.tools()}
+            check_listing([found[name] for name in found if self.only is None or name in set(self.only)])
+            yield self._tools(connections, found)
+        finally:
+            await connections.close()
+
+    def _auth_of(self, ctx: ToolContext) -> tuple[Hashable, Any]:
+        auth = self.auth(ctx) if callable(self.auth) else self.auth
+        return auth, auth  # an object is the same as itself alone
+
+    def _tools(self, connections: Connections, found: Mapping[str, Any]) -> list[Tool[..., Any]]:
+        names = _names(found, self.prefix)
+        gates = dict(self.approval) if isinstance(self.approval, Mapping) else {_OTHERS: self.approval}
+        others = gates.pop(_OTHERS, None)
+        wanted = list(found if self.only is None else self.only)
+        if unknown := sorted({*wanted, *self.safe_to_retry, *gates} - found.keys()):
+            raise DefinitionError(f"The MCP server has no tool {unknown[0]!r}; it has {', '.join(found) or 'none'}")
+        tools = []
+        for name in wanted:
+            item = found[name]
+            is_safe = self.safe_to_retry.get(name, self.trust_hints and _is_said_safe(item))
+            tools.append(self._tool(connections, names[name], item, is_safe, gates.get(name, others)))
+        return tools
+
+    def _tool(
+        self, connections: Connections, name: str, item: Any, is_safe: bool, approval: Gate | None
+    ) -> Tool[..., Any]:
+        schema = {"type": "object", "properties": {}, **item.input_schema}
+
+        async def call(arguments: dict[str, Any], ctx: ToolContext) -> Any:
+            return await connections.call(item, arguments, ctx, is_safe=is_safe)
+
+        return Tool(
+            name,
+            description=cut(item.description or item.title or item.name, _LONGEST_DESCRIPTION),
+            input=Annotated[dict[str, Any], AfterValidator(checked_by(schema)), WithJsonSchema(schema)],
+            handler=call,
+            safe_to_retry=is_safe,
+            approval=approval,
+            timeout=self.timeout,
+            fingerprint=fingerprint(item),
+        )
+
+
+def check_lasting(toolset: MCPToolset) -> MCPToolset:
+    """Return a toolset whose server can be connected to again and again.
+
+    Raises:
+        DefinitionError: it is a transport, which can be opened once.
+    """
+    if is_transport(toolset.server):
+        raise DefinitionError("mcp_server: a transport can be opened once; give a function that makes it")
+    return toolset
+
+
+def _sdk() -> Any:
+    try:
+        importlib.import_module("jsonschema")
+        return importlib.import_module("mcp")
+    except ImportError as error:
+        raise ImportError(f"MCP servers need their SDK: {install('mcp')}") from error
+
+
+def _names(theirs: Iterable[str], prefix: str) -> dict[str, str]:
+    """Return the names of tools here: all different, and each acceptable to providers."""
+    ours: dict[str, str] = {}
+    for name in theirs:
+        clean = prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", name)[: 60 - len(prefix)] or "_"
+        clean = clean if clean[0].isalpha() or clean[0] == "_" else f"_{clean}"
+        number, free = 2, clean
+        while free in ours.values():
+            free, number = f"{clean}_{number}", number + 1
+        ours[name] = free
+    return ours
+
+
+def _is_said_safe(item: Any) -> bool:
+    hints = item.annotations
+    return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
