@@ -12,7 +12,7 @@ from standfast.errors import InputError, SessionAccessDeniedError, SessionConfli
 from standfast.messages import read_json
 from standfast.pipeline_loop import Done
 from standfast.pipelines import Step
-from standfast.runtime.kept_lists import append, length
+from standfast.stores.kept_lists import append, length
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DecisionRecord, DurableStore
 from standfast.stores.standing_approvals import StandingApprovals

@@ -9,8 +9,8 @@ import json
 import logging
 from typing import Any
 
-from standfast.runtime.kept_lists import append, length
 from standfast.stores.capabilities import has_place
+from standfast.stores.kept_lists import append, length
 from standfast.stores.protocol import Ledger
 
 NOTES = "standfast/epochs"

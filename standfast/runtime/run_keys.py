@@ -14,8 +14,8 @@ from standfast.errors import InputError
 from standfast.pipeline_loop import REJECTED, Action, Done, PipelineState, RunStep, Todo, plan
 from standfast.pipelines import Pipeline
 from standfast.pipelines.paths import stage_index
-from standfast.runtime.kept_lists import append, length
 from standfast.runtime.pipeline_results import Kept
+from standfast.stores.kept_lists import append, length
 from standfast.stores.protocol import DurableStore
 
 _SHOWN = 10  # keys in the error about a key that has no run

@@ -6,7 +6,7 @@ They outlive the run that they were sent to. The session's next run hears them b
 from collections.abc import Iterable, Sequence
 
 from standfast.messages import Message, Record
-from standfast.runtime.kept_lists import append, length
+from standfast.stores.kept_lists import append, length
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Ledger, Session
 
