@@ -4,7 +4,7 @@ import copy
 import functools
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, Unpack, cast, overload
 
@@ -20,7 +20,7 @@ from standfast.agents.limits import Loop
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError
 from standfast.messages import cut, explain, read_json, unfenced
-from standfast.tools import AccessRules, Tool, check_access, check_choice, json_schema, schema_type
+from standfast.tools import AccessRules, Tool, Toolset, check_access, check_choice, json_schema, schema_type
 
 OnTerminalToolError = Literal["message", "stop", "fail"]
 
@@ -36,7 +36,7 @@ class _Options(TypedDict, total=False):
     model: str | None
     fallback_models: Sequence[str]
     instructions: Instructions | Sequence[Instructions] | None
-    tools: "Sequence[Tool[..., Any] | Agent | ForeignAgent]"
+    tools: "Sequence[Tool[..., Any] | Agent | ForeignAgent | Toolset]"
     description: str | None
     state: Any
     initial_state: Any
@@ -61,7 +61,8 @@ class Agent(Generic[T_co]):
         fallback_models: models to call, in this order, if that one cannot be called. A run that has switched to one
             stays with it; its messages say which model answered.
         instructions: the system prompt: a text, a function of `AgentContext`, or several, joined by a newline.
-        tools: `Tool`s, and agents, which then are tools with the argument `message`.
+        tools: `Tool`s; agents, which then are tools with the argument `message`; and `Toolset`s, whose tools are
+            found when a run or a worker begins.
         description: the text that a model reads when the agent is a tool.
         state, initial_state: the type of `ctx.state`, and the value of which each run gets a copy at its start.
         output: the type that the final answer, read as JSON, must match; else the run ends with "error".
@@ -86,7 +87,7 @@ class Agent(Generic[T_co]):
     model: str | None = None
     fallback_models: Sequence[str] = ()
     instructions: Instructions | Sequence[Instructions] | None = None
-    tools: "Sequence[Tool[..., Any] | Agent]" = ()
+    tools: "Sequence[Tool[..., Any] | Agent | Toolset]" = ()
     description: str | None = None
     state: Any = None
     initial_state: Any = None
@@ -182,17 +183,35 @@ class Agent(Generic[T_co]):
             raise self._fault(f"tools must be a list of tools, got {self.tools!r}") from error
         seen = set()
         for item in self.tools:
-            if not isinstance(item, Tool | Agent):
+            if not isinstance(item, Tool | Agent | Toolset):
                 name = getattr(item, "__name__", repr(item))
                 raise self._fault(f"tools: {name} is not a Tool; decorate the function with @tool, or give {ACCEPTED}")
+            if isinstance(item, Toolset):
+                continue
             if item.name in seen:
                 raise self._fault(f"tools: two are named {item.name!r}")
             seen.add(item.name)
 
     @functools.cached_property
     def tool_map(self) -> Mapping[str, Tool[..., Any]]:
-        """The tools by name; agents among them have become tools."""
-        return MappingProxyType({item.name: as_tool(item) if isinstance(item, Agent) else item for item in self.tools})
+        """The tools by name; agents among them have become tools. Those of toolsets are not known yet."""
+        known = (item for item in self.tools if not isinstance(item, Toolset))
+        return MappingProxyType({item.name: as_tool(item) if isinstance(item, Agent) else item for item in known})
+
+    @functools.cached_property
+    def toolsets(self) -> tuple[Toolset, ...]:
+        """Those of its tools that are found later."""
+        return tuple(item for item in self.tools if isinstance(item, Toolset))
+
+    def with_tools(self, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> "Agent[T_co]":
+        """Return the agent with the tools of its toolsets. Of several with one name the first is taken, or its own."""
+        taken = dict.fromkeys(item.name for item in self.tools if not isinstance(item, Toolset))
+        tools: list[Tool[..., Any] | Agent] = []
+        for item in self.tools:
+            new = [tool for tool in found[item] if tool.name not in taken] if isinstance(item, Toolset) else [item]
+            tools += new
+            taken |= dict.fromkeys(tool.name for tool in new)
+        return replace(self, tools=tools)
 
     def plain_settings(self) -> dict[str, Any]:
         """Return the settings as plain data, the caller's own."""

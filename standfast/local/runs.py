@@ -40,6 +40,7 @@ from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
 from standfast.runtime.model_answers import note_failure
 from standfast.runtime.session_states import begin_state
+from standfast.runtime.toolsets import with_toolsets
 from standfast.runtime.users_functions import call_users, output_problem
 from standfast.stores.protocol import AgentStore
 from standfast.tools import Identity, Terminated, ToolContext
@@ -67,20 +68,17 @@ class Run:
         emit: Callable[[Event], None] | None = None,
         invoked_by: str | None = None,
         depth: int = 0,
+        home: AgentStore | None = None,
     ) -> None:
         agent = adopted(agent)
         inputs.check_given(agent, user_id, max_stored_messages, tools)
-        self._agent = agent
         self._llm = llm
         self._store = store
+        self._home = store if home is None else home
         self._session_id = session_id
         self._create_session = create_session
         self._keep = max_stored_messages
         self._injected = dict(tools or {})
-        self._tools = {
-            name: tool.with_handler(self._injected[name]) if name in self._injected else tool
-            for name, tool in agent.tool_map.items()
-        }
         self._key = check_key(checkpoint_key)
         self._emit = emit
         self._invoked_by = invoked_by
@@ -96,7 +94,14 @@ class Run:
         self._state: LoopState  # before the action that is being carried out
         self._transcript: RunTranscript
         self._gates: RunGates
-        self._model = ModelCalls(agent, llm, tools_to_descriptions(self._tools), emit)
+        self._use(agent)
+
+    def _use(self, agent: Agent) -> None:
+        self._agent, given = agent, self._injected
+        self._tools = {
+            name: tool.with_handler(given[name]) if name in given else tool for name, tool in agent.tool_map.items()
+        }
+        self._model = ModelCalls(agent, self._llm, tools_to_descriptions(self._tools), self._emit)
 
     async def go(
         self,
@@ -121,14 +126,13 @@ class Run:
             key=self._key,
         )
         given, session_id = await at_home(given, self._store, self._session_id, self._context.tenant_id)
-        async with open_log(
-            self._store,
-            self._agent,
-            session_id,
-            create=self._create_session,
-            user_id=self._context.user_id,
-            tenant_id=self._context.tenant_id,
-        ) as self._log:
+        who = {"user_id": self._context.user_id, "tenant_id": self._context.tenant_id}
+        async with (
+            with_toolsets(self._agent, self._home) as agent,
+            open_log(self._store, agent, session_id, create=self._create_session, **who) as self._log,
+        ):
+            if agent is not self._agent:
+                self._use(agent)
             self._transcript = RunTranscript(self._log, self._model, self._agent, self._context, self._emit, self._key)
             self._gates = RunGates(
                 self._agent, self._context, self._store, self._transcript, is_invoked=self._invoked_by is not None
@@ -351,6 +355,7 @@ class Run:
             store=None if session_id is None else self._store,
             session_id=session_id,
             create_session=False,
+            home=self._home,
         )
 
     def _lost(self, key: str, call_id: str) -> "Callable[[Agent], Run] | None":

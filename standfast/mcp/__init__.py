@@ -4,19 +4,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
-from standfast.mcp.servers import MCPOptions, MCPToolset
+from standfast.mcp.servers import MCPOptions, MCPToolset, mcp_server
 from standfast.tools import Tool
 
-__all__ = ["MCPToolset", "mcp_tools"]
+__all__ = ["MCPToolset", "mcp_server", "mcp_tools"]
 
 
 @asynccontextmanager
-async def mcp_tools(server: Any, **options: Unpack[MCPOptions]) -> AsyncIterator[list[Tool[..., Any]]]:
+async def mcp_tools(
+    server: Any, *, store: Any = None, **options: Unpack[MCPOptions]
+) -> AsyncIterator[list[Tool[..., Any]]]:
     """Connect to a server and yield its tools for as long as the block lasts; a lost connection is opened again.
 
     Args:
         server: the URL of a server with streamable HTTP; an `mcp.StdioServerParameters`, whose process is started; or
             a function that makes a transport of the SDK's kind.
+        store: a durable one, that of the runs; what the server declares is kept in it, as with `mcp_server`.
         only: names of the tools to take, as the server has them; all if None. Here a tool's name has letters, digits,
             `_` and `-` alone, and a number at its end if another one has it.
         prefix: what the names of the tools begin with here, such as "docs_".
@@ -35,5 +38,5 @@ async def mcp_tools(server: Any, **options: Unpack[MCPOptions]) -> AsyncIterator
         StandfastError: it cannot be reached.
         ImportError: the SDK is not installed.
     """
-    async with MCPToolset(server, **options).opened() as tools:
+    async with MCPToolset(server, **options).opened(store) as tools:
         yield list(tools)

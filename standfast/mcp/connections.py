@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -167,8 +167,9 @@ class Connection:
         now = next((one for one in session.tools if one.name == item.name), None)
         if now is not item and (now is None or fingerprint(now) != fingerprint(item)):
             raise StandfastError(
-                f"Not called: the MCP server describes its tool {item.name!r} otherwise than when it was read. Look at "
-                "it, and start this process anew"
+                f"Not called: the MCP server describes its tool {item.name!r} otherwise than when it was read. People "
+                "have to look at it (`standfast mcp tools`), accept it (`standfast mcp accept`), and start this "
+                "process anew"
             )
 
     def _meaning(self, error: Any, session: _Session) -> Exception:
@@ -263,10 +264,20 @@ async def _listed(client: Any) -> list[Any]:
     raise StandfastError(f"there are more than {MAX_TOOLS:,} of them, or {MAX_PAGES} pages")
 
 
+def declared(item: Any) -> dict[str, Any]:
+    """Return everything that a server declares about a tool, as plain JSON."""
+    found: dict[str, Any] = item.model_dump(mode="json", by_alias=True, include=_DECLARED)
+    return found
+
+
 def fingerprint(item: Any) -> str:
-    """Return a digest that tells a tool from another of its name: of everything that its server declares about it."""
-    declared = item.model_dump(mode="json", by_alias=True, include=_DECLARED)
-    return hashlib.blake2b(json.dumps(declared, sort_keys=True).encode(), digest_size=8).hexdigest()
+    """Return a digest that tells a tool from another of its name."""
+    return digest_of(declared(item))
+
+
+def digest_of(declaration: Mapping[str, Any]) -> str:
+    """Return the fingerprint of what `declared` has returned."""
+    return hashlib.blake2b(json.dumps(declaration, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 class _UnreachableError(StandfastError):

@@ -1,23 +1,29 @@
 """Tools of MCP servers, declared before anybody is connected to, and read when a run or a worker begins."""
 
+import hashlib
 import importlib
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, WithJsonSchema
 
-from standfast.errors import DefinitionError
+from standfast.errors import DefinitionError, StandfastError
 from standfast.extras import install
 from standfast.mcp.clients import MAX_ANSWER_BYTES, is_transport
 from standfast.mcp.connections import fingerprint
 from standfast.mcp.identities import Connections, Headers
+from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.schemas import check_listing, checked_by
-from standfast.messages import ToolCall, cut
+from standfast.messages import ToolCall, cut, error_text
+from standfast.stores.capabilities import has_ledger
 from standfast.tools import Approval, Duration, Tool, ToolContext, check_count
+
+_LOG = logging.getLogger("standfast")
 
 Gate = Approval | Callable[[ToolCall], Approval | None]
 _OTHERS = "*"  # of a mapping by name, the tools that it does not name
@@ -78,6 +84,13 @@ class MCPToolset:
         name = getattr(self.server, "name", None) or getattr(self.server, "__qualname__", None)
         return cut(str(name or type(self.server).__name__), 200)
 
+    @property
+    def key(self) -> str:
+        """Tells the server from others in a store."""
+        command = (getattr(self.server, "command", ""), getattr(self.server, "args", ()))
+        whole = self.server if isinstance(self.server, str) else f"{self.name}\0{command}"
+        return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
+
     @asynccontextmanager
     async def opened(self, store: Any = None) -> AsyncIterator[Sequence[Tool[..., Any]]]:
         """Yield the tools for as long as a block lasts; a lost connection is opened again.
@@ -87,13 +100,26 @@ class MCPToolset:
             StandfastError: it cannot be reached.
             ImportError: the SDK is not installed.
         """
-        connections = Connections(_sdk(), self.server, self.max_answer_bytes, self.headers, self._auth_of)
+        mcp = _sdk()
+        known = KnownTools(store, self.key, self.name) if has_ledger(store) else None
+        connections = Connections(mcp, self.server, self.max_answer_bytes, self.headers, self._auth_of)
         try:
-            found = {item.name: item for item in await connections.tools()}
-            check_listing([found[name] for name in found if self.only is None or name in set(self.only)])
+            found = {item.name: item for item in await self._listed(connections, known)}
             yield self._tools(connections, found)
         finally:
             await connections.close()
+
+    async def _listed(self, connections: Connections, known: KnownTools | None) -> list[Any]:
+        """Return the tools as they may be shown to models: as they were accepted, also if the server is away now."""
+        try:
+            found = await connections.tools()
+        except StandfastError as error:
+            if known is None or not (found := await known.accepted()):
+                raise
+            _LOG.warning("%s is away, and its tools are as they were last seen: %s", self.name, error_text(error))
+            return found
+        check_listing([item for item in found if self.only is None or item.name in self.only])
+        return found if known is None else await known.compared(found)
 
     def _auth_of(self, ctx: ToolContext) -> tuple[Hashable, Any]:
         auth = self.auth(ctx) if callable(self.auth) else self.auth
@@ -133,15 +159,21 @@ class MCPToolset:
         )
 
 
-def check_lasting(toolset: MCPToolset) -> MCPToolset:
-    """Return a toolset whose server can be connected to again and again.
+def mcp_server(server: Any, **options: Unpack[MCPOptions]) -> MCPToolset:
+    """Return a server's tools for `Agent(tools=[…])`; it is connected to when a run begins, or a worker starts.
+
+    What it declares is kept in the store, so that runs begin while it is away, and a tool that it changes is held back
+    until people accept it. On Temporal, an agent whose server has never been seen waits until it is there.
+
+    Args:
+        server, options: see `mcp_tools`. A transport can be opened once: give a function that makes it.
 
     Raises:
-        DefinitionError: it is a transport, which can be opened once.
+        DefinitionError: an option is wrong.
     """
-    if is_transport(toolset.server):
+    if is_transport(server):
         raise DefinitionError("mcp_server: a transport can be opened once; give a function that makes it")
-    return toolset
+    return MCPToolset(server, **options)
 
 
 def _sdk() -> Any:

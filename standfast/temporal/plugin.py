@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from temporalio import workflow
+from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
@@ -34,6 +34,7 @@ from standfast.temporal.activities.run_activities import RunActivities
 from standfast.temporal.activities.said_activities import SaidActivities
 from standfast.temporal.activities.session_activities import SessionActivities
 from standfast.temporal.activities.tool_activities import ToolActivities
+from standfast.temporal.activities.toolsets import OpenToolsets
 from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, bots_of, check_webhooks
 from standfast.temporal.client.board_keeping import keeping_board
 from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worker, of_worker
@@ -104,9 +105,10 @@ class StandfastPlugin(SimplePlugin):
             agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience, key
         )
         self._posted = posted = PostedMessages(host.store, bots_of(told))
+        tools_of = ToolActivities(host)
+        self._toolsets = OpenToolsets(host, tools_of.activity)
         parts = (
             ModelActivities,
-            ToolActivities,
             RunActivities,
             SessionActivities,
             SaidActivities,
@@ -115,9 +117,8 @@ class StandfastPlugin(SimplePlugin):
             GateActivities,
             partial(BoardActivities, posted=posted),
         )
-        activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(
-            told, posted
-        ).all()
+        activities = [each for part in parts for each in part(host).all()]
+        activities += [*tools_of.all(), *NoticeActivities(told, posted).all()]
         host.notices = bool(told)
         host.stream = _checked_stream(stream, store)
         super().__init__(
@@ -217,6 +218,7 @@ class StandfastPlugin(SimplePlugin):
             keeping_for(client, self._host.store, self._retention),
             keeping_board(client, self._host.store),
             self._posted.looking(client),
+            self._toolsets.serving(partial(_add_activity, worker)),
         ):
             await next(worker)
 
@@ -228,6 +230,13 @@ def _build_of(worker: Worker) -> str:
     if deployment is not None:
         return deployment.version.build_id
     return config.get("build_id") or load_default_build_id()
+
+
+def _add_activity(worker: Worker, run: Callable[..., Any]) -> None:
+    """Give a worker that was made an activity that it lacks. A dynamic one would take the place of a user's."""
+    assert worker._activity_worker is not None
+    defined = activity._Definition.must_from_callable(run)
+    worker._activity_worker._activities[str(defined.name)] = defined
 
 
 def _checked_stream(stream: bool, store: Any) -> bool:

@@ -267,7 +267,6 @@ class _WatchedStore:
 
 def _all_tools(agents: Iterable[Agent]) -> Iterable[tuple[str, Tool[..., Any]]]:
     for agent in agents:
-        for item in agent.tools:
-            yield agent.name, agent.tool_map[item.name]
-            if isinstance(item, Agent):
-                yield from _all_tools((item,))
+        for tool in agent.tool_map.values():
+            yield agent.name, tool
+        yield from _all_tools(item for item in agent.tools if isinstance(item, Agent))

@@ -34,6 +34,7 @@ from standfast.tools.shown_values import (
 )
 from standfast.tools.signatures import json_schema, schema_type
 from standfast.tools.tool import TOOL_NAME, Tool
+from standfast.tools.toolsets import Toolset
 
 __all__ = [
     "SCOPES",
@@ -61,6 +62,7 @@ __all__ = [
     "Terminated",
     "Tool",
     "ToolContext",
+    "Toolset",
     "Unknown",
     "Verdict",
     "check_access",

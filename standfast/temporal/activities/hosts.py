@@ -77,7 +77,7 @@ class AgentHost:
         self.called: dict[str, dict[str, CalledTool]] = {}  # the records of turns, by agent and tool
         self.descriptions: dict[str, Sequence[ToolDescription]] = {}  # of tools, by agent
         for agent in self.agents.values():
-            self._add_tools(agent, handlers)
+            self.add_tools(agent, handlers)
         self.pipelines: dict[str, Pipeline] = {}
         if isinstance(pipelines, Pipeline):
             raise DefinitionError("pipelines must be a list of pipelines")
@@ -101,6 +101,7 @@ class AgentHost:
         self.search, self.build = False, ""  # the build of the code tells a deploy from a restart
         self.stream = False  # models are asked to stream, for viewers
         self.notices = False  # the worker has webhooks
+        self.waits: dict[str, str] = {}  # by the names of agents that are not served yet: why not
         self.misplaced: dict[str, str] = {}  # by task queue: why its runs must not be opened with this store
 
     @property
@@ -166,7 +167,7 @@ class AgentHost:
             if step.run is not None:
                 self._add_tool(f"Pipeline '{pipeline.name}'", step.run, handlers)
 
-    def _add_tools(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
+    def add_tools(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
         children = {item.name: item for item in agent.tools if isinstance(item, Agent)}
         for name, child in children.items():
             if self.agents.get(name) is not child:
@@ -221,7 +222,8 @@ class AgentHost:
     def here(self, kind: str, name: str, known: Mapping[str, T]) -> T:
         if name in known:
             return known[name]
-        raise self.not_here(name, f"This worker has no {kind} '{name}'; it has {', '.join(known) or 'none'}")
+        usual = f"This worker has no {kind} '{name}'; it has {', '.join(known) or 'none'}"
+        raise self.not_here(name, self.waits.get(name, usual))
 
     def not_here(self, name: str, text: str, *, step: str | None = None) -> ApplicationError:
         """Return the error of an activity that needs an agent, tool or step that this worker does not have.

@@ -125,9 +125,9 @@ class ToolActivities:
         self._host = host
 
     def all(self) -> list[Any]:
-        return [self.settle, *(self._activity(name) for name in self._host.tools)]
+        return [self.settle, *(self.activity(name) for name in self._host.tools)]
 
-    def _activity(self, name: str) -> Any:
+    def activity(self, name: str) -> Any:
         async def run_tool(reference: CallReference) -> WrittenOutcome:
             with Guard(self._host):
                 return await self._run(reference)

@@ -1,0 +1,127 @@
+"""Keeps what MCP servers have declared about their tools, so that a tool that changes is held back.
+
+The notes are in the store's journal, and none is ever changed: what was first seen of a tool is accepted, and what a
+server says later only once a person has accepted it.
+"""
+
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from standfast.errors import InputError, StandfastError
+from standfast.mcp.connections import declared, digest_of
+from standfast.stores.kept_lists import append, length
+from standfast.stores.kept_values import read_kept_object
+from standfast.stores.protocol import Ledger
+
+SERVERS = "standfast/mcp/servers"
+_LONGEST = 384 * 1024  # bytes of what is declared about one tool
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTool:
+    """A tool as it was accepted.
+
+    Args:
+        held: what the server says of it now, if that is something else and nobody has accepted it.
+        by: who has accepted it; None if it is as it was first seen.
+    """
+
+    name: str
+    accepted: dict[str, Any]
+    held: dict[str, Any] | None = None
+    by: str | None = None
+
+
+class KnownTools:
+    """The tools that a store knows of one server."""
+
+    def __init__(self, store: Ledger, key: str, name: str) -> None:
+        self._store, self._place, self._name = store, f"standfast/mcp/tools/{key}", name
+        self._server = json.dumps({"name": name, "key": key})
+
+    async def load(self) -> dict[str, KnownTool]:
+        """Return them by name."""
+        return (await self._load())[0]
+
+    async def _load(self) -> tuple[dict[str, KnownTool], int]:
+        """Return them, and the number of notes."""
+        found: dict[str, KnownTool] = {}
+        count = await length(self._store, self._place)
+        for number in range(count):
+            note = read_kept_object("a note on a tool", await self._store.load_reply(self._place, number) or "{}")
+            name, said, by = str(note["tool"]), note["declared"], note.get("by")
+            known = found.get(name)
+            if known is None or by is not None:
+                found[name] = KnownTool(name, said, by=by)
+            else:  # as it was accepted, it is not held any more
+                is_back = digest_of(said) == digest_of(known.accepted)
+                found[name] = KnownTool(name, known.accepted, None if is_back else said, known.by)
+        return found, count
+
+    async def accepted(self) -> list[Any]:
+        """Return the tools as the SDK has them, as they were accepted."""
+        return [_item(known.accepted) for known in (await self.load()).values()]
+
+    async def compared(self, items: Sequence[Any]) -> list[Any]:
+        """Note what is new in a listing, and return its tools as they were accepted.
+
+        Raises:
+            StandfastError: more is declared about a tool than is kept.
+        """
+        known, count = await self._load()
+        if not count:
+            await append(self._store, SERVERS, self._server, await length(self._store, SERVERS))
+        is_new = False
+        for item in items:
+            said = declared(item)
+            if (size := len(json.dumps(said))) > _LONGEST:
+                raise StandfastError(
+                    f"The MCP server's tool {item.name!r:.80} cannot be used: its declaration has {size:,} bytes, "
+                    f"more than {_LONGEST:,}"
+                )
+            before = known.get(item.name)
+            last = None if before is None else before.held or before.accepted
+            if last is None or digest_of(last) != digest_of(said):
+                count = await self._note(count, item.name, said)
+                is_new = True
+        known = await self.load() if is_new else known  # another worker may have seen something else first
+        return [_item(known[item.name].accepted) for item in items]
+
+    async def accept(self, name: str, by: str) -> KnownTool:
+        """Accept what the server says of a tool now, and return that.
+
+        Raises:
+            InputError: there is nothing to accept.
+        """
+        known, count = await self._load()
+        if name not in known:
+            raise InputError(f"{self._name} has no tool {name!r}; it has {', '.join(known) or 'none'}")
+        if (held := known[name].held) is None:
+            raise InputError(f"{self._name}: its tool {name!r} has not changed since it was accepted")
+        await self._note(count, name, held, by)
+        return KnownTool(name, held, by=by)
+
+    async def _note(self, count: int, tool: str, said: dict[str, Any], by: str | None = None) -> int:
+        # The number makes two equal notes two: what is held, accepted, changed and held again.
+        note = {"number": count, "tool": tool, "declared": said} | ({} if by is None else {"by": by})
+        return await append(self._store, self._place, json.dumps(note), count)
+
+
+async def known_servers(store: Ledger) -> dict[str, KnownTools]:
+    """Return the servers that a store knows, by name; where two have one name, the later also by its key."""
+    found: dict[str, KnownTools] = {}
+    seen = set()
+    for number in range(await length(store, SERVERS)):
+        server = read_kept_object("a note on a server", await store.load_reply(SERVERS, number) or "{}")
+        name, key = str(server["name"]), str(server["key"])
+        if key not in seen:
+            found[f"{name}#{key[:8]}" if name in found else name] = KnownTools(store, key, name)
+        seen.add(key)
+    return found
+
+
+def _item(said: dict[str, Any]) -> Any:
+    return importlib.import_module("mcp.types").Tool.model_validate(said)

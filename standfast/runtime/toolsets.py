@@ -1,0 +1,40 @@
+"""Opens the toolsets of an agent, whose tools are then its own, until a run or a worker ends."""
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from standfast.agents import Agent
+from standfast.tools import Tool, Toolset
+
+_LOG = logging.getLogger("standfast")
+
+
+@asynccontextmanager
+async def with_toolsets(agent: Agent, store: Any) -> AsyncIterator[Agent]:
+    """Yield an agent with the tools of its toolsets, which work for as long as the block lasts.
+
+    Raises:
+        StandfastError: the tools of one cannot be found.
+    """
+    if not agent.toolsets:
+        yield agent
+        return
+    async with AsyncExitStack() as stack:
+        yield with_found(agent, {one: await stack.enter_async_context(one.opened(store)) for one in agent.toolsets})
+
+
+def with_found(agent: Agent, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> Agent:
+    """Return an agent with the tools that its toolsets have; tools that have the name of others are left out."""
+    whole = agent.with_tools(found)
+    for toolset in agent.toolsets:
+        for tool in found[toolset]:
+            if whole.tool_map.get(tool.name) is not tool:
+                _LOG.warning(
+                    "Agent %s: it already has a tool named %r, so that of %s is left out; prefix= tells them apart",
+                    agent.name,
+                    tool.name,
+                    toolset.name,
+                )
+    return whole

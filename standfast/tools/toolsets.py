@@ -1,0 +1,28 @@
+"""Toolsets: tools that are known only when a run or a worker begins, such as those of a server."""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from standfast.tools.tool import Tool
+
+
+@runtime_checkable
+class Toolset(Protocol):
+    """Stands among an agent's tools for tools that are found later."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    def opened(self, store: Any) -> AbstractAsyncContextManager[Sequence[Tool[..., Any]]]:
+        """Yield the tools, which work for as long as the block lasts.
+
+        Args:
+            store: of the run or the worker; None if there is none.
+
+        Raises:
+            StandfastError: they cannot be found now; on Temporal it is tried again, and the runs of the agent wait.
+        """
+        ...

@@ -1,0 +1,171 @@
+"""MCP servers among the tools of an agent: connected to when a run or a worker begins, and known while they are away."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.drivers import Driver, InProcess
+from support.mcp_http import GatewayedServer
+from support.mcp_processes import ServerProcess
+from support.temporal_runs import Temporal, result, until
+from support.transcripts import asks_for, call, error_of, result_of, tool_results
+
+from standfast import Agent, DefinitionError, InputError, StandfastError, run, tool
+from standfast.mcp import mcp_server
+from standfast.mcp.known_tools import known_servers
+from standfast.testing import ScriptedModel
+
+
+def asks(name: str, **arguments: Any) -> ScriptedModel:
+    return ScriptedModel([asks_for(call(name, "c1", **arguments)), "done"])
+
+
+def described(name: str, description: str = "Post.") -> dict[str, Any]:
+    return {"name": name, "description": description, "inputSchema": {"type": "object"}}
+
+
+async def test_an_agent_with_a_server_is_declared_before_anybody_is_connected_to(
+    driver: Driver, tmp_path: Path
+) -> None:
+    server = ServerProcess(tmp_path / "effects")
+    agent = Agent("a", tools=[mcp_server(server.url, prefix="t_")])
+    async with server:
+        model = asks("t_post", text="hi")
+        ended = await driver.run(agent, model)
+        assert result_of(ended.messages, "c1") == '{"posted":1}'
+        assert [one.name for one in model.calls[0].tools] == ["t_read", "t_post", "t_put", "t_die", "t_fail"]
+
+
+async def test_a_run_begins_while_a_server_that_was_seen_before_is_away(driver: Driver, tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    server = ServerProcess(effects)
+    agent = Agent("a", tools=[mcp_server(server.url)])
+    async with server:
+        await driver.run(agent, asks("post", text="one"), session="s1")
+    ended = await driver.run(agent, asks("post", text="two"), session="s2")
+    assert "The MCP server cannot be reached" in error_of(tool_results(ended.messages)[0])
+    assert effects.read_text() == "one\n"
+
+
+async def test_a_run_in_this_process_does_not_begin_without_a_server_that_was_never_seen(temporal: Temporal) -> None:
+    agent = Agent("a", tools=[mcp_server("http://127.0.0.1:9/mcp")])
+    with pytest.raises(StandfastError, match="The MCP server cannot be reached"):
+        await run(agent, message="go", llm=asks("post"), store=temporal.store, session_id=temporal.session())
+    assert await temporal.store.load_session(temporal.session()) is None
+
+
+async def test_a_worker_lets_runs_wait_for_a_server_that_was_never_seen(temporal: Temporal, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "effects")
+    agent = Agent("a", tools=[mcp_server(server.url)])
+    async with temporal.worker(agent, Agent("b"), llm=asks("post", text="x")):
+        waits = await temporal.start(agent)
+
+        async def tells_why() -> bool:
+            pending = (await waits.describe()).raw_description.pending_activities
+            return any(f"waits for {server.url}: The MCP server cannot" in one.last_failure.message for one in pending)
+
+        await until(tells_why)
+        async with server:
+            ended = await result(waits)
+    assert ended["status"] == "complete"
+    assert (tmp_path / "effects").read_text() == "x\n"
+
+
+async def test_a_tool_that_has_changed_is_held_back_until_somebody_accepts_it(driver: Driver) -> None:
+    listed, store = [described("post")], driver.temporal.store
+    async with GatewayedServer(listed) as server:
+        agent = Agent("a", tools=[mcp_server(server.url)])
+        await driver.run(agent, asks("post"), session="s1")
+        listed[0] = described("post", "Post, and mail it to everybody.")
+        model = asks("post")
+        ended = await driver.run(agent, model, session="s2")
+        assert model.calls[0].tools[0].description == "Post."
+        assert "otherwise than when it was read" in error_of(tool_results(ended.messages)[0])
+        assert server.effects == ["post"]
+        known = (await known_servers(store))[server.url]
+        assert (await known.load())["post"].held is not None
+        await known.accept("post", "ada")
+        model = asks("post")
+        ended = await driver.run(agent, model, session="s3")
+        assert model.calls[0].tools[0].description == "Post, and mail it to everybody."
+        assert result_of(ended.messages, "c1") == "post is done"
+        assert (await known.load())["post"].by == "ada"
+
+
+async def test_a_tool_that_is_as_it_was_accepted_again_is_not_held(driver: Driver) -> None:
+    listed = [described("post")]
+    async with GatewayedServer(listed) as server:
+        agent = Agent("a", tools=[mcp_server(server.url)])
+        for number, text in enumerate(("Post.", "Evil.", "Post.", "Evil.", "Post.")):
+            listed[0] = described("post", text)
+            ended = await driver.run(agent, asks("post"), session=f"s{number}")
+        assert result_of(ended.messages, "c1") == "post is done"
+        known = (await known_servers(driver.temporal.store))[server.url]
+        assert (await known.load())["post"].held is None
+        with pytest.raises(InputError, match="has not changed since it was accepted"):
+            await known.accept("post", "ada")
+        with pytest.raises(InputError, match="has no tool 'pay'; it has post"):
+            await known.accept("pay", "ada")
+
+
+async def test_a_server_does_not_take_the_names_of_others(driver: Driver) -> None:
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return "paid here"
+
+    async with (
+        GatewayedServer([described("post")]) as one,
+        GatewayedServer([described(n) for n in ("post", "pay")]) as two,
+    ):
+        agent = Agent("a", tools=[mcp_server(two.url, prefix="two_"), pay, mcp_server(one.url), mcp_server(two.url)])
+        calls = [call(name, f"c{number}") for number, name in enumerate(("post", "pay", "two_post", "two_pay"))]
+        ended = await driver.run(agent, ScriptedModel([asks_for(*calls), "done"]))
+        assert result_of(ended.messages, "c1") == "paid here"
+        assert (one.effects, two.effects) == (["post"], ["post", "pay"])
+
+
+async def test_an_agent_that_another_one_asks_has_its_server_too(driver: Driver) -> None:
+    async with GatewayedServer([described("post")]) as server:
+        child = Agent("child", model="child", tools=[mcp_server(server.url)])
+        models = {"child": asks("post"), None: asks("child", message="post it")}
+        agent = Agent("a", tools=[child])
+        ended = await driver.run(agent, lambda name: models[name], also=(child,))
+        assert result_of(ended.messages, "c1") == "done"
+        assert server.effects == ["post"]
+        assert len(await known_servers(driver.temporal.store)) == 1
+
+
+async def test_what_cannot_be_opened_again_is_refused_when_it_is_declared() -> None:
+    from mcp.client.stdio import stdio_client
+
+    with pytest.raises(DefinitionError, match="give a function that makes it"):
+        mcp_server(stdio_client(None))  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="prefix must match"):
+        mcp_server("http://127.0.0.1:9", prefix="a b")
+    with pytest.raises(DefinitionError, match="for servers with a URL"):
+        mcp_server(lambda: None, headers={"a": "b"})
+
+
+async def test_secrets_in_an_address_are_not_shown_to_people() -> None:
+    assert mcp_server("https://ada:secret@example.org/mcp?key=secret").name == "https://example.org/mcp"
+
+
+async def test_each_user_has_connections_and_headers_of_their_own(driver: Driver) -> None:
+    async def headers(ctx: Any) -> dict[str, str]:
+        return {"Authorization": f"Bearer {ctx.user_id or 'nobody'}"}
+
+    async with GatewayedServer([described("post")]) as server:
+        agent = Agent("a", tools=[mcp_server(server.url, headers=headers)])
+        for user in ("ada", "bob", "ada"):
+            await driver.run(agent, asks("post"), session=f"s{len(server.effects)}", user_id=user)
+        used = [seen["authorization"] for method, seen in server.seen if method == "tools/call"]
+        assert used == ["Bearer ada", "Bearer bob", "Bearer ada"]
+        listed = {seen["authorization"] for method, seen in server.seen if method == "tools/list"}
+        assert "Bearer nobody" in listed
+        sessions: dict[str, set[str]] = {}
+        for method, seen in server.seen:
+            if method == "tools/call":
+                sessions.setdefault(seen["mcp-session-id"], set()).add(seen["authorization"])
+        assert all(len(users) == 1 for users in sessions.values())
+    assert isinstance(driver, InProcess) or len(sessions) >= 2
