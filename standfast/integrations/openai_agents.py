@@ -1,29 +1,82 @@
-"""Guards the function tools of the OpenAI Agents SDK, and the activities that are tools in its Temporal integration.
+"""Runs agents of the OpenAI Agents SDK; guards its function tools, also those of its Temporal integration.
 
 The guard sits around `FunctionTool.on_invoke_tool`. Guardrails and hooks of the SDK cannot give back a kept result.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import iscoroutinefunction
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, Unpack, get_type_hints
 
+from standfast.agents import Agent as OurAgent
 from standfast.effects.keys import in_activity
 from standfast.errors import DefinitionError, InputError
+from standfast.integrations._foreign_agents import Declared, Gate, Options, make_agent, name_of
 from standfast.integrations._guards import ToolGuard, check_version, in_workflow, key_of
+from standfast.llm import Price
 from standfast.stores.protocol import DurableStore
 from standfast.tools.given_arguments import bound
 
 check_version("openai-agents", "0.22.3", "0.23", extra="openai-agents")
 
-from agents import Agent, FunctionTool, UserError  # noqa: E402
+from agents import Agent, FunctionTool, RunConfig, UserError  # noqa: E402
 from agents.tool_context import ToolContext  # noqa: E402
 
-__all__ = ["guarded", "guarded_activity"]
+from standfast.integrations._openai_runs import (  # noqa: E402
+    OpenAIRun,
+    agents_of,
+    declare,
+    model_name,
+    output_of,
+    written_result,
+)
+
+__all__ = ["as_agent", "guarded", "guarded_activity"]
 
 AgentOrTool = TypeVar("AgentOrTool")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def as_agent(
+    agent: Agent[Any],
+    *,
+    name: str | None = None,
+    context: Any = None,
+    approval: Mapping[str, Gate | None] | None = None,
+    safe_to_retry: Sequence[str] = (),
+    run_config: RunConfig | None = None,
+    price: Price | None = None,
+    **options: Unpack[Options],
+) -> OurAgent[Any]:
+    """Return an agent of standfast that is run by the SDK, a turn of its model at a time; tools and handoffs by us.
+
+    Args:
+        name: by default the agent's own.
+        context: the SDK's context of runs: a value, or a function of who runs the agent (an `AgentContext` for a turn
+            of the model, a `ToolContext` for a tool's call).
+        approval: gates by the name of a tool; None takes that of `needs_approval` away.
+        safe_to_retry: names of tools that may run twice; all others, and `Handoff`s, have effects.
+        run_config: of each turn; by default all turns of a run are one group of traces.
+        price: of the model, if it is not known.
+        options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
+
+    Raises:
+        DefinitionError: naming what cannot be run: a name, a tool that the SDK would run itself, tools of MCP servers,
+            two agents or tools of one name, a handoff that changes the conversation.
+    """
+    name = name_of(agent, name, getattr(agent, "name", None))
+    agents, declared = agents_of(agent), Declared(name, approval, safe_to_retry)
+    declare(agents, declared, context)
+    options.setdefault("description", agent.handoff_description or None)
+    return make_agent(
+        name,
+        OpenAIRun(agent, agents, context, run_config, price),
+        declared.check(),
+        model=model_name(agent),
+        output=output_of(agents.values()),
+        options=options,
+    )
 
 
 def guarded(
@@ -93,7 +146,7 @@ class _Guarded:
             )
 
         async def call() -> Any:
-            return [_data_of(await self._invoke(context, arguments))]
+            return [written_result(await self._invoke(context, arguments))]
 
         key = key_of(self._key(context))
         given = {"arguments": _parsed(arguments)}
@@ -148,15 +201,6 @@ _MARK = "__standfast_guarded__"
 def _read(kept: Any) -> Any:
     """Return a tool's result, or as text what the model is told instead."""
     return kept[0] if isinstance(kept, list) else json.dumps(kept)
-
-
-def _data_of(result: Any) -> Any:
-    """Return a tool's result as JSON: structured output as it is, and what the SDK would make a text as that text."""
-    if hasattr(result, "model_dump") and hasattr(result, "type"):
-        return result.model_dump(mode="json", exclude_none=True)
-    if isinstance(result, list | tuple):
-        return [_data_of(part) for part in result]
-    return result if isinstance(result, dict | str | int | float | None) else str(result)
 
 
 def _parsed(arguments: str) -> Any:

@@ -110,8 +110,8 @@ PUBLIC = {
     "standfast.web": ["Access", "Person", "SlackActions", "TeamsActions", "check_listening", "create_app"],
 }  # fmt: skip
 ADAPTERS = {  # of frameworks that this environment does not have
-    "standfast.integrations.openai_agents": ["guarded", "guarded_activity"],
-    "standfast.integrations.langchain": ["AtMostOnce"],
+    "standfast.integrations.openai_agents": ["as_agent", "guarded", "guarded_activity"],
+    "standfast.integrations.langchain": ["AtMostOnce", "as_agent"],
     "standfast.integrations.pydantic_ai": ["guarded"],
     "standfast.integrations.strands": ["AtMostOnce"],
 }

@@ -1,0 +1,143 @@
+"""Makes agents of those of a framework; internal, and shared by the integrations.
+
+Who runs such an agent reaches its adapter in place of a system prompt: the foreign agent writes its own.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, TypedDict
+
+from pydantic import WithJsonSchema
+
+from standfast.agents import NAME, Agent, AgentContext, AgentIdentity, Loop, OnTerminalToolError
+from standfast.errors import DefinitionError
+from standfast.messages import Message, ToolCall, cut
+from standfast.tools import TOOL_NAME, AccessRules, Approval, Tool, ToolContext
+
+Gate = Approval | Callable[[ToolCall], Approval | None]
+Runner = AgentContext | ToolContext
+_LONGEST_DESCRIPTION = 16 * 1024  # bytes
+
+
+class Options(TypedDict, total=False):
+    """The arguments of `Agent` that a foreign agent may be given, too."""
+
+    formerly: Sequence[str]
+    description: str | None
+    loop: Loop
+    access: AccessRules
+    on_start: Callable[[AgentContext], object] | None
+    on_complete: Callable[[AgentContext], object] | None
+    on_stuck: Callable[[AgentContext], object] | None
+    on_terminal_tool_error: OnTerminalToolError
+
+
+def name_of(given: object, name: str | None, said: object) -> str:
+    """Return the name of a foreign agent: the given one, or its own.
+
+    Raises:
+        DefinitionError: its own cannot be the name of an agent, and none is given.
+    """
+    if name is not None:
+        return name  # which `Agent` checks
+    if not isinstance(said, str) or not NAME.fullmatch(said):
+        raise DefinitionError(
+            f"{type(given).__name__} {said!r:.80} needs a name that matches ^{NAME.pattern}$: give as_agent(…, name=…)"
+        )
+    return said
+
+
+def make_agent(
+    name: str, adapter: Any, tools: Sequence[Tool[..., Any]], *, model: str | None, output: Any, options: Options
+) -> Agent[Any]:
+    """Return the agent that is run by an adapter.
+
+    Raises:
+        DefinitionError: an option is none that a foreign agent can have.
+    """
+    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+        raise DefinitionError(
+            f"Agent '{name}': as_agent has no option {unknown[0]!r}; it has {', '.join(Options.__annotations__)}"
+        )
+    return Agent(name, adapter=adapter, tools=tools, model=model, output=output, instructions=_runner, **options)
+
+
+def _runner(context: AgentContext) -> str:
+    agent = context.agent
+    return json.dumps([agent.id, agent.name, context.user_id, context.tenant_id])
+
+
+def split(messages: Sequence[Message]) -> tuple[AgentContext, list[Message]]:
+    """Return who runs the agent, without a state, and the messages of the conversation."""
+    id_, name, user_id, tenant_id = json.JSONDecoder().raw_decode(messages[0].content)[0]
+    return AgentContext(AgentIdentity(id_, name), None, user_id, tenant_id), list(messages[1:])
+
+
+class Declared:
+    """What the user says of the tools of a foreign agent, by their names.
+
+    Raises:
+        DefinitionError: it names a tool that the agent does not have, or a tool is there twice, or has no name.
+    """
+
+    def __init__(self, owner: str, approval: Mapping[str, Gate | None] | None, safe_to_retry: Sequence[str]) -> None:
+        if isinstance(safe_to_retry, str) or not isinstance(approval or {}, Mapping):
+            raise DefinitionError(f"Agent '{owner}': approval maps names of tools to gates, safe_to_retry lists names")
+        self._owner, self._approval, self._safe = owner, dict(approval or {}), {*safe_to_retry}
+        self.tools: dict[str, Tool[..., Any]] = {}
+        self._sources: dict[str, object] = {}
+
+    def add(
+        self,
+        source: object,
+        name: str,
+        description: str | None,
+        schema: Mapping[str, Any] | None,
+        handler: Callable[[dict[str, Any], ToolContext], Awaitable[Any]],
+        *,
+        approval: Gate | None = None,
+        safe: bool = False,
+    ) -> None:
+        """Add a tool, of which `source` is the original: the same one may come again."""
+        if name in self.tools:
+            if self._sources[name] is not source:
+                raise DefinitionError(f"Agent '{self._owner}': two different tools are named {name!r}")
+            return
+        if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+            raise DefinitionError(
+                f"Agent '{self._owner}': a tool's name must match {TOOL_NAME.pattern}, got {name!r:.80}"
+            )
+        if not isinstance(schema, Mapping):
+            raise DefinitionError(f"Agent '{self._owner}': tool '{name}' has no schema of its arguments")
+        whole = {"type": "object", "properties": {}, **schema}
+        self._sources[name] = source
+        self.tools[name] = Tool(
+            name,
+            description=cut(description or name, _LONGEST_DESCRIPTION),
+            input=Annotated[dict[str, Any], WithJsonSchema(whole)],
+            handler=handler,
+            safe_to_retry=safe or name in self._safe,
+            approval=self._approval.get(name, approval),
+        )
+
+    def check(self) -> list[Tool[..., Any]]:
+        """Return the tools."""
+        if unknown := sorted({*self._approval, *self._safe} - self.tools.keys()):
+            raise DefinitionError(
+                f"Agent '{self._owner}': approval and safe_to_retry name '{unknown[0]}', which it does not have; its "
+                f"tools are {', '.join(self.tools) or 'none'}"
+            )
+        return list(self.tools.values())
+
+
+def valued(given: Any, runner: Runner) -> Any:
+    """Return what a user gives as a value, or as a function of who runs the agent."""
+    return given(runner) if callable(given) else given
+
+
+def data_of(content: str) -> Any:
+    """Return a tool's result as it was before it was written: JSON, or text."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        return content
