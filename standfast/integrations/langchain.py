@@ -1,15 +1,18 @@
-"""Guards the tools of LangChain's agents, and of any LangGraph `ToolNode`: a call runs at most once in its thread."""
+"""Runs graphs of LangGraph and agents of LangChain; guards the tools of those that are run elsewhere."""
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeAlias, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, Unpack, cast
 
 from pydantic import PlainSerializer, PlainValidator
 
+from standfast.agents import Agent
 from standfast.effects.keys import in_activity
-from standfast.errors import InputError
+from standfast.errors import DefinitionError, InputError
+from standfast.integrations._foreign_agents import Declared, Gate, Options, make_agent, name_of
 from standfast.integrations._guards import ToolGuard, check_version, key_of
+from standfast.llm import Price
 from standfast.stores.protocol import DurableStore
 
 check_version("langchain", "1.3", "2", "langchain")
@@ -20,9 +23,12 @@ from langchain.agents.middleware.types import ToolCallRequest  # noqa: E402
 from langchain_core.messages import AIMessage, ToolMessage  # noqa: E402
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # noqa: E402
 from langgraph.errors import GraphBubbleUp  # noqa: E402
+from langgraph.pregel import Pregel  # noqa: E402
 from langgraph.types import Command  # noqa: E402
 
-__all__ = ["AtMostOnce"]
+from standfast.integrations._langgraph_runs import GraphRun, declare  # noqa: E402
+
+__all__ = ["AtMostOnce", "as_agent"]
 
 Result: TypeAlias = ToolMessage | Command[Any]
 # A result is kept as a checkpoint keeps it. Only what LangGraph holds to be safe is made anew: who can write to the
@@ -40,6 +46,48 @@ def _load(kept: Any) -> Any:
 
 
 _Kept = Annotated[Any, PlainSerializer(_dump), PlainValidator(_load)]
+
+
+def as_agent(
+    graph: Any,
+    *,
+    name: str | None = None,
+    context: Any = None,
+    approval: Mapping[str, Gate | None] | None = None,
+    safe_to_retry: Sequence[str] = (),
+    output: Any = None,
+    answer: Callable[[Any], Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    price: Price | None = None,
+    **options: Unpack[Options],
+) -> Agent[Any]:
+    """Return an agent of standfast that runs a graph, of which `messages` is a key; its tools' calls are run by us.
+
+    Args:
+        graph: a compiled one, such as that of `create_agent`. With a checkpointer, which should be durable, it goes on
+            where it stands. Without one it begins at its start with each turn, with all messages.
+        name: by default the graph's own.
+        context: the graph's runtime context: a value, or a function of the `AgentContext`, which says who runs it.
+        approval: gates by the name of a tool.
+        safe_to_retry: names of tools that may run twice, beside those that say so in their `metadata`.
+        output: the type of the final answer.
+        answer: a function of the graph's last values that gives the answer: text, or what is written as JSON. By
+            default that is `structured_response`, or the text of the last message.
+        config: of each run of the graph, such as its `recursion_limit`.
+        price: of the models' tokens.
+        options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
+
+    Raises:
+        DefinitionError: naming what cannot be run: a name, a tool with effects that needs the graph, two tools of a
+            name, a graph that runs elsewhere.
+    """
+    if not isinstance(graph, Pregel):
+        raise DefinitionError(f"Of LangGraph only a compiled graph can be run, got {type(graph).__name__}")
+    name = name_of(graph, name, graph.name)
+    declared = Declared(name, approval, safe_to_retry)
+    names = declare(graph, declared)
+    run = GraphRun(name, graph, names, context=context, config=config, answer=answer, price=price)
+    return make_agent(name, run, declared.check(), model=None, output=output, options=options)
 
 
 class AtMostOnce(AgentMiddleware[Any, Any, Any]):

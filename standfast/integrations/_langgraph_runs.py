@@ -1,0 +1,434 @@
+"""Runs graphs of LangGraph on our loop, from stop to stop; internal.
+
+In the graph that is run a tool's call is an interrupt: our loop runs the tool, and the result resumes the graph. What a
+graph asks people by an interrupt of its own is a call that asks them here. A graph with a checkpointer goes on from its
+checkpoint, which the transcript names. One without begins at its start with the messages of the transcript each time,
+which is what a graph of `create_agent` does in its loop anyway.
+"""
+
+import asyncio
+import copy
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, message_to_dict, messages_from_dict
+from langchain_core.runnables.config import merge_configs
+from langchain_core.tools import BaseTool
+from langchain_core.tools.base import InjectedToolCallId
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel import Pregel
+from langgraph.types import Command, interrupt
+from pydantic_core import to_json
+
+from standfast.errors import DefinitionError, InterruptError, ModelError
+from standfast.integrations._foreign_agents import Declared, data_of, split, valued
+from standfast.llm.prices import Price
+from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
+from standfast.tools import Approval, ToolContext
+
+PROVIDER = "langgraph"
+QUESTION, REVIEW = "graph_question", "graph_review"
+_OURS = "standfast_call"  # the key of a tool's call in the interrupt that stands for it
+_TURN = "standfast_turn"  # in the metadata of checkpoints: the turn that has made them
+
+
+# --- the graph ---
+
+
+def tool_nodes(graph: Pregel[Any, Any, Any, Any]) -> Iterator[ToolNode]:
+    """Yield the nodes of a graph, and of the graphs that are its nodes, that run tools."""
+    for node in graph.nodes.values():
+        if isinstance(node.bound, ToolNode):
+            yield node.bound
+        elif isinstance(node.bound, Pregel):
+            yield from tool_nodes(node.bound)
+
+
+def with_dispatched(graph: Any, names: frozenset[str]) -> Any:
+    """Return a copy of a graph in which the calls of these tools are interrupts."""
+    nodes = {}
+    for name, node in graph.nodes.items():
+        if isinstance(node.bound, ToolNode):
+            nodes[name] = node.copy({"bound": _dispatching(node.bound, names)})
+        elif isinstance(node.bound, Pregel):
+            inner = with_dispatched(node.bound, names)
+            nodes[name] = node.copy({"bound": inner, "subgraphs": [inner]})
+        else:
+            nodes[name] = node
+    twin = copy.copy(graph)
+    twin.nodes = nodes
+    return twin
+
+
+def _dispatching(node: ToolNode, names: frozenset[str]) -> ToolNode:
+    twin = copy.copy(node)
+    wrapped, wrapped_plainly = node._awrap_tool_call, node._wrap_tool_call
+
+    def dispatch(request: Any) -> ToolMessage:
+        call = request.tool_call
+        found = interrupt({_OURS: {"id": call["id"], "name": call["name"], "args": call["args"]}})
+        return ToolMessage(found["content"], name=call["name"], tool_call_id=call["id"], status=found["status"])
+
+    async def wrap(request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
+        if request.tool_call["name"] not in names:
+            return await (execute(request) if wrapped is None else wrapped(request, execute))
+        if wrapped is not None:
+
+            async def run(request: Any) -> Any:
+                return dispatch(request)
+
+            return await wrapped(request, run)
+        return dispatch(request) if wrapped_plainly is None else wrapped_plainly(request, dispatch)
+
+    twin._awrap_tool_call = wrap
+    twin.func, twin.afunc = twin._func, twin._afunc  # they were those of the original
+    return twin
+
+
+# --- its tools ---
+
+
+def declare(graph: Any, declared: Declared) -> frozenset[str]:
+    """Declare the tools of a graph, and return the names of those that our loop runs.
+
+    Raises:
+        DefinitionError: a tool with effects cannot run outside of the graph.
+    """
+    names = set[str]()
+    for node in tool_nodes(graph):
+        for name, tool in node.tools_by_name.items():
+            if _needs_graph(node, tool):
+                if not _is_safe(tool):
+                    raise DefinitionError(
+                        f"Tool '{name}' takes the graph's state, store, runtime or the call's id, so it runs in the "
+                        "graph, where it would run again after a crash: make it a tool of its arguments alone, or say "
+                        'that it is harmless to run it twice, by metadata={"safe_to_retry": True}'
+                    )
+                continue
+            names.add(name)
+            schema = convert_to_openai_tool(tool)["function"].get("parameters")
+            declared.add(tool, name, tool.description, schema, _handler(tool), safe=_is_safe(tool))
+    if isinstance(graph.checkpointer, BaseCheckpointSaver):
+        declared.add(QUESTION, QUESTION, "A question of the graph.", {"properties": {"question": {}}}, _ask, safe=True)
+        declared.add(
+            REVIEW,
+            REVIEW,
+            "A call that the graph wants people to review.",
+            {"properties": {"name": {"type": "string"}, "args": {"type": "object"}}, "required": ["name", "args"]},
+            _reviewed,
+            approval=Approval(message=lambda call: f"Run {call.arguments.get('name')}?"),
+            safe=True,
+        )
+    return frozenset(names)
+
+
+def _is_safe(tool: BaseTool) -> bool:
+    said = tool.metadata or {}
+    return any(said.get(name) is True for name in ("safe_to_retry", "readOnlyHint", "idempotentHint"))
+
+
+def _needs_graph(node: ToolNode, tool: BaseTool) -> bool:
+    injected = node._injected_args[tool.name]
+    if injected.state or injected.store or injected.runtime:
+        return True
+    return any(
+        isinstance(one, InjectedToolCallId) or one is InjectedToolCallId
+        for field in tool.get_input_schema().model_fields.values()
+        for one in field.metadata
+    )
+
+
+def _handler(tool: BaseTool) -> Callable[[dict[str, Any], ToolContext], Awaitable[Any]]:
+    async def run(arguments: dict[str, Any], ctx: ToolContext) -> Any:
+        call = {"type": "tool_call", "id": ctx.tool_call_id, "name": tool.name, "args": arguments}
+        result = await tool.ainvoke(call)
+        if not isinstance(result, ToolMessage):
+            raise TypeError(
+                f"it ran, and returned a {type(result).__name__} for the graph, which cannot be given to it"
+            )
+        if result.status == "error":
+            raise RuntimeError(str(result.content))
+        return result.content
+
+    return run
+
+
+async def _ask(arguments: dict[str, Any], ctx: ToolContext) -> Any:
+    asked = arguments.get("question")
+    raise InterruptError(asked if isinstance(asked, str) and asked else json.dumps(asked, ensure_ascii=False))
+
+
+async def _reviewed(arguments: dict[str, Any], ctx: ToolContext) -> Any:
+    return arguments
+
+
+# --- a run ---
+
+
+class _Used(BaseCallbackHandler):
+    """Counts what the models of a run use."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+
+    def on_llm_end(self, response: Any, **options: Any) -> None:
+        for generation in (one for several in response.generations for one in several):
+            said = getattr(getattr(generation, "message", None), "usage_metadata", None)
+            if said:
+                details, out = said.get("input_token_details") or {}, said.get("output_token_details") or {}
+                self.usage = (
+                    Usage(
+                        input_tokens=said.get("input_tokens", 0),
+                        output_tokens=said.get("output_tokens", 0),
+                        cached_tokens=details.get("cache_read"),
+                        cache_write_tokens=details.get("cache_creation"),
+                        reasoning_tokens=out.get("reasoning"),
+                    )
+                    + self.usage
+                )
+
+
+class GraphRun:
+    """The adapter of a graph: each call runs it to its end, or until it asks for tools or people."""
+
+    def __init__(
+        self,
+        name: str,
+        graph: Any,
+        names: frozenset[str],
+        *,
+        context: Any,
+        config: Mapping[str, Any] | None,
+        answer: Callable[[Any], Any] | None,
+        price: Price | None,
+    ) -> None:
+        self._name, self._graph, self._names = name, with_dispatched(graph, names), names
+        self._context, self._config, self._answer, self._price = context, config, answer, price
+        self._direct = {
+            name for node in tool_nodes(graph) for name, tool in node.tools_by_name.items() if tool.return_direct
+        }
+        self._keeps = isinstance(graph.checkpointer, BaseCheckpointSaver)
+
+    async def chat(self, messages: Sequence[Message], tools: Any, **settings: Any) -> LLMResponse:
+        runner, said = split(messages)
+        used, context = _Used(), valued(self._context, runner)
+        if self._keeps:
+            response = await self._go_on(said, runner.agent.id, used, context)
+        else:
+            response = await self._begin(said, used, context)
+        if used.usage is None:
+            return response
+        cost = None if self._price is None else self._price.of(used.usage)
+        return response.model_copy(update={"usage": used.usage, "cost": cost})
+
+    # --- without a checkpointer ---
+
+    async def _begin(self, said: Sequence[Message], used: _Used, context: Any) -> LLMResponse:
+        """Run the graph from its start, with all messages."""
+        last = said[-1]
+        if last.role == "tool" and last.tool_name in self._direct:
+            return LLMResponse(text=last.content)
+        given = [one for message in said for one in _theirs(message)]
+        graph = self._graph.copy({"checkpointer": InMemorySaver()})
+        values, waiting, _ = await self._run(graph, {"messages": given}, "run", None, used, context)
+        if any(_OURS not in one.value for one in waiting if isinstance(one.value, dict)) or any(
+            not isinstance(one.value, dict) for one in waiting
+        ):
+            raise ModelError(
+                f"The graph of agent '{self._name}' asks people, and has no checkpointer that would keep where it "
+                "stands: compile it with one"
+            )
+        known = {one.id for one in given if one.id}
+        new = [one for one in values["messages"] if one.id not in known]
+        blocks = tuple({"message": message_to_dict(one)} for one in new)
+        return self._response(values, waiting, blocks)[0]
+
+    # --- with one ---
+
+    async def _go_on(self, said: Sequence[Message], run: str, used: _Used, context: Any) -> LLMResponse:
+        """Run the graph from where it stands: give it the results of calls, or what the user says."""
+        at, kept = next(
+            ((place, found) for place in reversed(range(len(said))) if (found := _kept(said[place]))), (-1, {})
+        )
+        news = said[at + 1 :]
+        words = [*kept.get("owed", ()), *(one for one in news if one.role == "user")]
+        thread, turn = kept.get("thread") or f"{self._name}/{run}/{len(said)}", f"{len(said)}"
+        checkpoint = kept.get("checkpoint")
+        latest = await self._graph.aget_state(_at(thread))
+        if checkpoint is not None and not await self._has(thread, checkpoint):
+            # Another store of threads than before: the transcript is all that there is.
+            thread, checkpoint, kept, latest = f"{self._name}/{run}/{len(said)}", None, {}, None
+            words, given = [], [one for message in said for one in _theirs(message)]
+        else:
+            given = [one for message in (said if checkpoint is None else words) for one in _theirs(message)]
+            words = [] if checkpoint is None else words
+        begun = latest is not None and (latest.metadata or {}).get(_TURN) == turn
+        if begun:  # an earlier attempt has been here: what it has done is in the checkpoint
+            start, checkpoint = None, None
+            values, waiting = latest.values, [one for task in latest.tasks for one in task.interrupts]
+            if latest.next and not waiting:
+                values, waiting, _ = await self._run(self._graph, None, thread, turn, used, context)
+            words = [] if not kept.get("waits") else words
+        else:
+            start = Command(resume=_resumed(kept["waits"], news)) if kept.get("waits") else {"messages": given}
+            if not kept.get("waits"):
+                words = []
+            if latest is not None and latest.config["configurable"].get("checkpoint_id") == checkpoint:
+                checkpoint = None
+            values, waiting, _ = await self._run(self._graph, start, thread, turn, used, context, checkpoint)
+        if words and not waiting:  # the graph has answered its tools: now it hears what was said meanwhile
+            heard = {"messages": [one for message in words for one in _theirs(message)]}
+            values, waiting, _ = await self._run(self._graph, heard, thread, turn, used, context)
+            words = []
+        state = await self._graph.aget_state(_at(thread))
+        response, waits = self._response(values, waiting, ())
+        block = {
+            "thread": thread,
+            "checkpoint": state.config["configurable"]["checkpoint_id"],
+            "waits": waits,
+            "owed": [one.model_dump(mode="json") for one in words],
+        }
+        return response.model_copy(update={"reasoning": Reasoning(provider=PROVIDER, blocks=(block,))})
+
+    async def _has(self, thread: str, checkpoint: str) -> bool:
+        found = await self._graph.checkpointer.aget_tuple(_at(thread, checkpoint))
+        return found is not None
+
+    async def _run(
+        self,
+        graph: Any,
+        given: Any,
+        thread: str,
+        turn: str | None,
+        used: _Used,
+        context: Any,
+        checkpoint: str | None = None,
+    ) -> tuple[Any, list[Any], Any]:
+        """Run the graph, and return its values, and the interrupts at which it waits."""
+        config = merge_configs(
+            cast(Any, dict(self._config or {})),
+            cast(Any, {**_at(thread, checkpoint), "metadata": {_TURN: turn}, "callbacks": [used]}),
+        )
+        try:
+            values = await graph.ainvoke(given, config, context=context, durability="sync")
+        except (asyncio.CancelledError, ModelError):
+            raise
+        except OSError:
+            raise
+        except Exception as error:
+            if isinstance(getattr(error, "status_code", None), int):
+                raise  # a provider's, which says whether it may pass
+            raise ModelError(f"The graph of agent '{self._name}' failed: {error_text(error)}") from error
+        values = dict(values) if isinstance(values, Mapping) else {"value": values}
+        return values, list(values.pop("__interrupt__", ())), None
+
+    def _response(
+        self, values: Any, waiting: Sequence[Any], blocks: tuple[dict[str, Any], ...]
+    ) -> tuple[LLMResponse, list[Any]]:
+        """Return the calls for which a graph waits, or its answer; and which interrupt each call stands for."""
+        calls, waits = list[ToolCall](), list[Any]()
+        for one in waiting:
+            for call in _calls_of(one):
+                waits.append([one.id, len(calls), call.name == REVIEW])
+                calls.append(call)
+        text = "" if calls else self._text(values)
+        reasoning = Reasoning(provider=PROVIDER, blocks=blocks) if blocks else None
+        return LLMResponse(text=text, tool_calls=tuple(calls), reasoning=reasoning), waits
+
+    def _text(self, values: Any) -> str:
+        if self._answer is not None:
+            said = self._answer(values)
+        elif "structured_response" in values:
+            said = values["structured_response"]
+        elif values.get("messages"):
+            said = values["messages"][-1].text
+        else:
+            said = values
+        return said if isinstance(said, str) else to_json(said, fallback=str).decode()
+
+
+def _at(thread: str, checkpoint: str | None = None) -> dict[str, Any]:
+    place = {"thread_id": thread, "checkpoint_ns": ""}
+    return {"configurable": place if checkpoint is None else {**place, "checkpoint_id": checkpoint}}
+
+
+def _calls_of(waiting: Any) -> list[ToolCall]:
+    """Return the calls that an interrupt stands for: a tool's, reviews of calls, or a question to people."""
+    value = waiting.value
+    if isinstance(value, dict) and _OURS in value:
+        call = value[_OURS]
+        return [ToolCall(id=call["id"] or "", name=call["name"], arguments=call["args"])]
+    if isinstance(value, dict) and isinstance(value.get("action_requests"), list) and value["action_requests"]:
+        return [
+            ToolCall(name=REVIEW, arguments={"name": one["name"], "args": one["args"]})
+            for one in value["action_requests"]
+        ]
+    plain = json.loads(to_json(value, fallback=str))
+    question = plain.get("question", plain) if isinstance(plain, dict) else plain
+    return [ToolCall(name=QUESTION, arguments={"question": question})]
+
+
+def _resumed(waits: Sequence[Any], news: Sequence[Message]) -> dict[str, Any]:
+    """Return by interrupt the value with which it resumes."""
+    results = [one for one in news if one.role == "tool"]
+    found = dict[str, Any]()
+    for ident, place, is_review in waits:
+        result = results[place]
+        if is_review:
+            found.setdefault(ident, {"decisions": []})["decisions"].append(_decision(result))
+        elif result.tool_name == QUESTION:
+            found[ident] = data_of(result.content)
+        else:
+            failed = result.status != "completed"
+            found[ident] = {"content": result.content, "status": "error" if failed else "success"}
+    return found
+
+
+def _decision(result: Message) -> dict[str, Any]:
+    if result.status != "completed":
+        return {"type": "reject", "message": result.content}
+    return {"type": "edit", "edited_action": data_of(result.content)}
+
+
+def _kept(message: Message) -> dict[str, Any]:
+    kept = message.reasoning
+    if kept is None or kept.provider != PROVIDER or not kept.blocks or "thread" not in kept.blocks[0]:
+        return {}
+    block = dict(kept.blocks[0])
+    return {**block, "owed": [Message.model_validate(one) for one in block.get("owed", ())]}
+
+
+def _theirs(message: Message) -> list[Any]:
+    """Return a message as LangChain's; an answer as the model gave it, with the ids that its calls have here."""
+    match message.role:
+        case "user" if message.images:
+            parts = [{"type": "image_url", "image_url": {"url": image.address}} for image in message.images]
+            return [HumanMessage([{"type": "text", "text": message.content}, *parts])]
+        case "user":
+            return [HumanMessage(message.content)]
+        case "tool":
+            return [
+                ToolMessage(
+                    message.content,
+                    name=message.tool_name,
+                    tool_call_id=message.tool_call_id or "",
+                    status="success" if message.status == "completed" else "error",
+                )
+            ]
+    kept = message.reasoning
+    calls = [
+        {"type": "tool_call", "id": call.id, "name": call.name, "args": call.arguments}
+        for call in message.tool_calls or ()
+        if isinstance(call.arguments, dict)
+    ]
+    if kept is not None and kept.provider == PROVIDER and kept.blocks and "message" in kept.blocks[0]:
+        found = messages_from_dict([block["message"] for block in kept.blocks])
+        if calls and isinstance(found[-1], AIMessage):
+            found[-1] = found[-1].model_copy(update={"tool_calls": calls})
+        return list(found)
+    return [AIMessage(message.content, tool_calls=calls)]
