@@ -14,12 +14,18 @@ class AgentIdentity:
 
 @dataclass(slots=True)
 class AgentContext:
-    """The argument of hooks and callable instructions. `state` is the run's own copy and may be changed."""
+    """The argument of hooks and callable instructions.
+
+    Args:
+        state: the run's own copy, which may be changed.
+        session_id: the session, or None without a store.
+    """
 
     agent: AgentIdentity
     state: Any
     user_id: str | None = None
     tenant_id: str | None = None
+    session_id: str | None = None
 
     def authenticated(self) -> bool:
         return self.user_id is not None

@@ -133,6 +133,7 @@ class Run:
         ):
             if agent is not self._agent:
                 self._use(agent)
+            self._context.session_id = self._log.session_id
             self._transcript = RunTranscript(self._log, self._model, self._agent, self._context, self._emit, self._key)
             self._gates = RunGates(
                 self._agent, self._context, self._store, self._transcript, is_invoked=self._invoked_by is not None

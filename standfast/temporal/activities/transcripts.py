@@ -13,7 +13,7 @@ from standfast.errors import SessionConflictError
 from standfast.messages import Message, ToolCall, read_usage
 from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
-from standfast.stores.protocol import Append, Session
+from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
@@ -98,6 +98,7 @@ class Transcript:
             agent.read_state(self.session.state if state is None else state),
             self.session.user_id if reference.get("user_id") is None else reference["user_id"],
             self.session.tenant_id if reference.get("tenant_id") is None else reference["tenant_id"],
+            session_id_of(self.session.id),
         )
 
     # --- writing ---

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from support.doubles import echo, watching
+from support.drivers import Driver
 from support.transcripts import asks_for, call
 
-from standfast import Agent, AgentContext, DiminishingReturns, Loop, assert_complete, run
+from standfast import Agent, AgentContext, DiminishingReturns, Loop, ToolContext, assert_complete, run, tool
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 
@@ -130,3 +131,32 @@ async def test_an_agent_with_an_output_tells_the_model_its_schema() -> None:
     assert model.calls[0].messages[0].content == (
         'Count.\n\nAnswer with JSON alone that matches this schema: {"type": "integer"}'
     )
+
+
+async def test_hooks_and_instructions_and_tools_know_the_session(driver: Driver) -> None:
+    seen: dict[str, str | None] = {}
+
+    def noting(name: str) -> Any:
+        def note(ctx: AgentContext) -> str:
+            seen[name] = ctx.session_id
+            return "Be brief."
+
+        return note
+
+    @tool
+    def look(ctx: ToolContext) -> None:
+        seen["tool"] = ctx.session_id
+
+    agent = Agent(
+        "a", tools=[look], instructions=noting("prompt"), on_start=noting("start"), on_complete=noting("complete")
+    )
+    await driver.run(agent, ScriptedModel([asks_for(call("look", "c1")), "done"]), tenant_id="acme")
+    session = driver.temporal.session()
+    assert seen == dict.fromkeys(("start", "prompt", "tool", "complete"), session)
+
+
+async def test_without_a_store_there_is_no_session_to_know() -> None:
+    seen: list[str | None] = []
+    agent = Agent("a", on_start=lambda ctx: seen.append(ctx.session_id))
+    await run(agent, message="go", llm=ScriptedModel(["done"]))
+    assert seen == [None]
