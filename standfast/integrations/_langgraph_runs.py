@@ -27,6 +27,7 @@ from pydantic_core import to_json
 
 from standfast.errors import DefinitionError, InterruptError, ModelError
 from standfast.integrations._foreign_agents import Declared, data_of, split, valued
+from standfast.integrations._langgraph_savers import SaverAnywhere
 from standfast.llm.prices import Price
 from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
 from standfast.tools import Approval, ToolContext
@@ -207,12 +208,14 @@ class GraphRun:
         answer: Callable[[Any], Any] | None,
         price: Price | None,
     ) -> None:
-        self._name, self._graph, self._names = name, with_dispatched(graph, names), names
+        self._name, self._graph = name, with_dispatched(graph, names)
         self._context, self._config, self._answer, self._price = context, config, answer, price
         self._direct = {
             name for node in tool_nodes(graph) for name, tool in node.tools_by_name.items() if tool.return_direct
         }
         self._keeps = isinstance(graph.checkpointer, BaseCheckpointSaver)
+        if self._keeps:
+            self._graph.checkpointer = SaverAnywhere(graph.checkpointer)
 
     async def chat(self, messages: Sequence[Message], tools: Any, **settings: Any) -> LLMResponse:
         runner, said = split(messages)

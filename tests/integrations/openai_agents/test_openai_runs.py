@@ -53,18 +53,12 @@ async def temporal(temporal_server: DevServer, store: SQLiteStore) -> AsyncItera
 
 
 def scripted(*turns: Any) -> TheirModel:
-    """Return a model of theirs: a turn is a text, or names of tools with their arguments."""
-    steps = []
+    """Return a model of theirs: a turn is a text, or the name of a tool and its arguments."""
+    steps = list[Any]()
     for number, turn in enumerate(turns):
-        calls = turn if isinstance(turn, list) else [turn]
-        steps.append(
-            [
-                assistant_message(one)
-                if isinstance(one, str)
-                else function_call(one[0], one[1], call_id=f"t{number}c{i}")
-                for i, one in enumerate(calls)
-            ]
-        )
+        is_text = isinstance(turn, str)
+        step = assistant_message(turn) if is_text else function_call(*turn, call_id=f"t{number}")
+        steps.append([step])
     return TheirModel(steps)
 
 
