@@ -5,6 +5,7 @@ Who runs such an agent reaches its adapter in place of a system prompt: the fore
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Annotated, Any, TypedDict
 
 from pydantic import WithJsonSchema
@@ -16,6 +17,7 @@ from standfast.tools import TOOL_NAME, AccessRules, Approval, Tool, ToolContext
 
 Gate = Approval | Callable[[ToolCall], Approval | None]
 Runner = AgentContext | ToolContext
+_KNOWN = {"user_id", "tenant_id", "session_id"} & {field.name for field in fields(AgentContext)}
 _LONGEST_DESCRIPTION = 16 * 1024  # bytes
 
 
@@ -63,14 +65,14 @@ def make_agent(
 
 
 def _runner(context: AgentContext) -> str:
-    agent = context.agent
-    return json.dumps([agent.id, agent.name, context.user_id, context.tenant_id])
+    known = {name: getattr(context, name) for name in _KNOWN}
+    return json.dumps([context.agent.id, context.agent.name, known])
 
 
 def split(messages: Sequence[Message]) -> tuple[AgentContext, list[Message]]:
     """Return who runs the agent, without a state, and the messages of the conversation."""
-    id_, name, user_id, tenant_id = json.JSONDecoder().raw_decode(messages[0].content)[0]
-    return AgentContext(AgentIdentity(id_, name), None, user_id, tenant_id), list(messages[1:])
+    id_, name, known = json.JSONDecoder().raw_decode(messages[0].content)[0]
+    return AgentContext(AgentIdentity(id_, name), None, **known), list(messages[1:])
 
 
 class Declared:
@@ -136,8 +138,10 @@ def valued(given: Any, runner: Runner) -> Any:
 
 
 def data_of(content: str) -> Any:
-    """Return a tool's result as it was before it was written: JSON, or text."""
+    """Return a tool's result as it was before it was written, JSON or text, without the note that people changed it."""
     try:
-        return json.loads(content)
+        found = json.loads(content)
     except ValueError:
         return content
+    is_noted = isinstance(found, dict) and {"note", "result"} <= found.keys() <= {"note", "arguments", "result"}
+    return found["result"] if is_noted else found

@@ -8,8 +8,11 @@ which is what a graph of `create_agent` does in its loop anyway.
 
 import asyncio
 import copy
+import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -25,6 +28,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, interrupt
 from pydantic_core import to_json
 
+from standfast.agents import AgentContext
 from standfast.errors import DefinitionError, InterruptError, ModelError
 from standfast.integrations._foreign_agents import Declared, data_of, split, valued
 from standfast.integrations._langgraph_savers import SaverAnywhere
@@ -221,7 +225,7 @@ class GraphRun:
         runner, said = split(messages)
         used, context = _Used(), valued(self._context, runner)
         if self._keeps:
-            response = await self._go_on(said, runner.agent.id, used, context)
+            response = await self._go_on(said, runner, used, context)
         else:
             response = await self._begin(said, used, context)
         if used.usage is None:
@@ -238,10 +242,10 @@ class GraphRun:
             return LLMResponse(text=last.content)
         given = [one for message in said for one in _theirs(message)]
         graph = self._graph.copy({"checkpointer": InMemorySaver()})
-        values, waiting, _ = await self._run(graph, {"messages": given}, "run", None, used, context)
-        if any(_OURS not in one.value for one in waiting if isinstance(one.value, dict)) or any(
-            not isinstance(one.value, dict) for one in waiting
-        ):
+        values, waiting = await self._run(
+            graph, {"messages": given}, thread="run", turn=None, used=used, context=context
+        )
+        if not all(isinstance(one.value, dict) and _OURS in one.value for one in waiting):
             raise ModelError(
                 f"The graph of agent '{self._name}' asks people, and has no checkpointer that would keep where it "
                 "stands: compile it with one"
@@ -253,65 +257,68 @@ class GraphRun:
 
     # --- with one ---
 
-    async def _go_on(self, said: Sequence[Message], run: str, used: _Used, context: Any) -> LLMResponse:
-        """Run the graph from where it stands: give it the results of calls, or what the user says."""
-        at, kept = next(
-            ((place, found) for place in reversed(range(len(said))) if (found := _kept(said[place]))), (-1, {})
-        )
-        news = said[at + 1 :]
-        words = [*kept.get("owed", ()), *(one for one in news if one.role == "user")]
-        thread, turn = kept.get("thread") or f"{self._name}/{run}/{len(said)}", f"{len(said)}"
-        checkpoint = kept.get("checkpoint")
-        latest = await self._graph.aget_state(_at(thread))
-        if checkpoint is not None and not await self._has(thread, checkpoint):
-            # Another store of threads than before: the transcript is all that there is.
-            thread, checkpoint, kept, latest = f"{self._name}/{run}/{len(said)}", None, {}, None
-            words, given = [], [one for message in said for one in _theirs(message)]
-        else:
-            given = [one for message in (said if checkpoint is None else words) for one in _theirs(message)]
-            words = [] if checkpoint is None else words
-        begun = latest is not None and (latest.metadata or {}).get(_TURN) == turn
-        if begun:  # an earlier attempt has been here: what it has done is in the checkpoint
-            start, checkpoint = None, None
+    async def _go_on(self, said: Sequence[Message], runner: AgentContext, used: _Used, context: Any) -> LLMResponse:
+        """Run the graph from where it stands: give it the results of calls, or what the user says.
+
+        What an earlier attempt at this turn has done is in the checkpoints that have its mark.
+        """
+        stands = await self._find(said, runner)
+        run = partial(self._run, self._graph, thread=stands.thread, used=used, context=context)
+        words, latest = stands.words, await self._graph.aget_state(_at(stands.thread))
+        mark, heard = stands.turn, f"{stands.turn}/heard"
+        found = (latest.metadata or {}).get(_TURN)
+        if found in (mark, heard):
             values, waiting = latest.values, [one for task in latest.tasks for one in task.interrupts]
             if latest.next and not waiting:
-                values, waiting, _ = await self._run(self._graph, None, thread, turn, used, context)
-            words = [] if not kept.get("waits") else words
+                values, waiting = await run(None, turn=found)
         else:
-            start = Command(resume=_resumed(kept["waits"], news)) if kept.get("waits") else {"messages": given}
-            if not kept.get("waits"):
-                words = []
-            if latest is not None and latest.config["configurable"].get("checkpoint_id") == checkpoint:
-                checkpoint = None
-            values, waiting, _ = await self._run(self._graph, start, thread, turn, used, context, checkpoint)
-        if words and not waiting:  # the graph has answered its tools: now it hears what was said meanwhile
-            heard = {"messages": [one for message in words for one in _theirs(message)]}
-            values, waiting, _ = await self._run(self._graph, heard, thread, turn, used, context)
+            at = None if latest.config["configurable"].get("checkpoint_id") == stands.checkpoint else stands.checkpoint
+            start = Command(resume=_resumed(stands)) if stands.waits else _given(words)
+            values, waiting = await run(start, turn=mark, checkpoint=at)
+        if not stands.waits or found == heard:
             words = []
-        state = await self._graph.aget_state(_at(thread))
+        if words and not waiting:  # the graph has heard of its calls: now it hears what was said meanwhile
+            values, waiting = await run(_given(words), turn=heard)
+            words = []
+        state = await self._graph.aget_state(_at(stands.thread))
         response, waits = self._response(values, waiting, ())
         block = {
-            "thread": thread,
+            "thread": stands.thread,
             "checkpoint": state.config["configurable"]["checkpoint_id"],
             "waits": waits,
             "owed": [one.model_dump(mode="json") for one in words],
         }
         return response.model_copy(update={"reasoning": Reasoning(provider=PROVIDER, blocks=(block,))})
 
-    async def _has(self, thread: str, checkpoint: str) -> bool:
-        found = await self._graph.checkpointer.aget_tuple(_at(thread, checkpoint))
-        return found is not None
+    async def _find(self, said: Sequence[Message], runner: AgentContext) -> "_Stands":
+        """Return where the graph stands, by the last answer that says it."""
+        at = next((place for place in reversed(range(len(said))) if _kept(said[place])), None)
+        kept = {} if at is None else _kept(said[at])
+        if at is not None and await self._graph.checkpointer.aget_tuple(_at(kept["thread"], kept["checkpoint"])):
+            news = said[at + 1 :]
+            words = [*kept["owed"], *(one for one in news if one.role == "user")]
+            turn = _digest(kept["checkpoint"], news)
+            return _Stands(kept["thread"], turn, kept["checkpoint"], kept["waits"], said[at], news, words)
+        # A new session, or one that ran with other threads: the transcript is all that there is.
+        turn, number = _digest("", said), 1
+        base = f"{self._name}/{getattr(runner, 'session_id', None) or ''}/{runner.agent.id}"
+        while found := await self._graph.checkpointer.aget_tuple(_at(thread := f"{base}/{number}")):
+            if found.metadata.get(_TURN) == turn:
+                break
+            number += 1
+        return _Stands(thread, turn, None, [], None, [], list(said))
 
     async def _run(
         self,
         graph: Any,
         given: Any,
+        *,
         thread: str,
         turn: str | None,
         used: _Used,
         context: Any,
         checkpoint: str | None = None,
-    ) -> tuple[Any, list[Any], Any]:
+    ) -> tuple[Any, list[Any]]:
         """Run the graph, and return its values, and the interrupts at which it waits."""
         config = merge_configs(
             cast(Any, dict(self._config or {})),
@@ -328,7 +335,7 @@ class GraphRun:
                 raise  # a provider's, which says whether it may pass
             raise ModelError(f"The graph of agent '{self._name}' failed: {error_text(error)}") from error
         values = dict(values) if isinstance(values, Mapping) else {"value": values}
-        return values, list(values.pop("__interrupt__", ())), None
+        return values, list(values.pop("__interrupt__", ()))
 
     def _response(
         self, values: Any, waiting: Sequence[Any], blocks: tuple[dict[str, Any], ...]
@@ -337,7 +344,7 @@ class GraphRun:
         calls, waits = list[ToolCall](), list[Any]()
         for one in waiting:
             for call in _calls_of(one):
-                waits.append([one.id, len(calls), call.name == REVIEW])
+                waits.append([one.id, call.name == REVIEW])
                 calls.append(call)
         text = "" if calls else self._text(values)
         reasoning = Reasoning(provider=PROVIDER, blocks=blocks) if blocks else None
@@ -376,15 +383,47 @@ def _calls_of(waiting: Any) -> list[ToolCall]:
     return [ToolCall(name=QUESTION, arguments={"question": question})]
 
 
-def _resumed(waits: Sequence[Any], news: Sequence[Message]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Stands:
+    """Where a graph stands.
+
+    Args:
+        turn: tells the turn that is to come from all others of the thread.
+        checkpoint: at which it goes on; None at the beginning.
+        waits: for each call, the interrupt that it stands for, and whether it is a review.
+        asked: the answer that made the calls.
+        news: what came after it.
+        words: what the graph has not heard yet.
+    """
+
+    thread: str
+    turn: str
+    checkpoint: str | None
+    waits: Sequence[Any]
+    asked: Message | None
+    news: Sequence[Message]
+    words: list[Message]
+
+
+def _digest(checkpoint: str, news: Sequence[Message]) -> str:
+    said = [checkpoint, *([one.role, one.content, one.tool_call_id, one.id] for one in news)]
+    return hashlib.blake2b(to_json(said), digest_size=16).hexdigest()
+
+
+def _given(messages: Sequence[Message]) -> dict[str, Any]:
+    return {"messages": [one for message in messages for one in _theirs(message)]}
+
+
+def _resumed(stands: _Stands) -> dict[str, Any]:
     """Return by interrupt the value with which it resumes."""
-    results = [one for one in news if one.role == "tool"]
+    results = {one.tool_call_id: one for one in stands.news if one.role == "tool"}
+    calls = (stands.asked.tool_calls if stands.asked is not None else None) or ()
     found = dict[str, Any]()
-    for ident, place, is_review in waits:
-        result = results[place]
+    for (ident, is_review), call in zip(stands.waits, calls, strict=False):
+        result = results[call.id]
         if is_review:
-            found.setdefault(ident, {"decisions": []})["decisions"].append(_decision(result))
-        elif result.tool_name == QUESTION:
+            found.setdefault(ident, {"decisions": []})["decisions"].append(_decision(call, result))
+        elif call.name == QUESTION:
             found[ident] = data_of(result.content)
         else:
             failed = result.status != "completed"
@@ -392,10 +431,11 @@ def _resumed(waits: Sequence[Any], news: Sequence[Message]) -> dict[str, Any]:
     return found
 
 
-def _decision(result: Message) -> dict[str, Any]:
+def _decision(call: ToolCall, result: Message) -> dict[str, Any]:
     if result.status != "completed":
         return {"type": "reject", "message": result.content}
-    return {"type": "edit", "edited_action": data_of(result.content)}
+    action = data_of(result.content)
+    return {"type": "approve"} if action == call.arguments else {"type": "edit", "edited_action": action}
 
 
 def _kept(message: Message) -> dict[str, Any]:

@@ -25,7 +25,18 @@ from support.resets import reset, tasks
 from support.temporal_runs import Temporal, check_healthy, events, pending, result, scheduled
 from support.transcripts import asks_for, call
 
-from standfast import Agent, Approval, DefinitionError, assert_complete, is_interrupted, pipeline, resume, run
+from standfast import (
+    Agent,
+    Approval,
+    DefinitionError,
+    LLMResponse,
+    Message,
+    assert_complete,
+    is_interrupted,
+    pipeline,
+    resume,
+    run,
+)
 from standfast.agents import adopted
 from standfast.integrations.langchain import as_agent
 from standfast.llm import Price
@@ -216,6 +227,46 @@ async def test_a_thread_that_is_gone_is_begun_again_with_the_messages_of_the_ses
     assert (await run(other.graph, message="Thanks.", session_id="s", store=store)).response == "welcome"
     said = await other.heard(await store.load_messages("s"))
     assert said == ["Sell it.", "", "charged 5", "sold", "Thanks.", "welcome"]
+
+
+async def test_a_turn_whose_answer_was_lost_with_its_process_is_not_paid_again() -> None:
+    shop = Shop(CHARGE, SOLD, AIMessage("welcome"), saver=InMemorySaver())
+    asked = await again(shop.graph, Message(role="user", content="Sell it."))
+    [charge] = asked.tool_calls
+    transcript = [
+        Message(role="user", content="Sell it."),
+        Message(role="assistant", tool_calls=(charge,), reasoning=asked.reasoning),
+        Message(role="tool", content="charged 5", tool_call_id=charge.id, tool_name="charge", status="completed"),
+        Message(role="user", content="Thanks."),  # said while the tool ran
+    ]
+    assert (await again(shop.graph, *transcript)).text == "welcome"
+    said = await shop.heard([Message(role="assistant", reasoning=asked.reasoning)])
+    assert said == ["Sell it.", "", "charged 5", "sold", "Thanks.", "welcome"]
+
+
+async def again(graph: Any, *messages: Message) -> LLMResponse:
+    """Ask an adapter twice for the same turn, as a second attempt of an activity does."""
+    who = Message(role="system", content=json.dumps(["run", "shop", {}]))
+    chat = adopted(graph).adapter.chat
+    answers = [await chat([who, *messages], []) for _ in range(2)]
+    assert answers[0].tool_calls == answers[1].tool_calls
+    assert (answers[0].text, answers[0].reasoning) == (answers[1].text, answers[1].reasoning)
+    return answers[1]
+
+
+async def test_an_older_transcript_goes_on_from_its_own_checkpoint(store: SQLiteStore) -> None:
+    shop = Shop(AIMessage("one"), AIMessage("two"), AIMessage("three"), saver=InMemorySaver())
+    first = assert_complete(await run(shop.graph, message="1"))
+    await run(shop.graph, checkpoint=first.checkpoint, message="2")
+    third = await run(shop.graph, checkpoint=first.checkpoint, message="3")
+    assert await shop.heard(third.messages) == ["1", "one", "3", "three"]
+
+
+async def test_sessions_of_one_instance_id_share_no_thread(store: SQLiteStore) -> None:
+    shop = Shop(AIMessage("one"), AIMessage("two"), saver=InMemorySaver())
+    for session, other in (("a", "one"), ("b", "two")):
+        done = await run(shop.graph, message=f"for {session}", session_id=session, store=store, instance_id="desk")
+        assert await shop.heard(done.messages) == [f"for {session}", other]
 
 
 async def test_calls_of_one_turn_run_and_resume_together() -> None:
