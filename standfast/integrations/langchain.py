@@ -26,7 +26,8 @@ from langgraph.errors import GraphBubbleUp  # noqa: E402
 from langgraph.pregel import Pregel  # noqa: E402
 from langgraph.types import Command  # noqa: E402
 
-from standfast.integrations._langgraph_runs import GraphRun, declare  # noqa: E402
+from standfast.integrations._langgraph_runs import GraphRun  # noqa: E402
+from standfast.integrations._langgraph_tools import declare  # noqa: E402
 
 __all__ = ["AtMostOnce", "as_agent"]
 

@@ -23,8 +23,8 @@ check_version("openai-agents", "0.22.3", "0.23", extra="openai-agents")
 from agents import Agent, FunctionTool, RunConfig, UserError  # noqa: E402
 from agents.tool_context import ToolContext  # noqa: E402
 
-from standfast.integrations._openai_runs import (  # noqa: E402
-    OpenAIRun,
+from standfast.integrations._openai_runs import OpenAIRun  # noqa: E402
+from standfast.integrations._openai_tools import (  # noqa: E402
     agents_of,
     declare,
     model_name,
