@@ -40,10 +40,11 @@ test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pypr
 	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
 
 # Each framework has an environment of its own. NEWEST=1 takes the newest versions instead of those that are pinned.
-INTEGRATIONS = langchain openai-agents pydantic-ai strands
-WITH_langchain = langgraph-checkpoint-sqlite
+INTEGRATIONS = agent-framework claude-agent-sdk google-adk langchain openai-agents pydantic-ai strands
+WITH_google-adk = aiosqlite sqlalchemy[asyncio]
+WITH_langchain = langgraph-checkpoint-sqlite temporalio-langgraph
 WITH_openai-agents = temporalio-openai-agents
-WITH_strands = openai
+WITH_strands = openai temporalio-strands-agents
 PINNED = $(if $(NEWEST),--upgrade,--constraint constraints-integrations.txt)
 
 test-integrations: $(INTEGRATIONS:%=test-%)  ## the adapters under the frameworks that they are for; NEWEST=1

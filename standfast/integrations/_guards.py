@@ -155,6 +155,14 @@ def key_of(*parts: str) -> str:
     return text if len(text) <= LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
 
 
+def said_safe(hints: Any) -> bool:
+    """Whether MCP's hints, by their names in a mapping or an object, say that a tool may run twice."""
+    names = ("readOnlyHint", "idempotentHint", "read_only_hint", "idempotent_hint")
+    if isinstance(hints, Mapping):
+        return any(hints.get(name) is True for name in names)
+    return any(getattr(hints, name, None) is True for name in names)
+
+
 def in_workflow() -> bool:
     """Whether a workflow of Temporal runs this, which reaches no store; who does not use Temporal does not load it."""
     workflow = sys.modules.get("temporalio.workflow")

@@ -19,8 +19,8 @@ WITHOUT_IMPORT = {
     "aiosmtpd": "of the application's demo alone",
 }
 IMPORTED_AS = {
-    "markdown-it-py": "markdown_it", "openai-agents": "agents", "pydantic-ai-slim": "pydantic_ai", "pyjwt": "jwt",
-    "strands-agents": "strands",
+    "agent-framework-core": "agent_framework", "google-adk": "google", "markdown-it-py": "markdown_it",
+    "openai-agents": "agents", "pydantic-ai-slim": "pydantic_ai", "pyjwt": "jwt", "strands-agents": "strands",
 }  # fmt: skip
 ALWAYS = ["click", "pydantic", "pydantic_core", "rich", "temporalio", "typing_extensions"]
 

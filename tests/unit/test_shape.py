@@ -110,6 +110,9 @@ PUBLIC = {
     "standfast.web": ["Access", "Person", "SlackActions", "TeamsActions", "check_listening", "create_app"],
 }  # fmt: skip
 ADAPTERS = {  # of frameworks that this environment does not have
+    "standfast.integrations.agent_framework": ["AtMostOnce"],
+    "standfast.integrations.claude_agent_sdk": ["guarded"],
+    "standfast.integrations.google_adk": ["AtMostOnce"],
     "standfast.integrations.openai_agents": ["as_agent", "guarded", "guarded_activity"],
     "standfast.integrations.langchain": ["AtMostOnce", "as_agent"],
     "standfast.integrations.pydantic_ai": ["guarded"],

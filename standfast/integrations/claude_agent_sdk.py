@@ -1,0 +1,69 @@
+"""Guards the tools that an application gives the Claude Agent SDK, those of its in-process MCP servers.
+
+The guard sits around `SdkMcpTool.handler`, which gets the arguments alone: the ids of the call and the session end at
+the SDK. A `PreToolUse` hook knows them, but only lets a call through or not; and after a crash Claude Code never makes
+the same call again. It tells the model to try again, whose call then has another id. So the key comes from the user.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from standfast.errors import DefinitionError
+from standfast.integrations._guards import ToolGuard, check_version, said_safe
+from standfast.stores.protocol import DurableStore
+
+check_version("claude-agent-sdk", "0.2.187", "0.3", "claude-agent-sdk")
+
+from claude_agent_sdk import SdkMcpTool  # noqa: E402 - only in a version that has it
+
+__all__ = ["guarded"]
+
+
+def guarded(tool: SdkMcpTool[Any], *, store: DurableStore, key: Callable[[dict[str, Any]], str]) -> SdkMcpTool[Any]:
+    """Guard a tool, and return the same object, for `create_sdk_mcp_server`.
+
+    A tool is safe, and not guarded, by `annotations` with `readOnlyHint` or `idempotentHint`: here they are the
+    application's own words.
+
+    Args:
+        tool: changed in place.
+        store: a durable one.
+        key: tells a call from all others of the tool, by its arguments: what the call is about, such as the number of
+            an order.
+
+    Raises:
+        DefinitionError: it is not such a tool, has no name, or has a guard already.
+        MemoryStoreNotDurableError: the store forgets.
+
+    A call that cannot be guarded does not run, and the model reads why: its key was used with other arguments, or the
+    store does not answer.
+    """
+    guard = ToolGuard(store)
+    if not isinstance(tool, SdkMcpTool):
+        raise DefinitionError(f"guarded needs a tool of the Claude Agent SDK, made by @tool, got {tool!r:.80}")
+    if not tool.name:
+        raise DefinitionError("guarded: the tool has no name")
+    if not callable(key):
+        raise DefinitionError(f"guarded: key must be a function of the call's arguments, got {key!r:.80}")
+    if isinstance(tool.handler, _Guarded):
+        raise DefinitionError(f"guarded: tool '{tool.name}' has a guard already")
+    if not said_safe(tool.annotations):
+        tool.handler = _Guarded(tool.name, tool.handler, guard, key)
+    return tool
+
+
+class _Guarded:
+    def __init__(self, name: str, handler: Any, guard: ToolGuard, key: Callable[[dict[str, Any]], str]) -> None:
+        self._name, self._handler, self._guard, self._key = name, handler, guard, key
+
+    async def __call__(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        async def call() -> list[Any]:
+            return [await self._handler(arguments)]
+
+        key = self._key(arguments)
+        read = await self._guard.run(self._name, key, arguments, call, key=key)
+        if isinstance(read, list):
+            found: dict[str, Any] = read[0]
+            return found
+        return {"content": [{"type": "text", "text": json.dumps(read, ensure_ascii=False)}], "is_error": True}
