@@ -14,7 +14,7 @@ LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expression
 # Tests start hundreds of processes, each of which would compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage test-pythons test-lowest test-integrations deployment-check check format bench races test-llm test-browser pictures wheel-test clean
+.PHONY: demo test coverage test-pythons test-lowest test-integrations test-providers deployment-check check format bench races test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
@@ -54,6 +54,20 @@ $(INTEGRATIONS:%=test-%): test-%: .cache/uv/bin/uv
 	$(UV) pip install --python .cache/integrations/$*/bin/python $(PINNED) --editable ".[$*,server]" \
 		pytest pytest-asyncio pytest-timeout $(WITH_$*)
 	.cache/integrations/$*/bin/python -m pytest -q --timeout=300 -p no:cacheprovider tests/integrations/$(subst -,_,$*)
+
+# any-llm needs an SDK of Anthropic older than the one that pydantic-ai needs: each library has an environment of its own.
+PINNED_PROVIDERS = $(if $(NEWEST),--upgrade,--constraint constraints-providers.txt)
+PROVIDERS = any-llm-models pydantic-ai-models
+FOR_any-llm-models = ".[providers,server]" "any-llm-sdk[gemini]" $(if $(NEWEST),,anthropic==0.125.0)
+FOR_pydantic-ai-models = ".[pydantic-ai,server]" "pydantic-ai-slim[anthropic,google,openai]" $(if $(NEWEST),,anthropic==2.12.0)
+
+test-providers: $(PROVIDERS:%=test-%)  ## the models of other libraries, against servers with their providers' formats; NEWEST=1
+
+$(PROVIDERS:%=test-%): test-%: .cache/uv/bin/uv
+	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/providers/$*
+	$(UV) pip install --python .cache/providers/$*/bin/python $(PINNED_PROVIDERS) --editable $(FOR_$*) \
+		pytest pytest-asyncio pytest-timeout
+	.cache/providers/$*/bin/python -m pytest -q --timeout=300 -p no:cacheprovider tests/providers
 
 deployment-check: .cache/uv/bin/uv  ## the files for Docker Compose and Kubernetes, by the tools that read them
 	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/deployment

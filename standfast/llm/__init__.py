@@ -13,6 +13,7 @@ from standfast.llm.openai_compatible import OpenAICompatible
 from standfast.llm.openai_sdk import OpenAIResponses
 from standfast.llm.prices import Price
 from standfast.llm.providers import PROVIDERS, adapter_for_model, create_adapter
+from standfast.llm.pydantic_ai_models import pydantic_ai_model
 from standfast.messages import LLMResponse, Message, Record
 from standfast.tools import Tool
 
@@ -28,6 +29,7 @@ __all__ = [
     "ToolDescription",
     "adapter_for",
     "create_adapter",
+    "pydantic_ai_model",
     "tools_to_descriptions",
 ]
 

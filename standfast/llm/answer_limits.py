@@ -8,10 +8,12 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from standfast.errors import DefinitionError, InputError
 from standfast.time_limits import time_limit
+
+T = TypeVar("T")
 
 _STEP = 64 * 1024  # bytes that are unpacked at once
 _PACKED = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # and zlib's name for each
@@ -71,8 +73,8 @@ async def read_bounded(
     Raises:
         PastLimitError: it exceeds the limits, or is packed in a way that cannot be unpacked step by step.
     """
-    size, until = 0, asyncio.get_running_loop().time() + limits.max_seconds
-    pieces = _unpacked(_timely(raw, until, limits), encoding.strip().lower())
+    size = 0
+    pieces = _unpacked(timely(raw, limits), encoding.strip().lower())
     async with aclosing(pieces):
         async for piece in pieces:
             size += len(piece)
@@ -83,7 +85,13 @@ async def read_bounded(
             yield piece
 
 
-async def _timely(raw: AsyncIterator[bytes], until: float, limits: AnswerLimits) -> AsyncGenerator[bytes, None]:
+async def timely(raw: AsyncIterator[T], limits: AnswerLimits) -> AsyncGenerator[T, None]:
+    """Yield what comes in time.
+
+    Raises:
+        PastLimitError: the time of an answer is over.
+    """
+    until = asyncio.get_running_loop().time() + limits.max_seconds
     while True:
         try:
             async with time_limit(until - asyncio.get_running_loop().time()):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
@@ -69,6 +69,16 @@ def request_tools(tools: "Sequence[ToolDescription]") -> dict[str, Any]:
             for tool in tools
         ]
     }
+
+
+def with_tool_choice(settings: Mapping[str, Any], *, has_tools: bool) -> dict[str, Any]:
+    """Return settings whose `tool_choice` is as this format has it; without tools there is none."""
+    written, choice = dict(settings), settings.get("tool_choice")
+    if choice is not None and not has_tools:
+        del written["tool_choice"]
+    elif isinstance(choice, Mapping) and "type" not in choice:
+        written["tool_choice"] = {"type": "function", "function": dict(choice)}
+    return written
 
 
 class _Function(BaseModel):

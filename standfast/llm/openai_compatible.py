@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from standfast.errors import DefinitionError, InputError, ModelError
 from standfast.extras import install
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, read_bounded, too_long
-from standfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools
+from standfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools, with_tool_choice
 from standfast.llm.json_tool_calls import plain_messages, read_reply, response_format
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.provider_errors import check_key, hidden, refusal
@@ -140,12 +140,8 @@ class OpenAICompatible:
     def _request(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        choice = settings.get("tool_choice")
-        request: dict[str, Any] = {"model": self.model, **settings}
-        if choice is not None and (not tools or self._tool_mode == "json"):
-            del request["tool_choice"]
-        elif isinstance(choice, Mapping) and "type" not in choice:
-            request["tool_choice"] = {"type": "function", "function": dict(choice)}
+        has_tools = bool(tools) and self._tool_mode == "native"
+        request: dict[str, Any] = {"model": self.model, **with_tool_choice(settings, has_tools=has_tools)}
         if self._tool_mode == "native":
             return {**request, "messages": request_messages(messages), **request_tools(tools)}
         form = response_format(tools) if tools else {}

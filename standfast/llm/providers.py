@@ -7,8 +7,10 @@ from urllib.parse import quote
 
 from standfast.errors import DefinitionError
 from standfast.llm.anthropic_sdk import AnthropicMessages
+from standfast.llm.any_llm_models import AnyLLMModel
 from standfast.llm.openai_compatible import OpenAICompatible
 from standfast.llm.openai_sdk import OpenAIResponses
+from standfast.llm.pydantic_ai_models import PydanticAIModel
 
 if TYPE_CHECKING:
     from standfast.llm import LLMAdapter
@@ -38,7 +40,8 @@ def create_adapter(
 
     Args:
         provider: "openai", "anthropic", "cloudflare", "minimax", or "openai-compatible" for any server with OpenAI's
-            Chat Completions.
+            Chat Completions; "any-llm" and "pydantic-ai" for those libraries, whose models have a provider in their
+            name, such as "gemini:gemini-2.5-pro".
         api_key: by default that of the provider's own variable in the environment, such as `OPENAI_API_KEY`.
         base_url: the provider's address, if not the usual one; by default the value of a variable such as
             `OPENAI_BASE_URL` or `OPENAI_COMPATIBLE_BASE_URL`.
@@ -94,6 +97,15 @@ def _compatible(model: str, given: dict[str, Any]) -> OpenAICompatible:
     return OpenAICompatible(model=model, **given)
 
 
+def _pydantic_ai(model: str, given: dict[str, Any]) -> PydanticAIModel:
+    if own := [name for name in ("api_key", "base_url") if name in given]:
+        raise DefinitionError(
+            f"Provider 'pydantic-ai' takes no {' and no '.join(own)}: it reads its providers' own variables. Make the "
+            "model yourself, and pass llm=pydantic_ai_model(model)"
+        )
+    return PydanticAIModel(model=model, **given)
+
+
 def _at(provider: str, usual: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the given options with an address: if they have none, the environment's, or the usual one."""
     variable = f"{provider.upper().replace('-', '_')}_BASE_URL"
@@ -119,4 +131,6 @@ PROVIDERS: Mapping[str, Callable[[str, dict[str, Any]], "LLMAdapter"]] = {
     "cloudflare": _cloudflare,
     "minimax": _minimax,
     "openai-compatible": _compatible,
+    "any-llm": lambda model, given: AnyLLMModel(model=model, **given),
+    "pydantic-ai": _pydantic_ai,
 }

@@ -45,9 +45,10 @@ def chat_completion(answer: LLMResponse, model: str) -> dict[str, Any]:
 
 
 def chat_completion_events(answer: LLMResponse, model: str) -> Iterator[Event]:
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": model}
+
     def event(delta: dict[str, Any], stop: str | None = None) -> Event:
-        choice = {"index": 0, "delta": delta, "finish_reason": stop}
-        return None, {"object": "chat.completion.chunk", "model": model, "choices": [choice]}
+        return None, {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": stop}]}
 
     for piece in _pieces(answer.text):
         yield event({"content": piece})
@@ -55,7 +56,7 @@ def chat_completion_events(answer: LLMResponse, model: str) -> Iterator[Event]:
         yield event({"tool_calls": [{**_function(call), "index": index}]})
     yield event({}, answer.stop_reason or ("tool_calls" if answer.tool_calls else "stop"))
     if answer.usage is not None:
-        yield None, {"choices": [], "usage": _completion_usage(answer.usage)}
+        yield None, {**head, "choices": [], "usage": _completion_usage(answer.usage)}
     yield None, "[DONE]"
 
 
@@ -68,6 +69,7 @@ def _completion_usage(usage: Usage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
     }
@@ -135,6 +137,16 @@ def response_events(answer: LLMResponse, model: str) -> Iterator[Event]:
         {"type": kind, "delta": piece, "item_id": "msg_1", "output_index": 0, "content_index": 0, "logprobs": []}
         for piece in _pieces(answer.text)
     ]
+    for index, item in enumerate(whole["output"]):
+        if item["type"] == "function_call":
+            at = {"output_index": index, "item_id": item["id"]}
+            empty = {**item, "arguments": "", "status": "in_progress"}
+            events += [
+                {"type": "response.output_item.added", "output_index": index, "item": empty},
+                {"type": "response.function_call_arguments.delta", **at, "delta": item["arguments"]},
+                {"type": "response.function_call_arguments.done", **at, "arguments": item["arguments"]},
+                {"type": "response.output_item.done", "output_index": index, "item": item},
+            ]
     ends = "response.completed" if whole["status"] == "completed" else "response.incomplete"
     for number, event in enumerate([*events, {"type": ends, "response": whole}]):
         yield event["type"], {**event, "sequence_number": number}

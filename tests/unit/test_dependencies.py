@@ -19,7 +19,7 @@ WITHOUT_IMPORT = {
     "aiosmtpd": "of the application's demo alone",
 }
 IMPORTED_AS = {
-    "agent-framework-core": "agent_framework", "google-adk": "google", "markdown-it-py": "markdown_it",
+    "agent-framework-core": "agent_framework", "any-llm-sdk": "any_llm", "google-adk": "google", "markdown-it-py": "markdown_it",
     "openai-agents": "agents", "pydantic-ai-slim": "pydantic_ai", "pyjwt": "jwt", "strands-agents": "strands",
 }  # fmt: skip
 ALWAYS = ["click", "pydantic", "pydantic_core", "rich", "temporalio", "typing_extensions"]
@@ -38,15 +38,19 @@ def declared() -> dict[str, set[str]]:
     return {extra: names - {"standfast"} for extra, names in named.items() if extra != "dev"}
 
 
-@pytest.mark.parametrize("file", ["constraints-lowest.txt", "constraints-integrations.txt"])
+@pytest.mark.parametrize(
+    "file", ["constraints-lowest.txt", "constraints-integrations.txt", "constraints-providers.txt"]
+)
 def test_the_oldest_packages_that_are_allowed_are_those_that_are_tested(file: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    is_of = (
-        (lambda extra: extra in frameworks()) if "integrations" in file else (lambda extra: extra not in frameworks())
-    )
-    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name != "dev" and is_of(name)}
-    always = [] if "integrations" in file else project["dependencies"]
-    lines = [*always, *(line for lines in extras.values() for line in lines)]
+    extras, elsewhere = project["optional-dependencies"], [*frameworks(), "providers"]
+    tested_by = {
+        "constraints-integrations.txt": frameworks(),
+        "constraints-providers.txt": ["providers"],
+        "constraints-lowest.txt": [name for name in extras if name not in ("dev", *elsewhere)],
+    }[file]
+    always = project["dependencies"] if "lowest" in file else []
+    lines = [*always, *(line for name in tested_by for line in extras[name])]
     bounds = {match[1]: match[2] for line in lines if (match := re.match(r"([\w.-]+)(?:\[\w+\])?>=([\w.]+)", line))}
     tested = dict(line.split("==") for line in (ROOT / file).read_text().splitlines() if "==" in line)
     at = {name: Version(tested[name.replace("_", "-")]) for name in bounds}
@@ -105,7 +109,7 @@ def test_what_comes_always_is_short() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("llm", ["openai", "anthropic", "httpx", "prices"]), ("mcp", ["mcp"]), ("web", ["web", "teams", "httpx"]),
+    [("llm", ["openai", "anthropic", "httpx", "prices", "providers", "pydantic-ai"]), ("mcp", ["mcp"]), ("web", ["web", "teams", "httpx"]),
      ("stores", ["postgres", "httpx", "openai"]),
      ("local", ["prices"]), ("cli", ["server"]), ("testing", []), ("temporal/client", [])],
 )  # fmt: skip

@@ -83,7 +83,8 @@ PUBLIC = {
     ],
     "standfast.llm": [
         "LLM", "AnswerLimits", "AnthropicMessages", "LLMAdapter", "OpenAICompatible", "OpenAIResponses", "Price",
-        "StreamingLLMAdapter", "ToolDescription", "adapter_for", "create_adapter", "tools_to_descriptions",
+        "StreamingLLMAdapter", "ToolDescription", "adapter_for", "create_adapter", "pydantic_ai_model",
+        "tools_to_descriptions",
     ],
     "standfast.mcp": ["mcp_tools"],
     "standfast.stores": [

@@ -295,7 +295,10 @@ def test_a_missing_key_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_unknown_provider_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(DefinitionError) as refused:
         create_adapter(provider="x", model="m")
-    assert str(refused.value) == f'Unsupported LLM provider: "x". Supported: {", ".join(PROVIDERS)}'
+    assert (
+        str(refused.value)
+        == f'Unsupported LLM provider: "x". Supported: {", ".join([*PROVIDERS, "any-llm", "pydantic-ai"])}'
+    )
 
 
 def test_a_server_of_ones_own_needs_its_address() -> None:
