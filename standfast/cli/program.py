@@ -8,6 +8,7 @@ from standfast.cli.checks import doctor, replay
 from standfast.cli.commands import Commands
 from standfast.cli.decisions import approve, reject
 from standfast.cli.dev import dev
+from standfast.cli.mcp import mcp
 from standfast.cli.moved_runs import export_run, import_run
 from standfast.cli.people import answer, message, resolve, resume
 from standfast.cli.pruning import prune
@@ -63,6 +64,7 @@ for command in (
     import_run,
     sessions,
     store,
+    mcp,
     web,
     replay,
     doctor,

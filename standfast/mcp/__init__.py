@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
+from standfast.mcp.login_pages import login
+from standfast.mcp.logins import OAuth
 from standfast.mcp.servers import MCPOptions, MCPToolset, mcp_server
 from standfast.tools import Tool
 
-__all__ = ["MCPToolset", "mcp_server", "mcp_tools"]
+__all__ = ["MCPToolset", "OAuth", "login", "mcp_server", "mcp_tools"]
 
 
 @asynccontextmanager
@@ -31,7 +33,8 @@ async def mcp_tools(
         max_answer_bytes: the most that the server may send at once; if it sends more, the connection is closed.
         headers: a mapping, or a function of a call's `ToolContext` that returns one, for a token per user. The tools
             are listed with the headers of a context that has no user.
-        auth: an `httpx2.Auth`, such as the SDK's OAuth providers, or a function of the `ToolContext` that returns one.
+        auth: an `httpx2.Auth`, such as the SDK's OAuth providers; a function of the `ToolContext` that returns one; or
+            `OAuth(…)`, with the logins of users that a durable store keeps.
 
     Raises:
         DefinitionError: the server has no tool of a name; an option is wrong.

@@ -41,6 +41,10 @@ class Sending:
     refused: str | None = None
 
 
+class NotLetInError(StandfastError):
+    """Raised by an `Auth` that has nothing to show to the server: the request was not taken."""
+
+
 SENDING: ContextVar[Sending | None] = ContextVar("sending", default=None)
 
 
@@ -92,6 +96,9 @@ def _http(limit: int, note: Callable[[str], None], access: Access) -> Any:
                 response = await super().send(request, **options)
             except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
                 sending.refused = f"no connection: {error}"
+                raise
+            except NotLetInError as error:
+                sending.refused = str(error)
                 raise
             if response.status_code in _REFUSALS and sending.refused is None:
                 sending.refused = f"it answers {_REFUSALS[response.status_code]}: headers= or auth= must let it in"

@@ -90,17 +90,24 @@ class KnownTools:
         known = await self.load() if is_new else known  # another worker may have seen something else first
         return [_item(known[item.name].accepted) for item in items]
 
-    async def accept(self, name: str, by: str) -> KnownTool:
+    async def accept(self, name: str, by: str, digest: str | None = None) -> KnownTool:
         """Accept what the server says of a tool now, and return that.
 
+        Args:
+            digest: of what the person has seen.
+
         Raises:
-            InputError: there is nothing to accept.
+            InputError: there is nothing to accept, or the server says something else by now.
         """
         known, count = await self._load()
         if name not in known:
             raise InputError(f"{self._name} has no tool {name!r}; it has {', '.join(known) or 'none'}")
         if (held := known[name].held) is None:
             raise InputError(f"{self._name}: its tool {name!r} has not changed since it was accepted")
+        if digest is not None and digest_of(held) != digest:
+            raise InputError(
+                f"{self._name}: its tool {name!r} has changed since you looked: it is {digest_of(held)} now"
+            )
         await self._note(count, name, held, by)
         return KnownTool(name, held, by=by)
 

@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, WithJsonSchema
 
-from standfast.errors import DefinitionError, StandfastError
+from standfast.errors import DefinitionError, InputError, StandfastError
 from standfast.extras import install
 from standfast.mcp.clients import MAX_ANSWER_BYTES, is_transport
 from standfast.mcp.connections import fingerprint
 from standfast.mcp.identities import Connections, Headers
 from standfast.mcp.known_tools import KnownTools
+from standfast.mcp.logins import Logins, OAuth, auth_of
 from standfast.mcp.schemas import check_listing, checked_by
 from standfast.messages import ToolCall, cut, error_text
 from standfast.stores.capabilities import has_ledger
@@ -102,7 +103,7 @@ class MCPToolset:
         """
         mcp = _sdk()
         known = KnownTools(store, self.key, self.name) if has_ledger(store) else None
-        connections = Connections(mcp, self.server, self.max_answer_bytes, self.headers, self._auth_of)
+        connections = Connections(mcp, self.server, self.max_answer_bytes, self.headers, self._auth_in(store))
         try:
             found = {item.name: item for item in await self._listed(connections, known)}
             yield self._tools(connections, found)
@@ -121,9 +122,26 @@ class MCPToolset:
         check_listing([item for item in found if self.only is None or item.name in self.only])
         return found if known is None else await known.compared(found)
 
-    def _auth_of(self, ctx: ToolContext) -> tuple[Hashable, Any]:
-        auth = self.auth(ctx) if callable(self.auth) else self.auth
-        return auth, auth  # an object is the same as itself alone
+    def _auth_in(self, store: Any) -> Callable[[ToolContext], tuple[Hashable, Any]]:
+        """Return a function from a call's context to an identity and what shows it to the server."""
+        if not isinstance(self.auth, OAuth):
+
+            def given(ctx: ToolContext) -> tuple[Hashable, Any]:
+                auth = self.auth(ctx) if callable(self.auth) else self.auth
+                return auth, auth  # an object is the same as itself alone
+
+            return given
+        if not has_ledger(store):
+            raise InputError(f"{self.name}: auth=OAuth(…) needs a durable store, which keeps the logins")
+        logins, shared = Logins(store, self.server, self.auth.key), self.auth.shared
+        known: dict[Hashable, Any] = {}
+
+        def users(ctx: ToolContext) -> tuple[Hashable, Any]:
+            who = (None, None) if shared else (ctx.tenant_id, ctx.user_id)
+            known[who] = known.get(who) or auth_of(logins, who)
+            return who, known[who]
+
+        return users
 
     def _tools(self, connections: Connections, found: Mapping[str, Any]) -> list[Tool[..., Any]]:
         names = _names(found, self.prefix)

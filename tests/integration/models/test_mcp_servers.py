@@ -1,4 +1,4 @@
-"""MCP servers among the tools of an agent: connected to when a run or a worker begins, and known while they are away."""
+"""MCP servers among the tools of an agent: connected to when a run or a worker begins, known while they are away."""
 
 from pathlib import Path
 from typing import Any

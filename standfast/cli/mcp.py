@@ -1,0 +1,171 @@
+"""`standfast mcp`: logs in at MCP servers, and shows and accepts what they declare about their tools."""
+
+import asyncio
+import json
+from difflib import unified_diff
+from typing import Any
+
+import click
+
+from standfast.cli.applications import load_application
+from standfast.cli.audits import BY
+from standfast.cli.commands import with_output
+from standfast.cli.inputs import who
+from standfast.cli.outputs import Output
+from standfast.cli.stores import STORED, existing_store, store_option
+from standfast.errors import InputError
+from standfast.mcp import MCPToolset, OAuth
+from standfast.mcp.connections import digest_of
+from standfast.mcp.known_tools import KnownTool, KnownTools, known_servers
+from standfast.mcp.login_pages import login as log_in
+from standfast.mcp.logins import Logins
+from standfast.stores import open_store
+
+_APP = click.option("--app", metavar="APP", help="File or module whose agents use the server, with its store.")
+_STORE = store_option("Store of the workers", "that of the application, or standfast.db")
+_USER = click.option("--user", help="Who logs in; nobody in particular without it.")
+_TENANT = click.option("--tenant", help="Tenant of the user.")
+
+
+@click.group()
+def mcp() -> None:
+    """Log in at MCP servers, and look at what they say about their tools."""
+
+
+@mcp.command()
+@click.argument("url")
+@_APP
+@_STORE
+@_USER
+@_TENANT
+@click.option("--port", type=int, default=0, help="Port of this machine to which the browser comes back; 0: any.")
+@with_output
+def login(
+    output: Output,
+    url: str,
+    app: str | None,
+    store: str | None,
+    user: str | None,
+    tenant: str | None,
+    port: int,
+) -> None:
+    """Log a user in at the MCP server URL, and keep the token in the store of the workers.
+
+    Open the address that is shown in a browser on this machine. The token is encrypted with STANDFAST_MCP_KEY, which
+    the workers have, too.
+    """
+
+    def show(page: str) -> None:
+        output.note(f"Open this page in a browser: {page}")
+        click.launch(page)
+
+    async def logged_in() -> None:
+        kept, oauth = _place(url, app, store)
+        try:
+            await log_in(url, store=kept, show=show, user_id=user, tenant_id=tenant, oauth=oauth, port=port)
+        finally:
+            await kept.close()
+
+    asyncio.run(logged_in())
+    output.item({"server": url, "user": user, "tenant": tenant}, lambda: output.line(f"Logged in at {url}"))
+
+
+@mcp.command()
+@click.argument("url")
+@_APP
+@_STORE
+@_USER
+@_TENANT
+@with_output
+def logout(output: Output, url: str, app: str | None, store: str | None, user: str | None, tenant: str | None) -> None:
+    """Forget the token of a user at the MCP server URL."""
+
+    async def forgotten() -> bool:
+        kept, oauth = _place(url, app, store)
+        try:
+            return await Logins(kept, url, oauth.key).forget((tenant, user))
+        finally:
+            await kept.close()
+
+    was_there = asyncio.run(forgotten())
+    text = f"Logged out at {url}" if was_there else f"There was no login at {url}"
+    output.item({"server": url, "was_logged_in": was_there}, lambda: output.line(text))
+
+
+@mcp.command()
+@click.argument("server", required=False)
+@STORED
+@with_output
+def tools(output: Output, server: str | None, store: str) -> None:
+    """List the tools of MCP servers as they were accepted, and what has changed since, which is held back."""
+    found = asyncio.run(_tools(store, server))
+    columns = {
+        "Server": lambda row: row["server"],
+        "Tool": lambda row: row["tool"],
+        "Accepted": lambda row: f"{row['accepted']} by {row['by']}" if row["by"] else f"{row['accepted']} at first",
+        "Held back": lambda row: row["held"] or "",
+    }
+    output.rows(found, columns, nothing="No MCP server is known.")
+    for row in found:
+        if row["held"] is not None:
+            output.note(
+                f"\n{row['server']} has changed {row['tool']}; accept it with\n  {row['accept']}\n{row['diff']}"
+            )
+
+
+@mcp.command()
+@click.argument("server")
+@click.argument("tool")
+@click.option("--digest", help="Accepts nothing else than what `standfast mcp tools` has shown with this digest.")
+@BY
+@STORED
+@with_output
+def accept(output: Output, server: str, tool: str, digest: str | None, by: str | None, store: str) -> None:
+    """Accept what an MCP server says of a tool now. Workers offer it so when they are started again."""
+    row = asyncio.run(_accepted(store, server, tool, digest, who(by)))
+    output.item(row, lambda: output.line(f"{tool} of {server} is accepted as {row['accepted']}"))
+
+
+def _place(url: str, app: str | None, store: str | None) -> tuple[Any, OAuth]:
+    """Return the store of logins, and how users log in at a server."""
+    if app is None:
+        return open_store(store or "standfast.db"), OAuth()
+    application = load_application(app, store)
+    sets = (one for agent in application.agents.values() for one in agent.toolsets if isinstance(one, MCPToolset))
+    found = next((one for one in sets if one.server == url), None)
+    if found is None or not isinstance(found.auth, OAuth):
+        raise InputError(f"No agent of {app} has mcp_server({url!r}, auth=OAuth(…))")
+    return application.store, found.auth
+
+
+async def _tools(address: str, server: str | None) -> list[dict[str, Any]]:
+    async with existing_store(address) as store:
+        servers = await known_servers(store)
+        wanted = servers if server is None else {server: _server(servers, server)}
+        return [_row(name, tool) for name, known in wanted.items() for tool in (await known.load()).values()]
+
+
+async def _accepted(address: str, server: str, tool: str, digest: str | None, by: str) -> dict[str, Any]:
+    async with existing_store(address) as store:
+        known = _server(await known_servers(store), server)
+        return _row(server, await known.accept(tool, by, digest))
+
+
+def _server(servers: dict[str, KnownTools], name: str) -> KnownTools:
+    if name not in servers:
+        raise InputError(f"The store knows no MCP server {name!r}; it knows {', '.join(servers) or 'none'}")
+    return servers[name]
+
+
+def _row(server: str, tool: KnownTool) -> dict[str, Any]:
+    row = {"server": server, "tool": tool.name, "accepted": digest_of(tool.accepted), "by": tool.by, "held": None}
+    if tool.held is None:
+        return row
+    digest = digest_of(tool.held)
+    before, now = (json.dumps(said, indent=2, sort_keys=True).splitlines() for said in (tool.accepted, tool.held))
+    diff = "\n".join(unified_diff(before, now, "accepted", "now", lineterm="", n=1))
+    return row | {
+        "held": digest,
+        "diff": diff,
+        "accept": f"standfast mcp accept {server} {tool.name} --digest {digest}",
+    }

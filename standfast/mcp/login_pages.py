@@ -1,0 +1,157 @@
+"""Logs a user in at an MCP server: with a browser, whose answer comes to a port of this machine."""
+
+import asyncio
+import importlib
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from standfast.errors import StandfastError
+from standfast.mcp.clients import MAX_ANSWER_BYTES, SENDING, Access, Sending, bounded_client
+from standfast.mcp.logins import Logins, OAuth, login_of
+from standfast.messages import error_text
+from standfast.stores.protocol import Ledger
+from standfast.time_limits import time_limit
+
+LOGIN_TIMEOUT = 600.0  # seconds that a person has
+_LONGEST_ANSWER = 16 * 1024
+
+
+async def login(
+    url: str,
+    *,
+    store: Ledger,
+    show: Callable[[str], object],
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+    oauth: OAuth | None = None,
+    port: int = 0,
+) -> None:
+    """Log a user in at a server, and keep the login in a store.
+
+    Args:
+        url: of the MCP server.
+        store: that of the workers.
+        show: is called with the address that the user has to open in a browser on this machine.
+        user_id, tenant_id: who logs in, as in `run`; nobody in particular if None.
+        oauth: that of the toolset.
+        port: of this machine, to which the browser is sent back; any free one if 0.
+
+    Raises:
+        StandfastError: the login failed, took longer than ten minutes, or the server asks for none.
+        InputError: there is no key to encrypt it with.
+    """
+    mcp, oauth = importlib.import_module("mcp"), oauth or OAuth()
+    logins = Logins(store, url, oauth.key)
+    async with _callback(port) as (address, answered):
+        provider = _provider(url, oauth, address, show, answered)
+        sending = Sending()
+        token = SENDING.set(sending)
+        try:
+            async with (
+                time_limit(LOGIN_TIMEOUT),
+                bounded_client(mcp, url, MAX_ANSWER_BYTES, print, Access(auth=provider)) as client,
+            ):
+                await client.list_tools()
+        except TimeoutError as error:
+            raise StandfastError(f"Nobody has logged in within {LOGIN_TIMEOUT:g} s") from error
+        except Exception as error:
+            why = sending.refused or error_text(_first(error))
+            raise StandfastError(f"The login at {url} failed: {why}") from error
+        finally:
+            SENDING.reset(token)
+    known = provider.context
+    if known.current_tokens is None:
+        raise StandfastError(f"{url} asks for no login: leave out auth=")
+    endpoint = known.oauth_metadata and known.oauth_metadata.token_endpoint
+    found = login_of(
+        known.current_tokens,
+        str(endpoint or f"{known.get_authorization_base_url(url)}/token"),
+        json.loads(known.client_info.model_dump_json(exclude_none=True)),
+        known.get_resource_url() if known.should_include_resource_param(known.protocol_version) else None,
+    )
+    await logins.save((tenant_id, user_id), found)
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _provider(url: str, oauth: OAuth, address: str, show: Callable[[str], object], answered: Any) -> Any:
+    auth, shared = importlib.import_module("mcp.client.auth"), importlib.import_module("mcp.shared.auth")
+
+    class Kept:
+        """The SDK's storage of one login; what it has in the end is kept by the caller."""
+
+        def __init__(self) -> None:
+            self.tokens: Any = None
+            self.client: Any = None
+
+        async def get_tokens(self) -> Any:
+            return self.tokens
+
+        async def set_tokens(self, tokens: Any) -> None:
+            self.tokens = tokens
+
+        async def get_client_info(self) -> Any:
+            return self.client
+
+        async def set_client_info(self, client_info: Any) -> None:
+            self.client = client_info
+
+    secret_method = "none" if oauth.client_secret is None else "client_secret_post"
+    storage, said = Kept(), {"redirect_uris": [address], "scope": oauth.scope}
+    if oauth.client_id is not None:
+        storage.client = shared.OAuthClientInformationFull(
+            client_id=oauth.client_id,
+            client_secret=oauth.client_secret,
+            token_endpoint_auth_method=secret_method,
+            **said,
+        )
+
+    async def redirect(page: str) -> None:
+        show(page)
+
+    async def callback() -> Any:
+        query = await answered
+        if "error" in query:
+            raise StandfastError(f"the server said {query['error'][0]!r:.200}")
+        one = {name: values[0] for name, values in query.items() if name in ("code", "state", "iss")}
+        return shared.AuthorizationCodeResult(**one)
+
+    metadata = shared.OAuthClientMetadata(client_name="standfast", token_endpoint_auth_method="none", **said)
+    return auth.OAuthClientProvider(url, metadata, storage, redirect_handler=redirect, callback_handler=callback)
+
+
+@asynccontextmanager
+async def _callback(port: int) -> AsyncIterator[tuple[str, "asyncio.Future[dict[str, list[str]]]"]]:
+    """Listen on this machine for the browser that comes back, and yield the address and what it says."""
+    answered: asyncio.Future[dict[str, list[str]]] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line = (await reader.readuntil(b"\r\n")).decode(errors="replace").split()
+            where = urlsplit(line[1]) if len(line) > 1 else urlsplit("")
+            query = parse_qs(where.query)
+            is_ours = where.path == "/callback" and bool(query.keys() & {"code", "error"})
+            if is_ours and not answered.done():
+                answered.set_result(query)
+            text = b"You are logged in, and may close this page." if is_ours else b"There is nothing here."
+            status = b"200 OK" if is_ours else b"404 Not Found"
+            head = b"HTTP/1.1 %s\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+            writer.write(head % (status, len(text)) + text)
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port, limit=_LONGEST_ANSWER)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/callback", answered
+    finally:
+        server.close()

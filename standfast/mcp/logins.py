@@ -1,0 +1,229 @@
+"""Keeps the logins of users at MCP servers in the store, encrypted, and makes each call with the token of its user."""
+
+import asyncio
+import base64
+import hashlib
+import importlib
+import json
+import os
+import time
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from standfast.errors import DefinitionError, InputError, StandfastError
+from standfast.mcp.clients import SENDING, NotLetInError
+from standfast.stores.kept_lists import append, length
+from standfast.stores.protocol import Ledger
+
+KEY = "STANDFAST_MCP_KEY"
+_SHORTEST_KEY = 16  # bytes
+_LEEWAY = 30.0  # seconds before its end in which a token is renewed
+_FORGOTTEN = ""
+
+
+@dataclass(frozen=True)
+class OAuth:
+    """Each call is made with the token of its user, who has logged in by `standfast mcp login`.
+
+    Args:
+        scope: what is asked for at a login, separated by spaces; what the server suggests if None.
+        client_id, client_secret: of a client that was registered before; else the login registers one.
+        shared: one login, of nobody in particular, for all users.
+        key: a secret of at least 16 bytes with which tokens are encrypted; by default the environment's
+            STANDFAST_MCP_KEY. It is the same for all workers, and for the login.
+    """
+
+    _: KW_ONLY
+    scope: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    shared: bool = False
+    key: str | bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.client_secret is not None and self.client_id is None:
+            raise DefinitionError("OAuth: client_secret goes with client_id")
+        if self.key is not None and len(self.key) < _SHORTEST_KEY:
+            raise DefinitionError(f"OAuth: key must have at least {_SHORTEST_KEY} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user's login at a server, as it is kept.
+
+    Args:
+        expires_at: seconds since 1970; None if the server has not said.
+        token_endpoint: where the token is renewed.
+        client: the client's registration, as the SDK has it.
+        resource: for which the token is, as RFC 8707 has it; None if it was not asked for.
+    """
+
+    access_token: str = field(repr=False)
+    refresh_token: str | None = field(repr=False)
+    expires_at: float | None
+    token_endpoint: str
+    client: Mapping[str, Any] = field(repr=False)
+    scope: str | None = None
+    resource: str | None = None
+
+    def is_old(self) -> bool:
+        return self.expires_at is not None and time.time() > self.expires_at - _LEEWAY
+
+
+class Logins:
+    """The logins at one server.
+
+    Args:
+        url: of the server.
+    """
+
+    def __init__(self, store: Ledger, url: str, key: str | bytes | None) -> None:
+        self._store, self.url = store, url
+        self._cipher_key = _cipher_key(key)
+
+    async def load(self, who: tuple[str | None, str | None]) -> Login | None:
+        """Return the login of a tenant's user; None if there is none."""
+        place = self._place(who)
+        count = await length(self._store, place)
+        kept = await self._store.load_reply(place, count - 1) if count else None
+        if not kept:
+            return None
+        sealed = base64.b64decode(kept)
+        try:
+            plain = self._cipher().decrypt(sealed[:12], sealed[12:], place.encode())
+        except importlib.import_module("cryptography.exceptions").InvalidTag as error:
+            raise StandfastError(
+                f"The login at {self.url} cannot be read: it was encrypted with another key than {KEY}"
+            ) from error
+        return Login(**json.loads(plain))
+
+    async def save(self, who: tuple[str | None, str | None], login: Login) -> None:
+        """Keep a login in the place of an earlier one."""
+        place, nonce = self._place(who), os.urandom(12)
+        plain = json.dumps({name: getattr(login, name) for name in Login.__slots__}).encode()
+        sealed = nonce + self._cipher().encrypt(nonce, plain, place.encode())
+        await self._append(place, base64.b64encode(sealed).decode())
+
+    async def forget(self, who: tuple[str | None, str | None]) -> bool:
+        """Forget a login; returns whether there was one."""
+        if await self.load(who) is None:
+            return False
+        await self._append(self._place(who), _FORGOTTEN)
+        return True
+
+    async def _append(self, place: str, value: str) -> None:
+        await append(self._store, place, value, await length(self._store, place))
+
+    def _place(self, who: tuple[str | None, str | None]) -> str:
+        whole = json.dumps([self.url, *who]).encode()
+        return f"standfast/mcp/logins/{hashlib.blake2b(whole, digest_size=20).hexdigest()}"
+
+    def _cipher(self) -> Any:
+        return importlib.import_module("cryptography.hazmat.primitives.ciphers.aead").AESGCM(self._cipher_key)
+
+
+def _cipher_key(key: str | bytes | None) -> bytes:
+    given = os.environ.get(KEY) if key is None else key
+    if not given:
+        raise InputError(f"Logins at MCP servers are kept encrypted: set {KEY} to a secret, the same for all workers")
+    plain = given.encode() if isinstance(given, str) else given
+    if len(plain) < _SHORTEST_KEY:
+        raise InputError(f"{KEY} must have at least {_SHORTEST_KEY} bytes, got {len(plain)}")
+    hashes = importlib.import_module("cryptography.hazmat.primitives.hashes")
+    derive = importlib.import_module("cryptography.hazmat.primitives.kdf.hkdf").HKDF
+    found: bytes = derive(algorithm=hashes.SHA256(), length=32, salt=None, info=b"standfast mcp logins").derive(plain)
+    return found
+
+
+def auth_of(logins: Logins, who: tuple[str | None, str | None]) -> Any:
+    """Return an `httpx2.Auth` that sends the token of a user, and renews it."""
+    httpx2 = importlib.import_module("httpx2")
+
+    class UsersToken(httpx2.Auth):  # type: ignore[misc, name-defined]  # its base is known when the SDK is there
+        def __init__(self) -> None:
+            self._renewing = asyncio.Lock()
+
+        async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
+            login = await logins.load(who)
+            if login is None:
+                raise _needed(logins.url, who, "has not logged in")
+            if login.is_old():
+                async with self._renewing:
+                    login = await logins.load(who) or login
+                    if login.is_old():
+                        answer = yield _renewal(httpx2, login)
+                        login = await _renewed(logins, who, login, answer)
+            request.headers["Authorization"] = f"Bearer {login.access_token}"
+            response = yield request
+            if response.status_code != 401:
+                return
+            async with self._renewing:
+                later = await logins.load(who)
+                if later is None or later.access_token == login.access_token:  # another process has not renewed it
+                    answer = yield _renewal(httpx2, login)
+                    later = await _renewed(logins, who, login, answer)
+            if (sending := SENDING.get()) is not None:
+                sending.refused = None
+            request.headers["Authorization"] = f"Bearer {later.access_token}"
+            yield request
+
+    return UsersToken()
+
+
+def _needed(url: str, who: tuple[str | None, str | None], why: str) -> NotLetInError:
+    tenant, user = who
+    command = f"standfast mcp login {url}"
+    command += "" if user is None else f" --user {user}"
+    command += "" if tenant is None else f" --tenant {tenant}"
+    name = "nobody in particular" if user is None else f"user {user!r}"
+    return NotLetInError(f"{name} {why} at {url}; log in with `{command}`")
+
+
+def _renewal(httpx2: Any, login: Login) -> Any:
+    """Return the request that renews a token; without a refresh token it asks for nothing, and is refused."""
+    shared = importlib.import_module("mcp.shared.auth")
+    client = shared.OAuthClientInformationFull.model_validate(dict(login.client))
+    data = {"grant_type": "refresh_token", "refresh_token": login.refresh_token or "", "client_id": client.client_id}
+    headers = {"Accept": "application/json"}
+    if login.resource is not None:
+        data["resource"] = login.resource
+    secret, method = client.client_secret, client.token_endpoint_auth_method
+    if secret and method == "client_secret_basic":
+        pair = f"{quote(client.client_id, safe='')}:{quote(secret, safe='')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    elif secret:
+        data["client_secret"] = secret
+    return httpx2.Request("POST", login.token_endpoint, data=data, headers=headers)
+
+
+async def _renewed(logins: Logins, who: tuple[str | None, str | None], login: Login, answer: Any) -> Login:
+    """Return the renewed login, and keep it; that of another process, if it was quicker."""
+    await answer.aread()
+    if answer.status_code >= 500:
+        raise NotLetInError(f"the token for {logins.url} cannot be renewed: HTTP {answer.status_code}")
+    if answer.status_code != 200:
+        later = await logins.load(who)
+        if later is not None and later.access_token != login.access_token:
+            return later
+        raise _needed(logins.url, who, "has to log in again")
+    token = importlib.import_module("mcp.shared.auth").OAuthToken.model_validate_json(answer.content)
+    new = login_of(token, login.token_endpoint, login.client, login.resource, before=login)
+    await logins.save(who, new)
+    return new
+
+
+def login_of(
+    token: Any, token_endpoint: str, client: Mapping[str, Any], resource: str | None, before: Login | None = None
+) -> Login:
+    """Return a login with a token as the SDK has it; what an answer leaves out stays as it was."""
+    return Login(
+        access_token=token.access_token,
+        refresh_token=token.refresh_token or (None if before is None else before.refresh_token),
+        expires_at=None if token.expires_in is None else time.time() + token.expires_in,
+        token_endpoint=token_endpoint,
+        client=dict(client),
+        scope=token.scope or (None if before is None else before.scope),
+        resource=resource,
+    )

@@ -1,0 +1,163 @@
+"""Users log in at MCP servers: each call is made with the token of its user, which is renewed, and never shown."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.drivers import Driver
+from support.mcp_processes import ServerProcess
+from support.transcripts import asks_for, call, error_of, result_of, tool_results
+
+from standfast import Agent, InputError, StandfastError
+from standfast.mcp import OAuth, login, mcp_server
+from standfast.mcp.logins import Logins
+from standfast.testing import ScriptedModel
+
+SERVER = Path(__file__).parents[2] / "support" / "mcp_oauth_server.py"
+SECRET = "a secret of the tests"
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDFAST_MCP_KEY", SECRET)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ServerProcess]:
+    async with ServerProcess(tmp_path / "effects", SERVER) as server:
+        yield server
+
+
+async def as_a_browser(page: str) -> None:
+    """Open the login page, which sends the browser back at once."""
+    async with httpx.AsyncClient(follow_redirects=True) as browser:
+        (await browser.get(page)).raise_for_status()
+
+
+async def logged_in(server: ServerProcess, store: Any, user: str | None, tenant: str | None = None) -> str:
+    """Log a user in, and return the client by which the server knows the user."""
+    tasks: list[asyncio.Task[None]] = []
+
+    def show(page: str) -> None:
+        tasks.append(asyncio.create_task(as_a_browser(page)))
+
+    await login(server.url, store=store, show=show, user_id=user, tenant_id=tenant)
+    await asyncio.gather(*tasks)
+    kept = await Logins(store, server.url, None).load((tenant, user))
+    assert kept is not None
+    return str(kept.client["client_id"])
+
+
+def asks() -> ScriptedModel:
+    return ScriptedModel([asks_for(call("whoami", "c1")), "done"])
+
+
+async def test_each_user_is_served_with_a_token_of_their_own(driver: Driver, server: ServerProcess) -> None:
+    store = driver.temporal.store
+    known = {user: await logged_in(server, store, user) for user in (None, "ada", "bob")}
+    assert len(set(known.values())) == 3
+    agent = Agent("a", tools=[mcp_server(server.url, auth=OAuth())])
+    for number, user in enumerate(("ada", "bob", "ada", "bob")):
+        ended = await driver.run(agent, asks(), session=f"s{number}", user_id=user)
+        assert result_of(ended.messages, "c1") == known[user]
+    ended = await driver.run(agent, asks(), session="carl", user_id="carl")
+    text = error_of(tool_results(ended.messages)[0])
+    assert f"user 'carl' has not logged in at {server.url}; log in with `standfast mcp login" in text
+    assert text.endswith("--user carl`")
+    model = asks()
+    await driver.run(agent, model, session="ada", user_id="ada", tenant_id="acme")
+    assert "user 'ada' has not logged in" in model.calls[-1].messages[-1].content
+
+
+async def test_a_token_that_is_old_is_renewed_once_for_all(
+    driver: Driver, server: ServerProcess, tmp_path: Path
+) -> None:
+    store = driver.temporal.store
+    (tmp_path / "effects.lifetime").write_text("1")
+    client = await logged_in(server, store, None)
+    (tmp_path / "effects.lifetime").unlink()
+    agent = Agent("a", tools=[mcp_server(server.url, auth=OAuth())])
+    for number in range(2):
+        ended = await driver.run(agent, asks(), session=f"s{number}")
+        assert result_of(ended.messages, "c1") == client
+    assert (tmp_path / "effects").read_text().count(f"refresh {client}") == 1
+
+
+async def test_a_token_that_the_server_takes_back_is_renewed(
+    driver: Driver, server: ServerProcess, tmp_path: Path
+) -> None:
+    client = await logged_in(server, driver.temporal.store, None)
+    agent = Agent("a", tools=[mcp_server(server.url, auth=OAuth())])
+    await driver.run(agent, asks(), session="s1")
+    (tmp_path / "effects.revoked").touch()
+    ended = await driver.run(agent, asks(), session="s2")
+    assert result_of(ended.messages, "c1") == client
+    assert (tmp_path / "effects").read_text().splitlines() == [
+        f"login {client}", f"call {client}", f"refresh {client}", f"call {client}"
+    ]  # fmt: skip
+
+
+async def test_somebody_whose_login_has_ended_is_told_to_log_in_again(driver: Driver, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "effects", SERVER)
+    agent = Agent("a", tools=[mcp_server(server.url, auth=OAuth())])
+    async with server:
+        await logged_in(server, driver.temporal.store, None)
+        await driver.run(agent, asks(), session="s1")
+        await server.kill()
+        await server.start()  # it knows nobody any more
+        ended = await driver.run(agent, asks(), session="s2")
+        assert "nobody in particular has to log in again" in error_of(tool_results(ended.messages)[0])
+        client = await logged_in(server, driver.temporal.store, None)
+        ended = await driver.run(agent, asks(), session="s3")
+        assert result_of(ended.messages, "c1") == client
+
+
+async def test_a_token_is_nowhere_but_encrypted_in_the_store(
+    driver: Driver, server: ServerProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    store = driver.temporal.store
+    await logged_in(server, store, "ada")
+    kept = await Logins(store, server.url, None).load((None, "ada"))
+    assert kept is not None
+    agent = Agent("a", tools=[mcp_server(server.url, auth=OAuth())])
+    await logged_in(server, store, None)
+    ended = await driver.run(agent, asks(), user_id="ada")
+    files = b"".join(file.read_bytes() for file in tmp_path.glob("standfast.db*"))
+    assert str(kept.client["client_id"]).encode() in files  # the result of the call
+    for secret in (kept.access_token, str(kept.refresh_token)):
+        assert secret.encode() not in files
+        assert secret not in repr(kept) + repr(agent.tools) + caplog.text
+        assert secret not in json.dumps([one.model_dump(mode="json") for one in ended.messages])
+
+
+async def test_a_login_does_not_count_for_another_user_or_key(server: ServerProcess, driver: Driver) -> None:
+    store = driver.temporal.store
+    await logged_in(server, store, "ada")
+    mine, theirs = Logins(store, server.url, None), Logins(store, server.url, "another secret of theirs")
+    with pytest.raises(StandfastError, match="encrypted with another key"):
+        await theirs.load((None, "ada"))
+    # Who can write to the store cannot make the login of one user that of another.
+    row = await store.load_reply(mine._place((None, "ada")), 0)
+    await store.save_reply(mine._place((None, "eve")), 0, str(row))
+    with pytest.raises(StandfastError, match="cannot be read"):
+        await mine.load((None, "eve"))
+    assert await mine.forget((None, "ada"))
+    assert await mine.load((None, "ada")) is None
+    assert not await mine.forget((None, "ada"))
+
+
+async def test_a_login_needs_a_key_and_a_server_that_asks_for_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = driver.temporal.store
+    async with ServerProcess(tmp_path / "open") as server:
+        with pytest.raises(StandfastError, match="asks for no login: leave out auth="):
+            await login(server.url, store=store, show=print)
+    monkeypatch.delenv("STANDFAST_MCP_KEY")
+    with pytest.raises(InputError, match="set STANDFAST_MCP_KEY to a secret"):
+        await login("http://127.0.0.1:9/mcp", store=store, show=print)
