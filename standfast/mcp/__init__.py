@@ -35,6 +35,11 @@ async def mcp_tools(
             are listed with the headers of a context that has no user.
         auth: an `httpx2.Auth`, such as the SDK's OAuth providers; a function of the `ToolContext` that returns one; or
             `OAuth(…)`, with the logins of users that a durable store keeps.
+        elicitation: let the server ask people. The model reads what it asks; the further tool `ask_person` asks a
+            person, for as long as that takes; and when the tool is called again, the server gets the answer. Needs
+            `store`. Each call then has a connection of its own.
+        sampling: an agent that answers when the server asks for a model; its usage counts as that of the call. On
+            Temporal, the worker has to have it.
 
     Raises:
         DefinitionError: the server has no tool of a name; an option is wrong.

@@ -45,10 +45,6 @@ class Connections:
         async with self._connection(*await self._access(ToolContext())) as connection:
             return await connection.tools()
 
-    async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool) -> Any:
-        """Return the result of a tool; see `Connection.call`."""
-        return await self.use(ctx, lambda connection: connection.call(item, arguments, ctx, is_safe=is_safe))
-
     async def use(self, ctx: ToolContext, work: Callable[[Connection], Coroutine[Any, Any, T]], **callbacks: Any) -> T:
         """Do something with the connection of a call's identity.
 

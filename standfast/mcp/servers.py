@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, TypedDict, Unpack
@@ -12,13 +12,15 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, WithJsonSchema
 
-from standfast.errors import DefinitionError, InputError, StandfastError
+from standfast.agents import Agent
+from standfast.errors import DefinitionError, InputError, RetryableError, StandfastError, ToolDurabilityError
 from standfast.extras import install
 from standfast.mcp.clients import MAX_ANSWER_BYTES, is_transport
-from standfast.mcp.connections import fingerprint
+from standfast.mcp.connections import Connection, fingerprint
 from standfast.mcp.identities import Connections, Headers
 from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.logins import Logins, OAuth, auth_of
+from standfast.mcp.questions import Questions, asking_tool
 from standfast.mcp.schemas import check_listing, checked_by
 from standfast.messages import ToolCall, cut, error_text
 from standfast.stores.capabilities import has_ledger
@@ -27,6 +29,7 @@ from standfast.tools import Approval, Duration, Tool, ToolContext, check_count
 _LOG = logging.getLogger("standfast")
 
 Gate = Approval | Callable[[ToolCall], Approval | None]
+_ASKING = "ask_person"  # the tool that asks what a server wants to know
 _OTHERS = "*"  # of a mapping by name, the tools that it does not name
 _LONGEST_DESCRIPTION = 16 * 1024  # bytes
 _PREFIX = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,19}")
@@ -44,6 +47,8 @@ class MCPOptions(TypedDict, total=False):
     max_answer_bytes: int
     headers: Headers
     auth: Any
+    elicitation: bool
+    sampling: Agent | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +66,8 @@ class MCPToolset:
     max_answer_bytes: int = MAX_ANSWER_BYTES
     headers: Headers = field(default_factory=dict, repr=False)
     auth: Any = field(default=None, repr=False)
+    elicitation: bool = False
+    sampling: Agent | None = None
 
     def __post_init__(self) -> None:
         check_count("max_answer_bytes", self.max_answer_bytes, 1)
@@ -106,7 +113,7 @@ class MCPToolset:
         connections = Connections(mcp, self.server, self.max_answer_bytes, self.headers, self._auth_in(store))
         try:
             found = {item.name: item for item in await self._listed(connections, known)}
-            yield self._tools(connections, found)
+            yield self._tools(connections, found, store if known is not None else None)
         finally:
             await connections.close()
 
@@ -143,8 +150,9 @@ class MCPToolset:
 
         return users
 
-    def _tools(self, connections: Connections, found: Mapping[str, Any]) -> list[Tool[..., Any]]:
-        names = _names(found, self.prefix)
+    def _tools(self, connections: Connections, found: Mapping[str, Any], store: Any) -> list[Tool[..., Any]]:
+        ours = [asking_tool(f"{self.prefix}{_ASKING}", store)] if self.elicitation and store is not None else []
+        names = _names(found, self.prefix, [tool.name for tool in ours])
         gates = dict(self.approval) if isinstance(self.approval, Mapping) else {_OTHERS: self.approval}
         others = gates.pop(_OTHERS, None)
         wanted = list(found if self.only is None else self.only)
@@ -154,16 +162,39 @@ class MCPToolset:
         for name in wanted:
             item = found[name]
             is_safe = self.safe_to_retry.get(name, self.trust_hints and _is_said_safe(item))
-            tools.append(self._tool(connections, names[name], item, is_safe, gates.get(name, others)))
-        return tools
+            call = self._caller(connections, item, is_safe, names[name], store)
+            tools.append(self._tool(call, names[name], item, is_safe, gates.get(name, others)))
+        return [*tools, *ours]
 
-    def _tool(
-        self, connections: Connections, name: str, item: Any, is_safe: bool, approval: Gate | None
-    ) -> Tool[..., Any]:
-        schema = {"type": "object", "properties": {}, **item.input_schema}
+    def _caller(
+        self, connections: Connections, item: Any, is_safe: bool, name: str, store: Any
+    ) -> Callable[[dict[str, Any], ToolContext], Awaitable[Any]]:
+        asking = f"{self.prefix}{_ASKING}" if self.elicitation and store is not None else None
 
         async def call(arguments: dict[str, Any], ctx: ToolContext) -> Any:
-            return await connections.call(item, arguments, ctx, is_safe=is_safe)
+            asked = Questions(store, self.name, name, arguments, ctx, asking, self.sampling)
+
+            async def ask(connection: Connection) -> Any:
+                return await connection.call(item, arguments, ctx, is_safe=is_safe)
+
+            try:
+                return asked.result_with(await connections.use(ctx, ask, **asked.callbacks()))
+            except StandfastError as error:
+                if not asked.open or isinstance(error, RetryableError | ToolDurabilityError):
+                    raise
+                return asked.result_with({"error": error_text(error)})
+
+        return call
+
+    def _tool(
+        self,
+        call: Callable[[dict[str, Any], ToolContext], Awaitable[Any]],
+        name: str,
+        item: Any,
+        is_safe: bool,
+        approval: Gate | None,
+    ) -> Tool[..., Any]:
+        schema = {"type": "object", "properties": {}, **item.input_schema}
 
         return Tool(
             name,
@@ -202,14 +233,14 @@ def _sdk() -> Any:
         raise ImportError(f"MCP servers need their SDK: {install('mcp')}") from error
 
 
-def _names(theirs: Iterable[str], prefix: str) -> dict[str, str]:
+def _names(theirs: Iterable[str], prefix: str, taken: Sequence[str] = ()) -> dict[str, str]:
     """Return the names of tools here: all different, and each acceptable to providers."""
     ours: dict[str, str] = {}
     for name in theirs:
         clean = prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", name)[: 60 - len(prefix)] or "_"
         clean = clean if clean[0].isalpha() or clean[0] == "_" else f"_{clean}"
         number, free = 2, clean
-        while free in ours.values():
+        while free in ours.values() or free in taken:
             free, number = f"{clean}_{number}", number + 1
         ours[name] = free
     return ours

@@ -1,0 +1,80 @@
+"""An MCP server that asks back, as a process: `python mcp_asking_server.py FILE [PORT]`; FILE hears of every effect."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from mcp.server.mcpserver import Elicit, MCPServer, Resolve, Sample
+from mcp.types import CreateMessageResult, SamplingMessage, TextContent
+from pydantic import BaseModel
+
+server = MCPServer("asking")
+effects = Path(sys.argv[1])
+
+
+class Sure(BaseModel):
+    sure: bool
+
+
+class Address(BaseModel):
+    city: str
+    number: int
+
+
+async def whether_sure(amount: int) -> Elicit[Sure]:
+    return Elicit(f"Really pay {amount} euros?", Sure)
+
+
+async def where_to() -> Elicit[Address]:
+    return Elicit("Where to?", Address)
+
+
+async def thought(text: str) -> Sample:
+    return Sample([SamplingMessage(role="user", content=TextContent(type="text", text=text))], max_tokens=100)
+
+
+@server.tool()
+def pay(amount: int, answer: Annotated[Sure, Resolve(whether_sure)]) -> str:
+    """Pay."""
+    with effects.open("a") as file:
+        file.write(f"pay {amount} {answer.sure}\n")
+    return f"paid {amount}"
+
+
+@server.tool()
+def send(answer: Annotated[Address, Resolve(where_to)]) -> str:
+    """Send."""
+    return f"sent to {answer.city} {answer.number}"
+
+
+@server.tool()
+def think(text: str, answer: Annotated[CreateMessageResult, Resolve(thought)]) -> str:
+    """Think."""
+    block = answer.content
+    assert isinstance(block, TextContent)
+    return f"thought: {block.text}"
+
+
+@server.resource("notes://today", description="What is to be done.")
+def today() -> str:
+    """Return the notes."""
+    return "Buy milk."
+
+
+@server.resource("notes://{day}")
+def notes(day: str) -> str:
+    """Return the notes of a day."""
+    return f"Notes of {day}."
+
+
+@server.prompt()
+def style(tone: str = "plain") -> str:
+    """Say how to write."""
+    return f"Write in a {tone} tone."
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        server.run("streamable-http", port=int(sys.argv[2]))
+    else:
+        server.run("stdio")
