@@ -6,10 +6,10 @@ from typing import Any, Unpack
 
 from standfast.mcp.login_pages import login
 from standfast.mcp.logins import OAuth
-from standfast.mcp.servers import MCPOptions, MCPToolset, mcp_server
+from standfast.mcp.servers import MCPOptions, MCPToolset, mcp_prompt, mcp_server
 from standfast.tools import Tool
 
-__all__ = ["MCPToolset", "OAuth", "login", "mcp_server", "mcp_tools"]
+__all__ = ["MCPToolset", "OAuth", "login", "mcp_prompt", "mcp_server", "mcp_tools"]
 
 
 @asynccontextmanager
@@ -40,6 +40,7 @@ async def mcp_tools(
             `store`. Each call then has a connection of its own.
         sampling: an agent that answers when the server asks for a model; its usage counts as that of the call. On
             Temporal, the worker has to have it.
+        resources: also give the tools `list_resources` and `read_resource`, which are safe to retry.
 
     Raises:
         DefinitionError: the server has no tool of a name; an option is wrong.

@@ -3,9 +3,9 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
 from standfast.mcp.clients import SENDING, Access, Sending, bounded_client, is_transport
@@ -13,6 +13,7 @@ from standfast.messages import error_text
 from standfast.time_limits import time_limit
 from standfast.tools import ToolContext
 
+T = TypeVar("T")
 MAX_TOOLS, MAX_PAGES = 1_000, 100
 _DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
 CONNECT_TIMEOUT = 30.0  # seconds in which a server that was started or called must identify itself
@@ -99,6 +100,30 @@ class Connection:
             except Exception as error:
                 raise StandfastError(f"The MCP server's tools cannot be read: {session.why(error)}") from error
             return session.tools
+
+    async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Return what a function reads with the SDK's client; it may be called twice.
+
+        Raises:
+            RetryableError: the server cannot be reached, or gave no answer.
+            StandfastError: the server reported an error.
+        """
+        sending = Sending()
+        token = SENDING.set(sending)
+        try:
+            async with self._using() as session:
+                try:
+                    return await work(session.client)
+                except Exception as error:
+                    meaning = self._meaning(error, session) if isinstance(error, self._mcp.MCPError) else error
+                    if isinstance(meaning, StandfastError) and sending.refused is None:
+                        raise meaning from error
+                    self._give_up(session)
+                    raise RetryableError(sending.refused or session.why(error)) from error
+        except _UnreachableError as error:
+            raise RetryableError(error_text(error)) from error
+        finally:
+            SENDING.reset(token)
 
     async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool) -> Any:
         """Return the result of a tool.

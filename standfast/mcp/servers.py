@@ -21,6 +21,7 @@ from standfast.mcp.identities import Connections, Headers
 from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.logins import Logins, OAuth, auth_of
 from standfast.mcp.questions import Questions, asking_tool
+from standfast.mcp.resources import prompt_text, resource_tools
 from standfast.mcp.schemas import check_listing, checked_by
 from standfast.messages import ToolCall, cut, error_text
 from standfast.stores.capabilities import has_ledger
@@ -49,6 +50,7 @@ class MCPOptions(TypedDict, total=False):
     auth: Any
     elicitation: bool
     sampling: Agent | None
+    resources: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,7 @@ class MCPToolset:
     auth: Any = field(default=None, repr=False)
     elicitation: bool = False
     sampling: Agent | None = None
+    resources: bool = False
 
     def __post_init__(self) -> None:
         check_count("max_answer_bytes", self.max_answer_bytes, 1)
@@ -108,14 +111,17 @@ class MCPToolset:
             StandfastError: it cannot be reached.
             ImportError: the SDK is not installed.
         """
-        mcp = _sdk()
         known = KnownTools(store, self.key, self.name) if has_ledger(store) else None
-        connections = Connections(mcp, self.server, self.max_answer_bytes, self.headers, self._auth_in(store))
+        connections = self.connections(store)
         try:
             found = {item.name: item for item in await self._listed(connections, known)}
             yield self._tools(connections, found, store if known is not None else None)
         finally:
             await connections.close()
+
+    def connections(self, store: Any) -> Connections:
+        """Return connections that the caller closes."""
+        return Connections(_sdk(), self.server, self.max_answer_bytes, self.headers, self._auth_in(store))
 
     async def _listed(self, connections: Connections, known: KnownTools | None) -> list[Any]:
         """Return the tools as they may be shown to models: as they were accepted, also if the server is away now."""
@@ -152,6 +158,7 @@ class MCPToolset:
 
     def _tools(self, connections: Connections, found: Mapping[str, Any], store: Any) -> list[Tool[..., Any]]:
         ours = [asking_tool(f"{self.prefix}{_ASKING}", store)] if self.elicitation and store is not None else []
+        ours += resource_tools(connections, self.prefix) if self.resources else []
         names = _names(found, self.prefix, [tool.name for tool in ours])
         gates = dict(self.approval) if isinstance(self.approval, Mapping) else {_OTHERS: self.approval}
         others = gates.pop(_OTHERS, None)
@@ -223,6 +230,34 @@ def mcp_server(server: Any, **options: Unpack[MCPOptions]) -> MCPToolset:
     if is_transport(server):
         raise DefinitionError("mcp_server: a transport can be opened once; give a function that makes it")
     return MCPToolset(server, **options)
+
+
+async def mcp_prompt(
+    server: Any,
+    name: str,
+    arguments: Mapping[str, str] | None = None,
+    *,
+    store: Any = None,
+    **options: Unpack[MCPOptions],
+) -> str:
+    """Return a prompt of a server as text, for a message or for instructions: a stranger has written it.
+
+    Args:
+        server, store, options: see `mcp_tools`.
+
+    Raises:
+        StandfastError: the server cannot be reached, or has no such prompt.
+    """
+    toolset = MCPToolset(server, **options)
+    connections = toolset.connections(store)
+    try:
+
+        async def read(connection: Connection) -> str:
+            return await connection.read(lambda client: prompt_text(client, name, dict(arguments or {})))
+
+        return await connections.use(ToolContext(), read)
+    finally:
+        await connections.close()
 
 
 def _sdk() -> Any:

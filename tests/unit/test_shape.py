@@ -86,7 +86,7 @@ PUBLIC = {
         "StreamingLLMAdapter", "ToolDescription", "adapter_for", "create_adapter", "pydantic_ai_model",
         "tools_to_descriptions",
     ],
-    "standfast.mcp": ["mcp_tools"],
+    "standfast.mcp": ["MCPToolset", "OAuth", "login", "mcp_prompt", "mcp_server", "mcp_tools"],
     "standfast.stores": [
         "AgentStore", "Append", "AtWork", "Board", "D1Binding", "D1Store", "DecisionRecord", "Deletion", "Dropped",
         "DurableStore", "Ledger", "LedgerEntry", "MemoryStore", "Noted", "NotedRun", "PartialAnswer", "PartialAnswers",
