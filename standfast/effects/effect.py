@@ -160,10 +160,10 @@ class Effect:
 
         return guarded
 
-    def _key_of(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+    def _key_of(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> str | EffectKey | None:
         return self._key(*arguments, **options) if callable(self._key) else self._key
 
-    async def _begin(self, key: str | None, arguments: dict[str, Any]) -> tuple[EffectCall, Kept | Found]:
+    async def _begin(self, key: str | EffectKey | None, arguments: dict[str, Any]) -> tuple[EffectCall, Kept | Found]:
         """Return a call, and its outcome if it has one; it may be this attempt's to run now."""
         try:
             call = await self._make_call(key, arguments)
@@ -171,7 +171,7 @@ class Effect:
         except InputError as error:
             raise failures.refused(error) from None
 
-    async def _make_call(self, key: str | None, arguments: dict[str, Any]) -> EffectCall:
+    async def _make_call(self, key: str | EffectKey | None, arguments: dict[str, Any]) -> EffectCall:
         """Return a call, by the key that was given or that of its activity."""
         digest = hash_of(arguments)
         if self.approval is not None and not is_let_through(digest):
@@ -179,7 +179,9 @@ class Effect:
                 f"{self._owner} needs approval, which this call has not: nothing was run. In a workflow of Temporal, "
                 "await execute_effect(…), which asks people first"
             )
-        if key is not None:
+        if isinstance(key, EffectKey):  # an adapter knows where in the ledger its calls stand
+            found = key
+        elif key is not None:
             found = given_key(self.name, key)
         elif in_activity():
             found = await keeper().keys.next(self.name)

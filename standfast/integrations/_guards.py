@@ -10,13 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from standfast.effects import Effect, EffectFailedError, ToolDurabilityError, effect
-from standfast.effects.keys import LONGEST_KEY
+from standfast.effects.keys import LONGEST_KEY, EffectKey
 from standfast.errors import InputError
 from standfast.extras import install
 from standfast.stores.protocol import DurableStore
 from standfast.tools.given_arguments import hash_of
 
-_Running = tuple[str, str, str | None, str]  # a call: its tool, its id, its key, and the hash of its arguments
+GuardKey = str | EffectKey | None
+_Running = tuple[str, str, GuardKey, str]  # a call: its tool, its id, its key, and the hash of its arguments
 _guarded: ContextVar[frozenset[_Running]] = ContextVar("_guarded", default=frozenset())  # those that run here
 
 
@@ -65,8 +66,9 @@ class ToolGuard:
         arguments: Mapping[str, Any],
         function: Callable[[], Awaitable[Any]],
         *,
-        key: str | None,
+        key: GuardKey,
         returns: Any = Any,
+        safe_to_retry: bool = False,
     ) -> Any:
         """Run a tool's call unless it has been, or may have been, and return its result, or what the model reads of it.
 
@@ -74,14 +76,15 @@ class ToolGuard:
         guard has let through runs.
 
         Args:
-            key: of the call, by `key_of`; None in an activity of Temporal, which has one.
+            key: of the call, by `key_of`, or as the ledger has it; None in an activity of Temporal, which has one.
             returns: the type of the result, by which it is kept as JSON.
+            safe_to_retry: running it twice is harmless: a call that was lost, or has raised, may run again.
 
         Raises:
             InputError: the call cannot be told from others, or was made with other arguments.
             StoreError: the store does not answer; nothing was run.
         """
-        guarded, running = self._effect(tool, key), (tool, call_id, key, hash_of(arguments))
+        guarded, running = self._effect(tool, key, safe_to_retry), (tool, call_id, key, hash_of(arguments))
         if running in _guarded.get():
             return await function()
 
@@ -120,11 +123,11 @@ class ToolGuard:
         except (ToolDurabilityError, EffectFailedError) as error:
             return self._read_by_model(error, tool, call_id)
 
-    def _effect(self, tool: str, key: str | None) -> Effect:
+    def _effect(self, tool: str, key: GuardKey, safe_to_retry: bool = False) -> Effect:
         if not tool:
             raise InputError("A tool without a name cannot be guarded: nothing was run")
-        by_key = None if key is None else lambda arguments: key
-        return effect(self._store, tool[:100], key=by_key, not_run=self._not_run)
+        by_key: Any = None if key is None else lambda arguments: key
+        return effect(self._store, tool[:100], key=by_key, safe_to_retry=safe_to_retry, not_run=self._not_run)
 
     def _read_by_model(self, error: ToolDurabilityError | EffectFailedError, tool: str, call_id: str) -> Any:
         if isinstance(error, ToolDurabilityError):

@@ -67,7 +67,8 @@ def frameworks() -> list[str]:
 def test_each_adapter_has_an_extra_and_tests_and_a_page_and_is_imported_by_nobody() -> None:
     named = sorted(name.replace("-", "_") for name in frameworks())
     folder = LIBRARY / "integrations"
-    assert sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")) == named
+    modules = [*folder.glob("[!_]*.py"), *(path.parent for path in folder.glob("*/__init__.py"))]
+    assert sorted(path.stem for path in modules) == named
     assert [name for name in named if not list((ROOT / "tests" / "integrations" / name).glob("test_*.py"))] == []
     assert [name for name in frameworks() if not (ROOT / "docs" / "integrations" / f"{name}.md").exists()] == []
     others = [path.read_text() for path in LIBRARY.rglob("*.py") if folder not in path.parents]

@@ -116,7 +116,7 @@ ADAPTERS = {  # of frameworks that this environment does not have
     "standfast.integrations.google_adk": ["AtMostOnce"],
     "standfast.integrations.openai_agents": ["as_agent", "guarded", "guarded_activity"],
     "standfast.integrations.langchain": ["AtMostOnce", "as_agent"],
-    "standfast.integrations.pydantic_ai": ["guarded"],
+    "standfast.integrations.pydantic_ai": ["StandfastDurability", "guarded"],
     "standfast.integrations.strands": ["AtMostOnce"],
 }
 
@@ -204,10 +204,12 @@ def test_documents_import_public_names_only(path: Path) -> None:
 
 def test_what_an_adapter_gives_out_is_a_decision() -> None:
     given = {}
-    for path in (LIBRARY / "integrations").glob("[!_]*.py"):
+    folder = LIBRARY / "integrations"
+    for path in (*folder.glob("[!_]*.py"), *folder.glob("*/__init__.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                given[f"standfast.integrations.{path.stem}"] = ast.literal_eval(node.value)
+                name = path.parent.name if path.stem == "__init__" else path.stem
+                given[f"standfast.integrations.{name}"] = ast.literal_eval(node.value)
     assert given == ADAPTERS
 
 

@@ -1,28 +1,26 @@
 """Guards the tools of pydantic-ai's agents, in this process and in the activities of its Temporal integration.
 
-The guard sits in the toolsets that hold the tools, below every wrapper: in a workflow of Temporal only they are called
-inside the activity, where a store can be reached.
+The guard of `guarded` sits in the toolsets that hold the tools, below every wrapper: in a workflow of Temporal only
+they are called inside the activity, where a store can be reached.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, TypeVar
+
+from pydantic import TypeAdapter
+from pydantic_ai import AbstractToolset, ApprovalRequired, CallDeferred, ModelRetry, RunContext
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.durable_exec import DurableRunContext
+from pydantic_ai.exceptions import ToolFailed, UserError
+from pydantic_ai.messages import ModelRequest, ToolReturn, ToolReturnContent
+from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 from standfast.effects.keys import in_activity
 from standfast.errors import DefinitionError, InputError, ToolDurabilityError
-from standfast.integrations._guards import ToolGuard, check_version, in_workflow, key_of
+from standfast.integrations._guards import GuardKey, ToolGuard, in_workflow, key_of
 from standfast.stores.protocol import DurableStore
-
-check_version("pydantic-ai-slim", "2.68", "3", extra="pydantic-ai")
-
-from pydantic_ai import AbstractToolset, ApprovalRequired, CallDeferred, ModelRetry, RunContext  # noqa: E402
-from pydantic_ai.agent import AbstractAgent  # noqa: E402
-from pydantic_ai.durable_exec import DurableRunContext  # noqa: E402
-from pydantic_ai.exceptions import ToolFailed, UserError  # noqa: E402
-from pydantic_ai.messages import ModelRequest, ToolReturn, ToolReturnContent  # noqa: E402
-from pydantic_ai.toolsets import ToolsetTool, WrapperToolset  # noqa: E402
-
-__all__ = ["guarded"]
 
 AgentOrToolset = TypeVar("AgentOrToolset")
 
@@ -41,7 +39,7 @@ def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore) -> AgentOr
         DefinitionError: it is neither an agent nor a toolset, or has a guard already.
         MemoryStoreNotDurableError: the store forgets.
     """
-    guard = ToolGuard(store, not_run=(ApprovalRequired, CallDeferred), told=(ModelRetry, ToolFailed))
+    guard = guard_of(store)
     match agent_or_toolset:
         case AbstractAgent():
             toolsets = list(agent_or_toolset.toolsets)
@@ -58,6 +56,39 @@ def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore) -> AgentOr
     for leaf in leaves.values():
         _guard(leaf, guard)
     return agent_or_toolset
+
+
+def guard_of(store: DurableStore) -> ToolGuard:
+    """Return the guard of pydantic-ai's tools.
+
+    Raises:
+        MemoryStoreNotDurableError: the store forgets.
+    """
+    return ToolGuard(store, not_run=(ApprovalRequired, CallDeferred), told=(ModelRetry, ToolFailed))
+
+
+async def call_guarded(
+    guard: ToolGuard,
+    name: str,
+    call_id: str,
+    arguments: Mapping[str, Any],
+    function: Callable[[], Awaitable[Any]],
+    *,
+    key: GuardKey,
+    safe_to_retry: bool = False,
+) -> Any:
+    """Run a tool's call unless it has been, or may have been, and return its result, or what the model reads of it."""
+
+    async def call() -> _Result:
+        try:
+            found = await function()
+        except ModelRetry as error:
+            if isinstance(error.__context__, TimeoutError):  # nobody knows what a tool that timed out has done
+                raise ToolDurabilityError(name, call_id, reason=error.message) from None
+            raise
+        return _Result(whole=found) if isinstance(found, ToolReturn) else _Result(found)
+
+    return _read(await guard.run(name, call_id, arguments, call, key=key, returns=_Result, safe_to_retry=safe_to_retry))
 
 
 def _guard(leaf: Any, guard: ToolGuard) -> Any:
@@ -82,7 +113,7 @@ class _Guarded(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
-        if _is_safe(tool):
+        if is_safe(tool):
             return await super().call_tool(name, tool_args, ctx, tool)
         if in_workflow():
             raise UserError(
@@ -90,20 +121,8 @@ class _Guarded(AbstractToolset[Any]):
                 'activity, or declare it safe with metadata={"safe_to_retry": True}'
             )
         call_id = ctx.tool_call_id or ""
-
-        async def call() -> _Result:
-            try:
-                found = await super(_Guarded, self).call_tool(name, tool_args, ctx, tool)
-            except ModelRetry as error:
-                if isinstance(error.__context__, TimeoutError):  # nobody knows what a tool that timed out has done
-                    raise ToolDurabilityError(name, call_id, reason=error.message) from None
-                raise
-            return _Result(whole=found) if isinstance(found, ToolReturn) else _Result(found)
-
-        read = await self._guard.run(name, call_id, tool_args, call, key=_key(ctx, call_id), returns=_Result)
-        if not isinstance(read, _Result):
-            return read
-        return read.content if read.whole is None else read.whole
+        call = partial(super().call_tool, name, tool_args, ctx, tool)
+        return await call_guarded(self._guard, name, call_id, tool_args, call, key=_key(ctx, call_id))
 
 
 @dataclass
@@ -114,7 +133,18 @@ class _Result:
     whole: ToolReturn | None = None
 
 
-def _is_safe(tool: Any) -> bool:
+def read_result(kept: str) -> Any:
+    """Return what a tool has returned, from what the ledger has of it."""
+    return _read(TypeAdapter(_Result).validate_json(kept))
+
+
+def _read(found: Any) -> Any:
+    if not isinstance(found, _Result):
+        return found
+    return found.content if found.whole is None else found.whole
+
+
+def is_safe(tool: Any) -> bool:
     metadata = tool.tool_def.metadata or {}
     hints = metadata.get("annotations") or {}
     if metadata.get("safe_to_retry") is True:

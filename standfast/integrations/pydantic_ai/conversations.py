@@ -1,0 +1,299 @@
+"""Keeps conversations of pydantic-ai as sessions of a store: what began each turn, what its model said, how it ended.
+
+A turn is known by the number of the message that begins it, and what happens in it by its place there: the step of the
+run, and the place of a call in the model's response. So whoever takes the conversation up again finds the same entries.
+"""
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_ai.durable_exec import JSON_CODEC
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, UserContent, UserPromptPart
+
+from standfast.agents import Agent
+from standfast.errors import InputError
+from standfast.integrations.pydantic_ai.ledgers import key_of_call, settled_result
+from standfast.integrations.pydantic_ai.transcripts import messages_of
+from standfast.local.sessions import open_log
+from standfast.messages import Message, Record
+from standfast.runtime.retried_writes import retry_write
+from standfast.stores.protocol import Append, DurableStore, Session, session_id_of
+from standfast.tools.attempts import turn_scope
+
+_BEGIN, _END = 0, 2_000_000_000  # beside the answers of a turn, in its journal
+_PER_STEP = 1000  # requests: a step has several if a response is continued, or an attempt is made again
+
+Prompt = str | Sequence[UserContent] | None
+
+
+class KeptTurn(Record):
+    """A turn as the session's state has it.
+
+    Args:
+        number: of the message that began it.
+        run_id: which the caller gave to it, if any.
+        is_over: whether it has ended.
+    """
+
+    number: int
+    run_id: str | None = None
+    is_over: bool = False
+
+
+class _Kept(Record):
+    turns: tuple[KeptTurn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a caller gives to a run.
+
+    Args:
+        history: the messages that it goes on from; empty for those of the conversation.
+        run_id: names the turn, so that the same one is not begun twice.
+        has_results: it brings the results of calls that have waited for them.
+    """
+
+    prompt: Prompt
+    history: Sequence[ModelMessage]
+    run_id: str | None
+    has_results: bool
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A session that this run holds."""
+
+    store: DurableStore
+    session: Session
+    turns: tuple[KeptTurn, ...]
+
+    @property
+    def key(self) -> str:
+        return self.session.key
+
+    @property
+    def name(self) -> str:
+        return session_id_of(self.session.id)
+
+    async def take_up(self, given: Given) -> "Turn":
+        """Return the turn that a run goes on with, or the one that it begins.
+
+        A turn that has not ended goes on if the caller brings the message that began it, or none. Before another
+        message it is closed: what its open calls have come to is looked up, and none of them begins any more.
+
+        Raises:
+            InputError: a run_id has another message than the one that began its turn.
+        """
+        last = self.turns[-1] if self.turns else None
+        turn = next((one for one in self.turns if given.run_id is not None and one.run_id == given.run_id), None)
+        if turn is None and last is not None and (not last.is_over or _asks_nothing(given)):
+            turn = last
+        if turn is None:
+            return await self._begin(given)
+        begun, asked = json.loads(await self._load(turn.number, _BEGIN)), _dump_prompt(given.prompt)
+        if asked is not None and asked != begun["prompt"]:
+            if turn.run_id is not None and turn.run_id == given.run_id:
+                raise InputError(
+                    f"Conversation {self.name} has a run with run_id {given.run_id!r}, which began with another message"
+                )
+            await self._close(turn)
+            return await self._begin(given)
+        return Turn(self, turn, begun["prompt"], await self._history_before(turn))
+
+    async def _close(self, turn: KeptTurn) -> None:
+        """End a turn where it is."""
+        scope, answers = turn_scope(self.key, turn.number), [answer async for answer in self._answers(turn.number)]
+        messages = _load_messages([one for _, answer in answers for one in answer["said"]])
+        shown = len(messages)
+        if answers:
+            step, last = answers[-1][0], JSON_CODEC.load(ModelResponse, answers[-1][1]["response"])
+            keys = [key_of_call(scope, step, place, call.tool_name) for place, call in enumerate(last.tool_calls)]
+            settled = [await settled_result(self.store, *one) for one in zip(keys, last.tool_calls, strict=True)]
+            messages += [last, *([ModelRequest(parts=settled)] if settled else [])]
+        await Turn(self, turn, None, [], _shown=shown).end(messages)
+
+    async def _answers(self, number: int) -> AsyncIterator[tuple[int, Any]]:
+        """Return what the model has answered in a turn, each with its step."""
+        for step in itertools.count(1):
+            for attempt in range(_PER_STEP):
+                kept = json.loads(await self._load(number, step * _PER_STEP + attempt))
+                if kept is None and attempt == 0:
+                    return
+                if kept is None:
+                    break
+                yield step, kept
+
+    async def _begin(self, given: Given) -> "Turn":
+        number, prompt = self.session.last_seq + 1, _dump_prompt(given.prompt)
+        earlier = await self._history_before(None)
+        history = JSON_CODEC.dump(list[ModelMessage], list(given.history)) if given.history else None
+        if history == JSON_CODEC.dump(list[ModelMessage], earlier):
+            history = None
+        turn = KeptTurn(number=number, run_id=given.run_id)
+        said = Message(role="user", content=_text(given.prompt), by=self.session.user_id)
+        begun = {"prompt": prompt, "history": history}
+        await self.write((said,), (*self.turns, turn), number, _BEGIN, json.dumps(begun))
+        return Turn(self, turn, prompt, list(given.history) or earlier)
+
+    async def _history_before(self, turn: KeptTurn | None) -> list[ModelMessage]:
+        """Return the messages of the turns before one, or of all, from the last one whose history was given."""
+        kept = list[Any]()
+        number = None if turn is None else turn.number
+        if number is not None:
+            begun = json.loads(await self._load(number, _BEGIN))
+            if begun["history"] is not None:
+                return _load_messages(begun["history"])
+        for one in reversed([one for one in self.turns if number is None or one.number < number]):
+            if not one.is_over:
+                continue
+            kept = [*json.loads(await self._load(one.number, _END))["messages"], *kept]
+            begun = json.loads(await self._load(one.number, _BEGIN))
+            if begun["history"] is not None:
+                kept = [*begun["history"], *kept]
+                break
+        return _load_messages(kept)
+
+    async def _load(self, number: int, place: int) -> str:
+        return await self.store.load_reply(turn_scope(self.key, number), place) or "null"
+
+    async def write(
+        self, messages: Sequence[Message], turns: tuple[KeptTurn, ...], number: int, place: int, reply: str
+    ) -> str:
+        """Write an entry of a turn and messages of the transcript, both or neither; return the entry that is kept."""
+        session = self.session.model_copy(update={"state": _Kept(turns=turns).model_dump_json()})
+        session = session.model_copy(update={"usage": session.used_by(messages)})
+        key, seq = turn_scope(self.key, number), self.session.last_seq
+        append = Append(session, messages, write_key=f"{number}.{place}", expected_seq=seq)
+        kept = await retry_write(
+            lambda: self.store.append_reply([append], journal_key=key, turn=place, reply=reply), tries=4
+        )
+        if kept == reply:
+            self.session = session.model_copy(update={"last_seq": seq + len(messages)})
+            self.turns = turns
+        return kept
+
+
+@dataclass(slots=True)
+class Turn:
+    """A turn of a conversation that a run carries out, for the first time or again.
+
+    Args:
+        prompt: with which it began, as JSON.
+        history: the messages before it.
+    """
+
+    conversation: Conversation
+    kept: KeptTurn
+    prompt: Any
+    history: list[ModelMessage]
+    _requests: dict[int, int] = field(default_factory=dict)
+    _shown: int | None = None
+
+    @property
+    def scope(self) -> str:
+        """Where its calls stand in the ledger."""
+        return turn_scope(self.conversation.key, self.kept.number)
+
+    def user_prompt(self) -> Prompt:
+        """Return the message with which it began."""
+        return None if self.prompt is None else JSON_CODEC.load(UserPromptPart, self.prompt).content
+
+    def next_request(self, step: int) -> int:
+        """Return the place of a model request in the turn."""
+        count = self._requests.get(step, 0)
+        self._requests[step] = count + 1
+        return step * _PER_STEP + min(count, _PER_STEP - 1)
+
+    async def load_answer(self, place: int, messages: Sequence[ModelMessage]) -> ModelResponse | None:
+        """Return what the model has answered at a place, if it has."""
+        kept = await self.conversation.store.load_reply(self.scope, place)
+        if kept is None:
+            return None
+        self._shown = len(messages)
+        response: ModelResponse = JSON_CODEC.load(ModelResponse, json.loads(kept)["response"])
+        return response
+
+    async def keep_answer(self, place: int, response: ModelResponse, messages: Sequence[ModelMessage]) -> None:
+        """Keep what the model has answered, and add to the transcript what is new.
+
+        Raises:
+            SessionConflictError: somebody else has written to the session since.
+            StoreError: the store does not answer.
+        """
+        said = self._since_last(messages)
+        self._shown = len(messages)
+        kept = {"said": JSON_CODEC.dump(list[ModelMessage], said), "response": JSON_CODEC.dump(ModelResponse, response)}
+        conversation = self.conversation
+        shown = messages_of([*_unshown(said), response])
+        await conversation.write(shown, conversation.turns, self.kept.number, place, json.dumps(kept))
+
+    async def end(self, messages: Sequence[ModelMessage]) -> None:
+        """Keep all messages of the turn, by which the next one goes on."""
+        if self.kept.is_over:
+            return
+        reply = json.dumps({"messages": JSON_CODEC.dump(list[ModelMessage], list(messages))})
+        turns = tuple(
+            one.model_copy(update={"is_over": True}) if one.number == self.kept.number else one
+            for one in self.conversation.turns
+        )
+        new = messages_of(_unshown(self._since_last([*self.history, *messages])))
+        await self.conversation.write(new, turns, self.kept.number, _END, reply)
+
+    def _since_last(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+        """Return the messages since the last request, from the answer to it."""
+        return list(messages[len(self.history) if self._shown is None else self._shown :])
+
+
+@asynccontextmanager
+async def open_conversation(
+    store: DurableStore, agent: Agent, session_id: str, *, user_id: str | None, tenant_id: str | None
+) -> AsyncIterator[Conversation]:
+    """Open a conversation for one run, which then holds its session.
+
+    Raises:
+        InputError: a malformed id, or the session of another agent.
+        SessionAccessDeniedError: it belongs to another user or tenant.
+        SessionConflictError: another run holds it.
+    """
+    async with open_log(store, agent, session_id, create=True, user_id=user_id, tenant_id=tenant_id) as log:
+        session = log.session
+        if not log.is_new and not session.state.startswith('{"turns":'):
+            raise InputError(
+                f"Session {session_id_of(session.id)} is not a conversation of pydantic-ai: give this one another "
+                "conversation_id"
+            )
+        turns = () if log.is_new else _Kept.model_validate_json(session.state).turns
+        yield Conversation(store, session, turns)
+
+
+def _asks_nothing(given: Given) -> bool:
+    return given.prompt is None and not given.history and not given.has_results
+
+
+def _unshown(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
+    """Return what the transcript does not have yet: an answer is there since it was kept."""
+    return messages[1:] if messages and isinstance(messages[0], ModelResponse) else messages
+
+
+def _dump_prompt(prompt: Prompt) -> Any:
+    """Return a message as JSON, the same for the same message."""
+    if prompt is None:
+        return None
+    part = JSON_CODEC.dump(UserPromptPart, UserPromptPart(prompt))
+    return {**part, "timestamp": "1970-01-01T00:00:00Z"}
+
+
+def _load_messages(kept: Any) -> list[ModelMessage]:
+    messages: list[ModelMessage] = JSON_CODEC.load(list[ModelMessage], kept)
+    return messages
+
+
+def _text(prompt: Prompt) -> str:
+    if prompt is None or isinstance(prompt, str):
+        return prompt or ""
+    return "\n".join(one if isinstance(one, str) else f"[{getattr(one, 'kind', 'content')}]" for one in prompt)

@@ -1,0 +1,68 @@
+"""Runs a function that makes an agent's output at most once, as a tool is run: it may have effects."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, get_type_hints
+
+from pydantic_ai import ModelRetry, NativeOutput, PromptedOutput, TextOutput, ToolOutput
+from pydantic_ai.output import OutputContext
+
+from standfast.effects import EffectFailedError, effect
+from standfast.stores.protocol import DurableStore
+
+_RETRIES = ("ModelRetry", "ToolRetryError", "ValidationError")
+
+
+async def run_output_function(
+    store: DurableStore, name: str, output: Any, function: Callable[[], Awaitable[Any]], *, key: Any, returns: Any
+) -> Any:
+    """Run an output function unless it has been, or may have been, and return its result.
+
+    Raises:
+        ToolDurabilityError: nobody knows whether it has run.
+        EffectFailedError: it has failed at an earlier attempt, or its result was lost.
+        ModelRetry: the model is to make another output.
+    """
+    made = list[Any]()
+
+    async def call(given: Any) -> Any:
+        made.append(await function())
+        return made[0]
+
+    call.__annotations__["return"] = returns
+
+    def key_of(given: Any) -> Any:
+        return key
+
+    try:
+        kept = await effect(store, name[:100], key=key_of)(call)(output)
+    except EffectFailedError as error:
+        if made:  # it has run here, and only what it has made cannot be kept
+            return made[0]
+        if error.kind in _RETRIES:
+            raise ModelRetry(error.reason) from None
+        raise
+    return made[0] if made else kept
+
+
+def type_of_output(output_type: Any, context: OutputContext) -> Any:
+    """Return the type of what an agent's output function returns, by which it is read again; Any if it is not said."""
+    named = [one for one in _functions(output_type) if getattr(one, "__name__", None) == context.function_name]
+    try:
+        return get_type_hints(named[0]).get("return", Any) if len(named) == 1 else Any
+    except (NameError, TypeError):
+        return Any
+
+
+def _functions(spec: Any) -> Iterator[Any]:
+    match spec:
+        case ToolOutput():
+            yield from _functions(spec.output)
+        case TextOutput():
+            yield spec.output_function
+        case NativeOutput() | PromptedOutput():
+            yield from _functions(spec.outputs)
+        case Sequence() if not isinstance(spec, str):
+            for one in spec:
+                yield from _functions(one)
+        case _ if callable(spec) and not isinstance(spec, type):
+            yield spec
