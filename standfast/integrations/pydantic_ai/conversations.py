@@ -11,20 +11,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import Field
 from pydantic_ai.durable_exec import JSON_CODEC
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, UserContent, UserPromptPart
 
 from standfast.agents import Agent
+from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.integrations.pydantic_ai.ledgers import key_of_call, settled_result
+from standfast.integrations.pydantic_ai.ledgers import settled_result
 from standfast.integrations.pydantic_ai.transcripts import messages_of
 from standfast.local.sessions import open_log
-from standfast.messages import Message, Record
+from standfast.messages import Message, Record, ToolCall
 from standfast.runtime.retried_writes import retry_write
 from standfast.stores.protocol import Append, DurableStore, Session, session_id_of
 from standfast.tools.attempts import turn_scope
 
-_BEGIN, _END = 0, 2_000_000_000  # beside the answers of a turn, in its journal
+_BEGIN, _RESULTS, _END = 0, 1_000_000_000, 2_000_000_000  # beside the answers of a turn, in its journal
 _PER_STEP = 1000  # requests: a step has several if a response is continued, or an attempt is made again
 
 Prompt = str | Sequence[UserContent] | None
@@ -44,8 +46,35 @@ class KeptTurn(Record):
     is_over: bool = False
 
 
+class KeptTool(Record):
+    """A tool whose calls wait for people; `parameters` is the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class KeptGates(Record):
+    """The calls that wait for people, or did, in the turn that has not ended.
+
+    Args:
+        step: of the run, which makes them.
+        refused: by id, why one cannot run at all.
+    """
+
+    step: int
+    calls: tuple[ToolCall, ...]
+    tools: tuple[KeptTool, ...]
+    refused: dict[str, str] = Field(default_factory=dict)
+
+    def is_of(self, other: "KeptGates") -> bool:
+        """Whether these are the gates of the same calls."""
+        return (self.step, self.calls) == (other.step, other.calls)
+
+
 class _Kept(Record):
     turns: tuple[KeptTurn, ...] = ()
+    gates: KeptGates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +100,7 @@ class Conversation:
     store: DurableStore
     session: Session
     turns: tuple[KeptTurn, ...]
+    gates: KeptGates | None
 
     @property
     def key(self) -> str:
@@ -103,21 +133,22 @@ class Conversation:
                 )
             await self._close(turn)
             return await self._begin(given)
-        return Turn(self, turn, begun["prompt"], await self._history_before(turn))
+        return Turn(self, turn, begun["prompt"], await self._history_before(turn), is_resumed=True)
 
     async def _close(self, turn: KeptTurn) -> None:
         """End a turn where it is."""
-        scope, answers = turn_scope(self.key, turn.number), [answer async for answer in self._answers(turn.number)]
+        scope, answers = turn_scope(self.key, turn.number), [answer async for answer in self.answers(turn.number)]
         messages = _load_messages([one for _, answer in answers for one in answer["said"]])
         shown = len(messages)
         if answers:
             step, last = answers[-1][0], JSON_CODEC.load(ModelResponse, answers[-1][1]["response"])
-            keys = [key_of_call(scope, step, place, call.tool_name) for place, call in enumerate(last.tool_calls)]
-            settled = [await settled_result(self.store, *one) for one in zip(keys, last.tool_calls, strict=True)]
+            settled = [
+                await settled_result(self.store, scope, step, place, call) for place, call in enumerate(last.tool_calls)
+            ]
             messages += [last, *([ModelRequest(parts=settled)] if settled else [])]
         await Turn(self, turn, None, [], _shown=shown).end(messages)
 
-    async def _answers(self, number: int) -> AsyncIterator[tuple[int, Any]]:
+    async def answers(self, number: int) -> AsyncIterator[tuple[int, Any]]:
         """Return what the model has answered in a turn, each with its step."""
         for step in itertools.count(1):
             for attempt in range(_PER_STEP):
@@ -165,8 +196,12 @@ class Conversation:
         self, messages: Sequence[Message], turns: tuple[KeptTurn, ...], number: int, place: int, reply: str
     ) -> str:
         """Write an entry of a turn and messages of the transcript, both or neither; return the entry that is kept."""
-        session = self.session.model_copy(update={"state": _Kept(turns=turns).model_dump_json()})
-        session = session.model_copy(update={"usage": session.used_by(messages)})
+        is_end = place == _END
+        gates = None if is_end else self.gates
+        state = _Kept(turns=turns, gates=gates).model_dump_json()
+        questions = None if is_end else self.session.questions
+        change = {"state": state, "questions": questions, "usage": self.session.used_by(messages)}
+        session = self.session.model_copy(update=change)
         key, seq = turn_scope(self.key, number), self.session.last_seq
         append = Append(session, messages, write_key=f"{number}.{place}", expected_seq=seq)
         kept = await retry_write(
@@ -174,8 +209,16 @@ class Conversation:
         )
         if kept == reply:
             self.session = session.model_copy(update={"last_seq": seq + len(messages)})
-            self.turns = turns
+            self.turns, self.gates = turns, gates
         return kept
+
+    async def keep_gates(self, gates: KeptGates, questions: Sequence[Question]) -> None:
+        """Keep the gates of a turn as they are now."""
+        state = _Kept(turns=self.turns, gates=gates).model_dump_json()
+        session = self.session.model_copy(update={"state": state, "questions": tuple(questions) or None})
+        seq = self.session.last_seq
+        await retry_write(lambda: self.store.append_messages_atomic(session.id, [], session, expected_seq=seq), tries=4)
+        self.session, self.gates = session, gates
 
 
 @dataclass(slots=True)
@@ -185,12 +228,14 @@ class Turn:
     Args:
         prompt: with which it began, as JSON.
         history: the messages before it.
+        is_resumed: whether it was begun by another run.
     """
 
     conversation: Conversation
     kept: KeptTurn
     prompt: Any
     history: list[ModelMessage]
+    is_resumed: bool = False
     _requests: dict[int, int] = field(default_factory=dict)
     _shown: int | None = None
 
@@ -198,6 +243,25 @@ class Turn:
     def scope(self) -> str:
         """Where its calls stand in the ledger."""
         return turn_scope(self.conversation.key, self.kept.number)
+
+    async def keep_result(self, step: int, place: int, result: Any) -> None:
+        """Keep the result of a call that somebody else has run, as JSON; the first one stays."""
+        at = _RESULTS + step * _PER_STEP + place
+        await self.conversation.store.save_reply(self.scope, at, json.dumps(result))
+
+    async def load_result(self, step: int, place: int) -> Any:
+        """Return what `keep_result` has kept; None if nothing."""
+        kept = await self.conversation.store.load_reply(self.scope, _RESULTS + step * _PER_STEP + place)
+        return None if kept is None else json.loads(kept)
+
+    async def last_calls(self) -> tuple[int, list[str]]:
+        """Return the ids of the calls in the model's last answer, and its step."""
+        answers = [answer async for answer in self.conversation.answers(self.kept.number)]
+        if not answers:
+            return 0, []
+        step, answer = answers[-1]
+        response: ModelResponse = JSON_CODEC.load(ModelResponse, answer["response"])
+        return step, [call.tool_call_id for call in response.tool_calls]
 
     def user_prompt(self) -> Prompt:
         """Return the message with which it began."""
@@ -267,8 +331,8 @@ async def open_conversation(
                 f"Session {session_id_of(session.id)} is not a conversation of pydantic-ai: give this one another "
                 "conversation_id"
             )
-        turns = () if log.is_new else _Kept.model_validate_json(session.state).turns
-        yield Conversation(store, session, turns)
+        kept = _Kept() if log.is_new else _Kept.model_validate_json(session.state)
+        yield Conversation(store, session, kept.turns, kept.gates)
 
 
 def _asks_nothing(given: Given) -> bool:

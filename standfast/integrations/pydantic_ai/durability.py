@@ -1,10 +1,10 @@
 """Makes a conversation with an agent of pydantic-ai durable in this process: `StandfastDurability`."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -15,59 +15,37 @@ from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
     DurabilityEngineSpec,
-    DurableOperationId,
-    JournalCallableOperationBackend,
-    RoleBasedOperationConfig,
-    durable_unit_scope,
-    record_durable_unit,
     replay_scope,
 )
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.output import OutputContext
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import DeferredToolRequests
-from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 
 from standfast.agents import Agent
-from standfast.effects.keys import EffectKey
-from standfast.errors import DefinitionError
-from standfast.integrations._guards import ToolGuard, key_of
-from standfast.integrations.pydantic_ai.conversations import Given, Turn, open_conversation
-from standfast.integrations.pydantic_ai.ledgers import key_of_call
+from standfast.checkpoints import PendingApproval
+from standfast.errors import DefinitionError, SessionNotFoundError
+from standfast.integrations.pydantic_ai.calls import (
+    GuardedTools,
+    Operations,
+    Running,
+    RunningCall,
+    calling,
+    place_of,
+    running_call,
+)
+from standfast.integrations.pydantic_ai.conversations import Given, open_conversation
+from standfast.integrations.pydantic_ai.deferrals import Deferrals, shown
+from standfast.integrations.pydantic_ai.gates import ApprovalRule, Gates
 from standfast.integrations.pydantic_ai.models import JournaledModel
 from standfast.integrations.pydantic_ai.outputs import run_output_function, type_of_output
-from standfast.integrations.pydantic_ai.toolsets import call_guarded, guard_of, is_safe
+from standfast.integrations.pydantic_ai.toolsets import guard_of
+from standfast.local.gates import GivenDecision, read_decisions
 from standfast.runtime.child_agents import AskedAgents, child_session
-from standfast.stores.protocol import DurableStore
+from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
 
 Owner = Callable[[RunContext[Any]], str | None]
-
-
-@dataclass(slots=True)
-class _Running:
-    """A run that carries out a turn.
-
-    Args:
-        user_id, tenant_id: for whom.
-        ctx: that of the model request that is made now.
-        operations: how many of a name were made at a step.
-    """
-
-    turn: Turn
-    user_id: str | None
-    tenant_id: str | None
-    ctx: RunContext[Any] | None = None
-    operations: dict[tuple[int, str], int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A tool's call that runs, in which agents may run."""
-
-    run: _Running
-    place: str
-    agents: AskedAgents
 
 
 class StandfastDurability(BaseDurabilityCapability[Any]):
@@ -81,6 +59,8 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
     Args:
         store: a durable one, which may be shared.
         user_id, tenant_id: return whose conversation it is, from the context of a run; nobody's by default.
+        approval: how people let a call through that pydantic-ai defers for approval; or a function of standfast's
+            `ToolCall` that returns the `Approval` for it. By default anybody may decide, in 30 days.
         name: of the agent, by which its conversations are known; its own by default.
 
     Raises:
@@ -109,20 +89,22 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         *,
         user_id: Owner | None = None,
         tenant_id: Owner | None = None,
+        approval: ApprovalRule | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
+        self._approval = approval
         self._store, self._guard = store, guard_of(store)
         self._user_id, self._tenant_id = user_id, tenant_id
-        self._running = ContextVar[_Running | None]("standfast_running", default=None)
+        self._running = ContextVar[Running | None]("standfast_running", default=None)
         self._own_ids = ContextVar[tuple[str, str]]("standfast_own_ids", default=("", ""))
 
     @property
     def in_durable_context(self) -> bool:
         return self._running.get() is not None
 
-    def get_durable_operation_backend(self) -> "_Backend":
-        return _Backend(self._guard, self._running, self.name)
+    def get_durable_operation_backend(self) -> "Operations":
+        return Operations(self._guard, self._running, self.name)
 
     def _bind_models(self, agent: Any) -> None:
         """Bind no models: requests are made in this process, by whatever model the run has."""
@@ -140,7 +122,7 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         own_run, own_conversation = self._own_ids.get()
-        outer, session_id = _call.get(), ctx.conversation_id
+        outer, session_id = running_call.get(), ctx.conversation_id
         if session_id == own_conversation:
             session_id = None if outer is None else self._session_of_call(outer, ctx)
         if session_id is None:
@@ -163,29 +145,98 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
             )
             turn = await conversation.take_up(given)
             ctx.messages[:] = turn.history
-            with self._carrying_out(_Running(turn, user_id, tenant_id)), replay_scope():
+            with self._carrying_out(Running(turn, user_id, tenant_id)), replay_scope():
                 result = await handler()
-            if not isinstance(result.output, DeferredToolRequests):
+            if isinstance(result.output, DeferredToolRequests):
+                shown(result.output, await Gates(conversation, self._approval).pending())
+            else:
                 await turn.end(result.new_messages())
             return result
 
     @contextmanager
-    def _carrying_out(self, run: _Running | None) -> Iterator[None]:
-        token, inner = self._running.set(run), _call.set(None)
+    def _carrying_out(self, run: Running | None) -> Iterator[None]:
+        token, inner = self._running.set(run), running_call.set(None)
         try:
             yield
         finally:
             self._running.reset(token)
-            _call.reset(inner)
+            running_call.reset(inner)
 
-    def _session_of_call(self, call: _Call, ctx: RunContext[Any]) -> str:
+    async def _begin_deferred(self, run: Running, node: Any) -> Any:
+        """Return the node that begins a turn, with the message that began it first; what it brings is kept."""
+        if node.deferred_tool_results is None or not run.turn.is_resumed:
+            return replace(node, user_prompt=run.turn.user_prompt())
+        await self._deferrals(run).bring(node.deferred_tool_results)
+        return replace(node, user_prompt=run.turn.user_prompt(), deferred_tool_results=None)
+
+    def _deferrals(self, run: Running) -> Deferrals:
+        return Deferrals(run.turn, Gates(run.turn.conversation, self._approval))
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        run = self._running.get()
+        if run is None:
+            return None
+        answered = await self._deferrals(run).answer(ctx, requests, [run.user_id])
+        if answered is None:
+            return None
+        run.verdicts.update(answered[1])
+        return answered[0]
+
+    async def pending(
+        self, conversation_id: str, *, user_id: str | None = None, tenant_id: str | None = None
+    ) -> tuple[PendingApproval, ...]:
+        """Return the calls of a conversation that wait for people to approve them; see `decide`."""
+        async with self._gates(conversation_id, user_id, tenant_id) as gates:
+            return await gates.pending()
+
+    async def decide(
+        self,
+        conversation_id: str,
+        decisions: Sequence[GivenDecision],
+        *,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+    ) -> tuple[PendingApproval, ...]:
+        """Record what people have decided on calls that wait, and return what still waits.
+
+        `agent.run(conversation_id=…)` goes on then. The same decision again changes nothing.
+
+        Args:
+            decisions: such as `{"gate": "c1", "decision": "approve", "by": "ada", "digest": "…"}`, with `edit` for
+                other arguments, or a `comment`; all count, or none does.
+            user_id, tenant_id: whose conversation it is.
+
+        Raises:
+            InputError: one does not count.
+            SessionNotFoundError: there is no such conversation.
+            SessionAccessDeniedError: it belongs to another user or tenant.
+            SessionConflictError: a run is at work on it.
+        """
+        read = read_decisions(decisions)
+        async with self._gates(conversation_id, user_id, tenant_id) as gates:
+            await gates.decide(read)
+            return await gates.pending()
+
+    @asynccontextmanager
+    async def _gates(self, conversation_id: str, user_id: str | None, tenant_id: str | None) -> AsyncIterator[Gates]:
+        session = await self._store.load_session(session_key_of(check_tenant_id(tenant_id), conversation_id))
+        if session is None:
+            raise SessionNotFoundError(conversation_id)
+        async with open_conversation(
+            self._store, Agent(session.agent_name), conversation_id, user_id=user_id, tenant_id=tenant_id
+        ) as conversation:
+            yield Gates(conversation, self._approval)
+
+    def _session_of_call(self, call: RunningCall, ctx: RunContext[Any]) -> str:
         digest, count, _ = call.agents.name(self.name, ctx.prompt)
         return child_session(call.run.turn.conversation.name, f"{call.place}.{digest}.{count}")
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
         run = self._running.get()
         if run is not None and PydanticAgent.is_user_prompt_node(node):
-            return replace(node, user_prompt=run.turn.user_prompt())
+            return await self._begin_deferred(run, node)
         return node
 
     # --- the model ---
@@ -214,7 +265,7 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
     # --- tools ---
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
-        return _GuardedTools(toolset, self._guard, self._running)
+        return GuardedTools(toolset, self._guard, self._running)
 
     async def wrap_output_process(
         self, ctx: RunContext[Any], *, output_context: OutputContext, output: Any, handler: WrapOutputProcessHandler
@@ -224,99 +275,14 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         if run is None or ctx.partial_output or not output_context.has_function:
             return await handler(output)
         name = "output" if call is None else call.tool_name
-        place, key = _place_of(run.turn, name, "" if call is None else call.tool_call_id, ctx)
+        place, key = place_of(run.turn, name, "" if call is None else call.tool_call_id, ctx)
 
         async def function() -> Any:
-            with _calling(_Call(run, place, AskedAgents())):
+            with calling(RunningCall(run, place, AskedAgents())):
                 return await handler(output)
 
         returns = type_of_output(getattr(ctx.agent, "output_type", None), output_context)
         return await run_output_function(self._store, name, output, function, key=key, returns=returns)
-
-
-@dataclass
-class _GuardedTools(WrapperToolset[Any]):
-    """All tools of a run, each call of which is claimed in the ledger before it runs."""
-
-    guard: ToolGuard
-    running: ContextVar[_Running | None]
-
-    async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-    ) -> Any:
-        run = self.running.get()
-        if run is None:
-            return await super().call_tool(name, tool_args, ctx, tool)
-        call_id = ctx.tool_call_id or ""
-        place, key = _place_of(run.turn, name, call_id, ctx)
-
-        async def function() -> Any:
-            with _calling(_Call(run, place, AskedAgents())):
-                return await super(_GuardedTools, self).call_tool(name, tool_args, ctx, tool)
-
-        return await call_guarded(self.guard, name, call_id, tool_args, function, key=key, safe_to_retry=is_safe(tool))
-
-
-_call: ContextVar[_Call | None] = ContextVar("standfast_call", default=None)
-
-
-@contextmanager
-def _calling(call: _Call) -> Iterator[None]:
-    """Make it known that a call runs: agents that it runs are its own, and durable operations in it are part of it."""
-    token = _call.set(call)
-    try:
-        with durable_unit_scope():
-            yield
-    finally:
-        _call.reset(token)
-
-
-def _place_of(turn: Turn, name: str, call_id: str, ctx: RunContext[Any]) -> tuple[str, EffectKey | str]:
-    """Return the place of a call in its turn, and its key in the ledger."""
-    response = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
-    ids = [] if response is None else [call.tool_call_id for call in response.tool_calls]
-    if call_id in ids:
-        place = ids.index(call_id)
-        return f"{turn.kept.number}.{ctx.run_step}.{place}", key_of_call(turn.scope, ctx.run_step, place, name)
-    # A call that another tool has made, such as code that the model has written, or a text that becomes the output.
-    return f"{turn.kept.number}.{ctx.run_step}.{call_id}", key_of(turn.scope, str(ctx.run_step), call_id or "-")
-
-
-class _Backend(JournalCallableOperationBackend[None]):
-    """Carries out what other capabilities have declared as durable operations."""
-
-    def __init__(self, guard: ToolGuard, running: ContextVar[_Running | None], agent_name: str) -> None:
-        config = RoleBasedOperationConfig[None](model=None, event=None, capability=None, tool=None)
-        super().__init__(agent_name=agent_name, config=config)
-        self._guard, self._running = guard, running
-
-    async def execute(
-        self,
-        *,
-        operation_id: DurableOperationId,
-        name: str,
-        body: Callable[[], Awaitable[object]],
-        cache_key: tuple[object, ...],
-        config: None,
-    ) -> object:
-        """Return what an operation has made, at its place in the turn; one whose outcome is unknown runs again."""
-        run = self._running.get()
-        if run is None:
-            return await body()
-        step = 0 if run.ctx is None else run.ctx.run_step
-        count = run.operations.get((step, name), 0)
-        run.operations[step, name] = count + 1
-        key = EffectKey(run.turn.scope, f"{name}.{count}", name, step * 1000)
-        executed = False
-
-        async def function() -> object:
-            nonlocal executed
-            executed = True
-            return await body()
-
-        made = await self._guard.run(name, "", {}, function, key=key, safe_to_retry=True)
-        record_durable_unit(executed=executed)
-        return made
 
 
 def _agent_name(name: str) -> str:

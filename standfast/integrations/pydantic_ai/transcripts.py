@@ -32,7 +32,7 @@ def _messages(messages: Sequence[ModelMessage]) -> Iterator[Message]:
 
 def _of_response(response: ModelResponse) -> Message:
     calls = tuple(
-        ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=_arguments(part))
+        ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=arguments_of(part))
         for part in response.parts
         if isinstance(part, ToolCallPart)
     )
@@ -61,7 +61,8 @@ def _of_part(part: ModelRequestPart) -> Message | None:
     )
 
 
-def _arguments(part: ToolCallPart) -> Any:
+def arguments_of(part: ToolCallPart) -> Any:
+    """Return the arguments of a call as an object."""
     try:
         return part.args_as_dict()
     except ValueError:

@@ -1,7 +1,8 @@
-"""A conversation with an agent of pydantic-ai, killed in a window: `conversations FOLDER (bare | durable) WINDOW`.
+"""A conversation with a pydantic-ai agent, killed in a window: `conversations FOLDER (bare | durable | gated) WINDOW`.
 
 It is killed once, and says at its end what the model read, how often it was asked, and what was charged. `bare` is the
-same agent without durability. With `stream` in its window's name the answer is streamed.
+same agent without durability. `gated` asks a person before it charges. With `stream` in the name of its window the
+answer is streamed.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, DeferredToolRequests
 from pydantic_ai.capabilities import Hooks
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
@@ -92,24 +93,38 @@ async def before_tool(ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
     return args
 
 
-durable = [StandfastDurability(DyingStore(FOLDER / "store.db"))] if KIND == "durable" else []
+durable = [] if KIND == "bare" else [StandfastDurability(DyingStore(FOLDER / "store.db"))]
 agent = Agent(
     DyingModel(FunctionModel(model, stream_function=stream)),
     name="seller",
+    output_type=[str, DeferredToolRequests],
     capabilities=[*durable, Hooks(before_tool_execute=before_tool)],
 )
 
 
-@agent.tool_plain
+@agent.tool_plain(requires_approval=KIND == "gated")
 async def charge(cents: int) -> dict[str, int]:
     note("charged")
     die_at("in-the-tool")
     return {"charged": cents}
 
 
+async def approve() -> None:
+    """Approve what waits, as a person does, of whom nobody knows whether the process will hear it."""
+    die_at("at-the-gate")
+    for waits in await durable[0].pending("order-7"):
+        decision = {"gate": waits.gate, "decision": "approve", "by": "ada", "digest": waits.digest}
+        await durable[0].decide("order-7", [decision])
+    die_at("after-the-decision")
+
+
 async def main() -> str:
     if not STREAMED:
-        return (await agent.run("Sell it.", conversation_id="order-7", run_id="sale")).output
+        output = (await agent.run("Sell it.", conversation_id="order-7", run_id="sale")).output
+        if isinstance(output, DeferredToolRequests):
+            await approve()
+            return await main()
+        return output
     async with agent.run_stream("Sell it.", conversation_id="order-7", run_id="sale") as streamed:
         return await streamed.get_output()
 

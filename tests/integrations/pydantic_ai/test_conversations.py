@@ -67,7 +67,7 @@ class Till:
 
 
 def agent_of(store: SQLiteStore, script: Script, *tools: Any, **options: Any) -> Agent[Any, Any]:
-    durability = {name: options.pop(name) for name in ("user_id", "tenant_id") if name in options}
+    durability = {name: options.pop(name) for name in ("user_id", "tenant_id", "approval") if name in options}
     return Agent(
         FunctionModel(script),
         name=options.pop("name", "seller"),

@@ -47,6 +47,20 @@ async def test_a_conversation_that_is_killed_anywhere_charges_once_or_the_model_
         assert (said["charged"], said["read"]) == (1, [{"charged": 5}])
 
 
+GATED = ["at-the-gate", "after-the-decision", "in-the-tool", "after-the-result-is-kept"]
+
+
+@pytest.mark.parametrize("window", GATED)
+async def test_a_conversation_that_waits_for_people_charges_once_wherever_it_is_killed(
+    tmp_path: Path, window: str
+) -> None:
+    said = await sell(tmp_path, "gated", window)
+    assert (said["asked"], said["charged"]) == (2, 1)
+    assert [one.get("kind", "charged") for one in said["read"]] == [
+        "tool-durability-error" if window in UNKNOWN else "charged"
+    ]
+
+
 @pytest.mark.parametrize("window", ["in-the-tool", "before-the-last-answer"])
 async def test_without_durability_it_charges_again(tmp_path: Path, window: str) -> None:
     said = await sell(tmp_path, "bare", window)

@@ -1,0 +1,126 @@
+"""Answers calls that pydantic-ai defers: approvals by the verdicts of gates, others by results that somebody brings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_ai import DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, ToolApproved, ToolDenied
+from pydantic_ai.exceptions import ToolFailed
+from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturn
+
+from standfast.agent_loop import Decision
+from standfast.errors import InputError
+from standfast.integrations.pydantic_ai.conversations import KeptTool, Turn
+from standfast.integrations.pydantic_ai.gates import Gates, Verdict
+from standfast.integrations.pydantic_ai.transcripts import arguments_of
+from standfast.messages import ToolCall
+
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
+_RETURN: TypeAdapter[ToolReturn] = TypeAdapter(ToolReturn)
+
+
+@dataclass(slots=True)
+class Deferrals:
+    """The calls of a turn that wait for somebody."""
+
+    turn: Turn
+    gates: Gates
+
+    async def answer(
+        self, ctx: RunContext[Any], requests: DeferredToolRequests, requesters: Sequence[str | None]
+    ) -> tuple[DeferredToolResults, dict[str, Verdict]] | None:
+        """Return the results of deferred calls, with the verdicts on them, once there are all; None before."""
+        verdicts: dict[str, Verdict] | None = {}
+        if requests.approvals:
+            calls = [_call(part) for part in requests.approvals]
+            tools = [_tool(ctx, part.tool_name) for part in requests.approvals]
+            verdicts = await self.gates.reach(ctx.run_step, calls, tools, requesters)
+        results = {part.tool_call_id: await self._load(ctx, part) for part in requests.calls}
+        if verdicts is None or None in results.values():
+            return None
+        approvals = {call_id: _result(verdict) for call_id, verdict in verdicts.items()}
+        return DeferredToolResults(calls=results, approvals=dict(approvals)), verdicts
+
+    async def _load(self, ctx: RunContext[Any], part: ToolCallPart) -> Any:
+        kept = await self.turn.load_result(ctx.run_step, _place(ctx, part.tool_call_id))
+        match None if kept is None else kept["kind"]:
+            case None:
+                return None
+            case "retry":
+                return ModelRetry(kept["message"])
+            case "failed":
+                return ToolFailed(kept["message"])
+        return _RETURN.validate_python(kept["result"])
+
+    async def bring(self, results: DeferredToolResults) -> None:
+        """Keep what somebody has decided, or the results that they bring; what was kept before stays.
+
+        Raises:
+            InputError: a decision does not count, or a call does not wait.
+        """
+        decisions = []
+        pending = {one.gate: one for one in await self.gates.pending()}
+        for call_id, approval in results.approvals.items():
+            said = {"gate": call_id, "by": results.answered_by.get(call_id)}
+            digest = (results.metadata.get(call_id) or {}).get("digest")
+            if digest is None and call_id in pending:  # who brings it holds the requests of this very turn
+                digest = pending[call_id].digest
+            said["digest"] = digest
+            match approval:
+                case True | ToolApproved():
+                    edit = None if approval is True else approval.override_args
+                    decisions.append(Decision(**said, decision="approve", edit=edit))
+                case _:
+                    comment = approval.message if isinstance(approval, ToolDenied) else None
+                    decisions.append(Decision(**said, decision="reject", comment=comment))
+        if decisions:
+            await self.gates.decide(decisions)
+        if not results.calls:
+            return
+        step, waiting = await self.turn.last_calls()
+        for call_id, result in results.to_tool_call_results().items():
+            if call_id in results.calls:
+                if call_id not in waiting:
+                    raise InputError(f"Conversation {self.turn.conversation.name} has no call {call_id!r} that waits")
+                await self.turn.keep_result(step, waiting.index(call_id), _data_of(result))
+
+
+def shown(requests: DeferredToolRequests, pending: Sequence[Any]) -> None:
+    """Tell those who get requests what people are asked, and by which digest they decide."""
+    for one in pending:
+        told = {"message": one.message, "digest": one.digest, "approvers": list(one.approvers)}
+        told |= {} if one.deadline is None else {"deadline": one.deadline.isoformat()}
+        requests.metadata[one.gate] = {**requests.metadata.get(one.gate, {}), **told}
+
+
+def _result(verdict: Verdict) -> ToolApproved | ToolDenied:
+    if verdict.refused is not None:
+        return ToolDenied(verdict.refused)
+    return ToolApproved(override_args=verdict.edit)
+
+
+def _call(part: ToolCallPart) -> ToolCall:
+    return ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=arguments_of(part))
+
+
+def _tool(ctx: RunContext[Any], name: str) -> KeptTool:
+    tools = None if ctx.tool_manager is None else ctx.tool_manager.tools
+    declared = (tools or {})[name].tool_def
+    return KeptTool(name=name, description=declared.description or "", parameters=declared.parameters_json_schema)
+
+
+def _place(ctx: RunContext[Any], call_id: str) -> int:
+    """Return the place of a call in the model's response."""
+    response = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
+    ids = [] if response is None else [call.tool_call_id for call in response.tool_calls]
+    return ids.index(call_id) if call_id in ids else len(ids)
+
+
+def _data_of(result: Any) -> dict[str, Any]:
+    if isinstance(result, ModelRetry):
+        return {"kind": "retry", "message": result.message}
+    if isinstance(result, ToolFailed):
+        return {"kind": "failed", "message": result.message}
+    whole = result if isinstance(result, ToolReturn) else ToolReturn(result)
+    return {"kind": "return", "result": _ANY.dump_python(whole, mode="json")}
