@@ -19,8 +19,9 @@ WITHOUT_IMPORT = {
     "aiosmtpd": "of the application's demo alone",
 }
 IMPORTED_AS = {
-    "agent-framework-core": "agent_framework", "any-llm-sdk": "any_llm", "google-adk": "google", "markdown-it-py": "markdown_it",
-    "openai-agents": "agents", "pydantic-ai-slim": "pydantic_ai", "pyjwt": "jwt", "strands-agents": "strands",
+    "agent-framework-core": "agent_framework", "any-llm-sdk": "any_llm", "google-adk": "google",
+    "markdown-it-py": "markdown_it", "openai-agents": "agents", "pydantic-ai-slim": "pydantic_ai", "pyjwt": "jwt",
+    "strands-agents": "strands",
 }  # fmt: skip
 ALWAYS = ["click", "pydantic", "pydantic_core", "rich", "temporalio", "typing_extensions"]
 
@@ -110,7 +111,8 @@ def test_what_comes_always_is_short() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("llm", ["openai", "anthropic", "httpx", "prices", "providers", "pydantic-ai"]), ("mcp", ["mcp"]), ("web", ["web", "teams", "httpx"]),
+    [("llm", ["openai", "anthropic", "httpx", "prices", "providers", "pydantic-ai"]),
+     ("mcp", ["mcp"]), ("web", ["web", "teams", "httpx"]),
      ("stores", ["postgres", "httpx", "openai"]),
      ("local", ["prices"]), ("cli", ["server"]), ("testing", []), ("temporal/client", [])],
 )  # fmt: skip
