@@ -85,7 +85,7 @@ def declare(graph: Any, declared: Declared) -> frozenset[str]:
     for node in tool_nodes(graph):
         for name, tool in node.tools_by_name.items():
             if _needs_graph(node, tool):
-                if not _is_safe(tool):
+                if not declared_safe(tool):
                     raise DefinitionError(
                         f"Tool '{name}' takes the graph's state, store, runtime or the call's id, so it runs in the "
                         "graph, where it would run again after a crash: make it a tool of its arguments alone, or say "
@@ -94,7 +94,7 @@ def declare(graph: Any, declared: Declared) -> frozenset[str]:
                 continue
             names.add(name)
             schema = convert_to_openai_tool(tool)["function"].get("parameters")
-            declared.add(tool, name, tool.description, schema, _handler(tool), safe=_is_safe(tool))
+            declared.add(tool, name, tool.description, schema, _handler(tool), safe=declared_safe(tool))
     if isinstance(graph.checkpointer, BaseCheckpointSaver):
         declared.add(QUESTION, QUESTION, "A question of the graph.", {"properties": {"question": {}}}, _ask, safe=True)
         declared.add(
@@ -109,9 +109,10 @@ def declare(graph: Any, declared: Declared) -> frozenset[str]:
     return frozenset(names)
 
 
-def _is_safe(tool: BaseTool) -> bool:
-    said = tool.metadata or {}
-    return any(said.get(name) is True for name in ("safe_to_retry", "readOnlyHint", "idempotentHint"))
+def declared_safe(tool: Any) -> bool:
+    """Whether the user has declared a tool safe; `langchain-mcp-adapters` copies what a server says into metadata."""
+    is_of_mcp = getattr(getattr(tool, "coroutine", None), "__module__", "").startswith("langchain_mcp_adapters")
+    return (getattr(tool, "metadata", None) or {}).get("safe_to_retry") is True and not is_of_mcp
 
 
 def _needs_graph(node: ToolNode, tool: BaseTool) -> bool:

@@ -11,7 +11,7 @@ from standfast.agents import Agent
 from standfast.effects.keys import in_activity
 from standfast.errors import DefinitionError, InputError
 from standfast.integrations._foreign_agents import Declared, Gate, Options, make_agent, name_of
-from standfast.integrations._guards import ToolGuard, check_version, key_of
+from standfast.integrations._guards import ToolGuard, check_version, key_of, said_safe
 from standfast.llm import Price
 from standfast.stores.protocol import DurableStore
 
@@ -27,7 +27,7 @@ from langgraph.pregel import Pregel  # noqa: E402
 from langgraph.types import Command  # noqa: E402
 
 from standfast.integrations._langgraph_runs import GraphRun  # noqa: E402
-from standfast.integrations._langgraph_tools import declare  # noqa: E402
+from standfast.integrations._langgraph_tools import declare, declared_safe  # noqa: E402
 
 __all__ = ["AtMostOnce", "as_agent"]
 
@@ -94,8 +94,8 @@ def as_agent(
 class AtMostOnce(AgentMiddleware[Any, Any, Any]):
     """Middleware for `create_agent`, by which a tool's call runs at most once; put it last, next to the tools.
 
-    A tool is safe, and not guarded, if its `metadata` has `{"safe_to_retry": True}`, or MCP's `readOnlyHint` or
-    `idempotentHint`. All others have effects.
+    A tool is safe, and not guarded, if its `metadata` has `{"safe_to_retry": True}`. All others have effects. What a
+    server says in the metadata of an MCP tool does not count.
 
     Elsewhere: `ToolNode(tools, wrap_tool_call=guard.wrap_tool_call, awrap_tool_call=guard.awrap_tool_call)`.
 
@@ -103,6 +103,7 @@ class AtMostOnce(AgentMiddleware[Any, Any, Any]):
         store: a durable one, which may be shared.
         key: tells a call from all others, by its request. By default the thread's id, and those of the model's message
             and call; in an activity of Temporal, that of the activity.
+        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
 
     Raises:
         MemoryStoreNotDurableError: the store forgets.
@@ -112,12 +113,18 @@ class AtMostOnce(AgentMiddleware[Any, Any, Any]):
         StoreError: the store does not answer; nothing was run.
     """
 
-    def __init__(self, store: DurableStore, *, key: Callable[[ToolCallRequest], str] | None = None) -> None:
+    def __init__(
+        self,
+        store: DurableStore,
+        *,
+        key: Callable[[ToolCallRequest], str] | None = None,
+        trust_hints: bool = False,
+    ) -> None:
         super().__init__()
-        self._guard, self._key = ToolGuard(store, not_run=(GraphBubbleUp,)), key
+        self._guard, self._key, self._trust_hints = ToolGuard(store, not_run=(GraphBubbleUp,)), key, trust_hints
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Result]) -> Result:
-        if _is_safe(request):
+        if self._is_safe(request):
             return handler(request)
         call, key = request.tool_call, self._key_of(request)
         return _message(
@@ -130,7 +137,7 @@ class AtMostOnce(AgentMiddleware[Any, Any, Any]):
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Result]]
     ) -> Result:
-        if _is_safe(request):
+        if self._is_safe(request):
             return await handler(request)
         call, key = request.tool_call, self._key_of(request)
         return _message(
@@ -139,6 +146,11 @@ class AtMostOnce(AgentMiddleware[Any, Any, Any]):
                 call["name"], _id_of(request), call["args"], lambda: handler(request), key=key, returns=_Kept
             ),
         )
+
+    def _is_safe(self, request: ToolCallRequest) -> bool:
+        if declared_safe(request.tool):
+            return True
+        return self._trust_hints and said_safe(getattr(request.tool, "metadata", None))
 
     def _key_of(self, request: ToolCallRequest) -> str | None:
         if self._key is not None:
@@ -153,11 +165,6 @@ class AtMostOnce(AgentMiddleware[Any, Any, Any]):
                 "known again. Give it a checkpointer and a thread_id, or AtMostOnce a key="
             )
         return key_of(str(thread), _message_id(request), _id_of(request))
-
-
-def _is_safe(request: ToolCallRequest) -> bool:
-    said = getattr(request.tool, "metadata", None) or {}
-    return any(said.get(name) is True for name in ("safe_to_retry", "readOnlyHint", "idempotentHint"))
 
 
 def _id_of(request: ToolCallRequest) -> str:

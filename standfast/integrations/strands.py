@@ -6,7 +6,7 @@ from typing import Any
 
 from standfast.effects.keys import in_activity
 from standfast.errors import InputError
-from standfast.integrations._guards import ToolGuard, check_version, key_of
+from standfast.integrations._guards import ToolGuard, check_version, key_of, said_safe
 from standfast.stores.protocol import DurableStore
 
 check_version("strands-agents", "1.62", "2", "strands")
@@ -14,6 +14,7 @@ check_version("strands-agents", "1.62", "2", "strands")
 from strands.interrupt import InterruptException  # noqa: E402 - only in a version that has it
 from strands.middleware import ExecuteToolContext, ExecuteToolStage, ToolResultEvent  # noqa: E402
 from strands.plugins import Plugin  # noqa: E402
+from strands.tools.mcp import MCPAgentTool  # noqa: E402
 from strands.types._events import ToolInterruptEvent  # noqa: E402
 
 __all__ = ["AtMostOnce"]
@@ -26,13 +27,14 @@ class _AskedError(Exception):
 class AtMostOnce(Plugin):
     """A plugin by which a tool's call runs at most once: `Agent(plugins=[AtMostOnce(store)], session_manager=…)`.
 
-    A tool is safe, and not guarded, if the `annotations` of its spec have `{"safe_to_retry": True}`, or MCP's
-    `readOnlyHint` or `idempotentHint`. All others have effects.
+    A tool is safe, and not guarded, if the `annotations` of its spec have `{"safe_to_retry": True}`. All others have
+    effects. What a server says in the annotations of an MCP tool does not count.
 
     Args:
         store: a durable one, which may be shared.
         key: tells a call from all others, by the context of its execution. By default the ids of the session, the
             agent and the model's call; in an activity of Temporal, that of the activity.
+        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
 
     Raises:
         MemoryStoreNotDurableError: the store forgets.
@@ -43,15 +45,22 @@ class AtMostOnce(Plugin):
 
     name = "standfast"
 
-    def __init__(self, store: DurableStore, *, key: Callable[[ExecuteToolContext], str] | None = None) -> None:
+    def __init__(
+        self,
+        store: DurableStore,
+        *,
+        key: Callable[[ExecuteToolContext], str] | None = None,
+        trust_hints: bool = False,
+    ) -> None:
         super().__init__()
-        self._guard, self._key = ToolGuard(store, not_run=(_AskedError, InterruptException)), key
+        self._guard = ToolGuard(store, not_run=(_AskedError, InterruptException))
+        self._key, self._trust_hints = key, trust_hints
 
     def init_agent(self, agent: Any) -> None:
         agent.add_middleware(ExecuteToolStage, self._execute)
 
     async def _execute(self, context: ExecuteToolContext, next_fn: Callable[..., Any]) -> AsyncIterator[Any]:
-        if _is_safe(context.tool):
+        if self._is_safe(context.tool):
             async for event in next_fn(context):
                 yield event
             return
@@ -77,6 +86,12 @@ class AtMostOnce(Plugin):
         ):
             yield ToolResultEvent(_result(str(use["toolUseId"]), read))
 
+    def _is_safe(self, tool: Any) -> bool:
+        said = (tool.tool_spec.get("annotations") if tool is not None else None) or {}
+        if said.get("safe_to_retry") is True and not isinstance(tool, MCPAgentTool):
+            return True
+        return self._trust_hints and said_safe(said)
+
     def _key_of(self, context: ExecuteToolContext) -> str | None:
         if self._key is not None:
             return self._key(context)
@@ -89,11 +104,6 @@ class AtMostOnce(Plugin):
                 "known again. Give it a session_manager, or AtMostOnce a key=. Nothing was run"
             )
         return key_of(str(session), str(context.agent.agent_id), str(context.tool_use["toolUseId"]))
-
-
-def _is_safe(tool: Any) -> bool:
-    said = (tool.tool_spec.get("annotations") if tool is not None else None) or {}
-    return any(said.get(name) is True for name in ("safe_to_retry", "readOnlyHint", "idempotentHint"))
 
 
 def _result(call_id: str, read: dict[str, Any]) -> Any:

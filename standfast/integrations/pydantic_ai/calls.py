@@ -60,6 +60,7 @@ class GuardedTools(WrapperToolset[Any]):
 
     guard: ToolGuard
     running: ContextVar[Running | None]
+    trust_hints: bool
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
@@ -74,7 +75,8 @@ class GuardedTools(WrapperToolset[Any]):
             with calling(RunningCall(run, place, AskedAgents())):
                 return await super(GuardedTools, self).call_tool(name, tool_args, ctx, tool)
 
-        found = await call_guarded(self.guard, name, call_id, tool_args, function, key=key, safe_to_retry=is_safe(tool))
+        safe = is_safe(tool, self.trust_hints)
+        found = await call_guarded(self.guard, name, call_id, tool_args, function, key=key, safe_to_retry=safe)
         verdict = run.verdicts.get(call_id)
         return found if verdict is None or verdict.edit is None else _told_of_edit(found, verdict)
 

@@ -62,6 +62,7 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         approval: how people let a call through that pydantic-ai defers for approval; or a function of standfast's
             `ToolCall` that returns the `Approval` for it. By default anybody may decide, in 30 days.
         name: of the agent, by which its conversations are known; its own by default.
+        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
 
     Raises:
         MemoryStoreNotDurableError: the store forgets.
@@ -91,8 +92,10 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         tenant_id: Owner | None = None,
         approval: ApprovalRule | None = None,
         name: str | None = None,
+        trust_hints: bool = False,
     ) -> None:
         super().__init__(name=name)
+        self._trust_hints = trust_hints
         self._approval = approval
         self._store, self._guard = store, guard_of(store)
         self._user_id, self._tenant_id = user_id, tenant_id
@@ -265,7 +268,7 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
     # --- tools ---
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
-        return GuardedTools(toolset, self._guard, self._running)
+        return GuardedTools(toolset, self._guard, self._running, self._trust_hints)
 
     async def wrap_output_process(
         self, ctx: RunContext[Any], *, output_context: OutputContext, output: Any, handler: WrapOutputProcessHandler

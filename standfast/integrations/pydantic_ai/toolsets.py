@@ -19,21 +19,22 @@ from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 from standfast.effects.keys import in_activity
 from standfast.errors import DefinitionError, InputError, ToolDurabilityError
-from standfast.integrations._guards import GuardKey, ToolGuard, in_workflow, key_of
+from standfast.integrations._guards import GuardKey, ToolGuard, in_workflow, key_of, said_safe
 from standfast.stores.protocol import DurableStore
 
 AgentOrToolset = TypeVar("AgentOrToolset")
 
 
-def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore) -> AgentOrToolset:
+def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore, trust_hints: bool = False) -> AgentOrToolset:
     """Guard the tools of a toolset, or all tools and toolsets that an agent has, and return the same object.
 
-    A tool is safe, and not guarded, with `metadata={"safe_to_retry": True}`, or by MCP's `readOnlyHint` or
-    `idempotentHint`. All others run at most once for a conversation and a call of the model's.
+    A tool is safe, and not guarded, with `metadata={"safe_to_retry": True}`. All others run at most once for a
+    conversation and a call of the model's.
 
     Args:
         agent_or_toolset: changed in place: a tool that is added later is guarded, too.
         store: a durable one.
+        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
 
     Raises:
         DefinitionError: it is neither an agent nor a toolset, or has a guard already.
@@ -54,7 +55,7 @@ def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore) -> AgentOr
         if isinstance(leaf, _Guarded):
             raise DefinitionError(f"guarded: {leaf.label} has a guard already")
     for leaf in leaves.values():
-        _guard(leaf, guard)
+        _guard(leaf, guard, trust_hints)
     return agent_or_toolset
 
 
@@ -91,11 +92,12 @@ async def call_guarded(
     return _read(await guard.run(name, call_id, arguments, call, key=key, returns=_Result, safe_to_retry=safe_to_retry))
 
 
-def _guard(leaf: Any, guard: ToolGuard) -> Any:
+def _guard(leaf: Any, guard: ToolGuard, trust_hints: bool) -> Any:
     """Guard the calls of a toolset that holds tools; one that only wraps another passes them on."""
     kind = type(leaf)
     if not isinstance(leaf, _Guarded | WrapperToolset):
-        leaf.__class__ = type(kind.__name__, (_Guarded, kind), {"_guard": guard, "__module__": kind.__module__})
+        own = {"_guard": guard, "_trust_hints": trust_hints, "__module__": kind.__module__}
+        leaf.__class__ = type(kind.__name__, (_Guarded, kind), own)
     return leaf
 
 
@@ -103,17 +105,18 @@ class _Guarded(AbstractToolset[Any]):
     """A toolset whose calls are guarded: the first base of a class that is made for each kind of toolset."""
 
     _guard: ClassVar[ToolGuard]
+    _trust_hints: ClassVar[bool]
 
     async def for_run(self, ctx: RunContext[Any]) -> Any:
-        return _guard(await super().for_run(ctx), self._guard)
+        return _guard(await super().for_run(ctx), self._guard, self._trust_hints)
 
     async def for_run_step(self, ctx: RunContext[Any]) -> Any:
-        return _guard(await super().for_run_step(ctx), self._guard)
+        return _guard(await super().for_run_step(ctx), self._guard, self._trust_hints)
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
-        if is_safe(tool):
+        if is_safe(tool, self._trust_hints):
             return await super().call_tool(name, tool_args, ctx, tool)
         if in_workflow():
             raise UserError(
@@ -144,12 +147,9 @@ def _read(found: Any) -> Any:
     return found.content if found.whole is None else found.whole
 
 
-def is_safe(tool: Any) -> bool:
+def is_safe(tool: Any, trust_hints: bool) -> bool:
     metadata = tool.tool_def.metadata or {}
-    hints = metadata.get("annotations") or {}
-    if metadata.get("safe_to_retry") is True:
-        return True
-    return isinstance(hints, Mapping) and (hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True)
+    return metadata.get("safe_to_retry") is True or (trust_hints and said_safe(metadata.get("annotations")))
 
 
 def _key(ctx: Any, call_id: str) -> str | None:

@@ -179,22 +179,39 @@ async def test_a_call_that_people_have_edited_runs_once_as_edited(store: SQLiteS
 # --- declarations ---
 
 
+READ_ONLY = {"readOnlyHint": True}
+
+
 @pytest.mark.parametrize(
-    "metadata", [{"safe_to_retry": True}, {"readOnlyHint": True}, {"idempotentHint": True, "readOnlyHint": None}]
-)
-async def test_a_tool_that_is_safe_to_retry_runs_again(store: SQLiteStore, metadata: Any) -> None:
+    ("metadata", "trust_hints", "runs"),
+    [({"safe_to_retry": True}, False, 2), ({"safe_to_retry": "no"}, True, 1), (READ_ONLY, True, 2),
+     ({"idempotentHint": True, "readOnlyHint": None}, True, 2), (READ_ONLY, False, 1),
+     ({"readOnlyHint": False}, True, 1), (None, True, 1)],
+)  # fmt: skip
+async def test_only_a_tool_that_is_safe_runs_again(
+    store: SQLiteStore, metadata: Any, trust_hints: bool, runs: int
+) -> None:
     shop = Shop(store, metadata=metadata)
+    shop.guard = AtMostOnce(store, trust_hints=trust_hints)
     await shop.agent(asks("charge", cents=5), DONE).ainvoke(ASKED, CONFIG)
     await again(shop)
-    assert shop.charges == [5, 5]
+    assert shop.charges == [5] * runs
 
 
-@pytest.mark.parametrize("metadata", [{"readOnlyHint": False}, {"safe_to_retry": "no"}, None])
-async def test_others_have_effects(store: SQLiteStore, metadata: Any) -> None:
-    shop = Shop(store, metadata=metadata)
+async def test_an_mcp_server_cannot_declare_its_tools_safe(store: SQLiteStore) -> None:
+    charges = []
+
+    async def call_tool(cents: int) -> str:
+        """Charge the card."""
+        charges.append(cents)
+        return "charged"
+
+    call_tool.__module__ = "langchain_mcp_adapters.tools"  # which copies all annotations of a server
+    shop = Shop(store)
+    shop.tool = StructuredTool.from_function(coroutine=call_tool, name="charge", metadata={"safe_to_retry": True})
     await shop.agent(asks("charge", cents=5), DONE).ainvoke(ASKED, CONFIG)
     await again(shop)
-    assert shop.charges == [5]
+    assert charges == [5]
 
 
 async def test_without_a_thread_nothing_runs_unless_there_is_a_key(store: SQLiteStore) -> None:

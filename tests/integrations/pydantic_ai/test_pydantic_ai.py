@@ -76,7 +76,7 @@ async def test_on_temporal_a_guarded_one_charges_once_and_the_model_is_told(
 class Shop:
     """An agent whose model calls one tool, and says what it read of it."""
 
-    def __init__(self, store: SQLiteStore, function: Any, **options: Any) -> None:
+    def __init__(self, store: SQLiteStore, function: Any, *, trust_hints: bool = False, **options: Any) -> None:
         self.count = 0
         self.agent: Any = Agent(FunctionModel(self.model), output_type=[str, DeferredToolRequests], name="shop")
 
@@ -86,7 +86,7 @@ class Shop:
             return await found if asyncio.iscoroutine(found) else found
 
         self.agent.tool(name="charge", **options)(charge)
-        guarded(self.agent, store=store)
+        guarded(self.agent, store=store, trust_hints=trust_hints)
 
     def model(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         read = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart | RetryPromptPart)]
@@ -186,12 +186,16 @@ async def test_a_safe_tool_is_not_guarded(store: SQLiteStore) -> None:
     assert shop.count == 2
 
 
-async def test_mcps_hints_say_what_is_safe(store: SQLiteStore) -> None:
-    for hints, count in (({"readOnlyHint": True}, 2), ({"idempotentHint": True}, 2), ({"readOnlyHint": False}, 1)):
-        shop = Shop(store, lambda context: "found", metadata={"annotations": hints})
-        for _ in range(2):
-            await shop.agent.run("Sell it.", conversation_id=str(hints))
-        assert shop.count == count
+async def test_an_mcp_servers_hints_say_what_is_safe_only_where_it_is_trusted(store: SQLiteStore) -> None:
+    for hints, count in (
+        ({"readOnlyHint": True}, 2), ({"idempotentHint": True}, 2), ({"readOnlyHint": False}, 1),
+        ({"safe_to_retry": True}, 1),
+    ):  # fmt: skip
+        for trusts in (True, False):
+            shop = Shop(store, lambda context: "found", trust_hints=trusts, metadata={"annotations": hints})
+            for _ in range(2):
+                await shop.agent.run("Sell it.", conversation_id=f"{hints} {trusts}")
+            assert shop.count == (count if trusts else 1)
 
 
 async def test_an_id_that_a_model_uses_again_is_another_call(store: SQLiteStore) -> None:

@@ -8,9 +8,12 @@ from uuid import uuid4
 
 import pytest
 from integrations.strands.shop import ScriptedModel, results
+from mcp.types import Tool as MCPTool
+from mcp.types import ToolAnnotations
 from strands import Agent, ToolContext, tool
 from strands.hooks import AfterToolCallEvent, BeforeToolCallEvent
 from strands.session.file_session_manager import FileSessionManager
+from strands.tools.mcp import MCPAgentTool
 from support.documents import run_examples
 from support.mortal_programs import run_until_complete
 
@@ -181,18 +184,28 @@ async def test_what_asks_a_person_goes_on_with_the_answer_and_runs_once(
 
 
 @pytest.mark.parametrize(
-    ("annotations", "runs"),
-    [({"safe_to_retry": True}, 2), ({"readOnlyHint": True}, 2), ({"idempotentHint": True}, 2),
-     ({"readOnlyHint": False}, 1), ({"safe_to_retry": "no"}, 1)],
+    ("annotations", "trust_hints", "runs"),
+    [({"safe_to_retry": True}, False, 2), ({"safe_to_retry": "no"}, True, 1), ({"readOnlyHint": True}, True, 2),
+     ({"idempotentHint": True}, True, 2), ({"readOnlyHint": True}, False, 1), ({"readOnlyHint": False}, True, 1)],
 )  # fmt: skip
 async def test_only_a_tool_that_is_safe_runs_again(
-    store: SQLiteStore, tmp_path: Path, annotations: dict[str, object], runs: int
+    store: SQLiteStore, tmp_path: Path, annotations: dict[str, object], trust_hints: bool, runs: int
 ) -> None:
     shop = Shop(store, tmp_path)
+    shop.plugins = [AtMostOnce(store, trust_hints=trust_hints)]
     shop.tool.tool_spec = {**shop.tool.tool_spec, "annotations": annotations}
     await shop.agent(CHARGE, "done").invoke_async("Charge it.")
     await shop.again()
     assert shop.charges == [5] * runs
+
+
+def test_an_mcp_server_cannot_declare_its_tools_safe(store: SQLiteStore) -> None:
+    schema = {"type": "object", "properties": {}}
+    said = ToolAnnotations.model_validate({"safe_to_retry": True, "readOnlyHint": True})
+    theirs = MCPAgentTool(MCPTool(name="charge", inputSchema=schema, annotations=said), None)  # type: ignore[arg-type]
+    assert theirs.tool_spec["annotations"] == {"safe_to_retry": True, "readOnlyHint": True}
+    assert not AtMostOnce(store)._is_safe(theirs)
+    assert AtMostOnce(store, trust_hints=True)._is_safe(theirs)
 
 
 async def test_without_a_session_nothing_runs_and_the_model_reads_why(store: SQLiteStore, tmp_path: Path) -> None:
