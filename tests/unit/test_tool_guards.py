@@ -1,6 +1,8 @@
 """The guard that the adapters of frameworks share: it tells calls apart, and says what a model reads of a lost one."""
 
 import asyncio
+import contextlib
+import inspect
 from typing import Any
 
 import pytest
@@ -12,6 +14,27 @@ from standfast.stores import SQLiteStore
 
 class DeferredError(Exception):
     """A framework's own: the tool waits for somebody, and has not run."""
+
+
+class CountingStore:
+    """A store that notes what is asked of it."""
+
+    durable = True
+
+    def __init__(self, store: SQLiteStore) -> None:
+        self._store = store
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        async def ask(*arguments: Any, **options: Any) -> Any:
+            self.asked.append(name)
+            return await found(*arguments, **options)
+
+        return ask
 
 
 class Charges:
@@ -38,6 +61,26 @@ async def test_a_call_runs_once_and_its_result_is_kept(guard: ToolGuard) -> None
     charge = Charges()
     assert [await call(guard, charge), await call(guard, charge)] == [{"charged": 5}] * 2
     assert charge.count == 1
+
+
+async def test_a_guarded_call_is_two_writes_and_a_repeated_one_is_one(store: SQLiteStore) -> None:
+    counting: Any = CountingStore(store)
+    guard = ToolGuard(counting, not_run=(DeferredError,))
+
+    async def asked(*raised: Exception, key: str) -> list[str]:
+        counting.asked.clear()
+        with contextlib.suppress(ValueError, DeferredError):
+            await call(guard, Charges(*raised), key)
+        return list(counting.asked)
+
+    await asked(key="first")  # which takes a name for this process
+    assert [await asked(key="a"), await asked(key="a")] == [["claim", "finish"], ["claim"]]
+    assert [await asked(ValueError(), key="b"), await asked(key="b")] == [["claim", "finish"], ["claim"]]
+    assert await asked(DeferredError(), key="c") == ["claim", "abandon"]
+    counting.asked.clear()
+    for _ in range(2):
+        await asyncio.to_thread(guard.run_plain, "charge", "c", {}, lambda: 5, key="d")
+    assert counting.asked == ["claim", "finish", "claim"]
 
 
 async def test_what_a_tool_raised_passes_once_and_is_read_by_the_model_after_that(guard: ToolGuard) -> None:
