@@ -13,7 +13,7 @@ from standfast.durations import Duration
 from standfast.effects import failures
 from standfast.effects.calls import EffectCall, Found, Kept, Raised
 from standfast.effects.keeper import keeper, on_keeper
-from standfast.effects.keys import EffectKey, given_key, in_activity, is_let_through
+from standfast.effects.keys import EffectKey, given_key, in_activity, in_workflow, is_let_through
 from standfast.errors import DefinitionError, InputError, MemoryStoreNotDurableError, ToolDurabilityError
 from standfast.messages import error_text
 from standfast.runtime.cancellation import uninterrupted
@@ -161,6 +161,13 @@ class Effect:
         return guarded
 
     def _key_of(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> str | EffectKey | None:
+        if in_workflow():
+            raise failures.refused(
+                InputError(
+                    f"{self._owner} was called in a workflow, which reaches no store, and nothing was run: make it an "
+                    "activity, with @activity.defn above the guard"
+                )
+            )
         return self._key(*arguments, **options) if callable(self._key) else self._key
 
     async def _begin(self, key: str | EffectKey | None, arguments: dict[str, Any]) -> tuple[EffectCall, Kept | Found]:

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from standfast.effects.keys import EffectKey, in_activity
+from standfast.effects.keys import EffectKey, in_activity, in_workflow
 from standfast.errors import EffectFailedError, InputError, StandfastError, ToolDurabilityError
 
 
@@ -35,8 +35,8 @@ def of_activity(error: Exception) -> Exception:
 
 
 def _final(error: StandfastError, kind: str, details: dict[str, Any]) -> StandfastError:
-    """Return an error that is not retried, if this is an activity."""
-    if not in_activity():
+    """Return an error that is not retried, if this is an activity, and that fails the run, if it is a workflow."""
+    if not in_activity() and not in_workflow():
         return error
     from temporalio.exceptions import ApplicationError
 

@@ -70,6 +70,12 @@ def in_activity() -> bool:
     return activity is not None and activity.in_activity()
 
 
+def in_workflow() -> bool:
+    """Whether a workflow of Temporal runs this, which reaches no store."""
+    workflow = sys.modules.get("temporalio.workflow")
+    return workflow is not None and workflow.in_workflow()
+
+
 def is_let_through(arguments: str) -> bool:
     """Whether this is an activity that people have let through with these arguments, by their hash."""
     if not in_activity():

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -164,12 +163,6 @@ def said_safe(hints: Any) -> bool:
     if isinstance(hints, Mapping):
         return any(hints.get(name) is True for name in names)
     return any(getattr(hints, name, None) is True for name in names)
-
-
-def in_workflow() -> bool:
-    """Whether a workflow of Temporal runs this, which reaches no store; who does not use Temporal does not load it."""
-    workflow = sys.modules.get("temporalio.workflow")
-    return workflow is not None and workflow.in_workflow()
 
 
 def _numbers(text: str) -> list[int]:

@@ -10,10 +10,10 @@ from inspect import iscoroutinefunction
 from typing import Any, TypeVar, Unpack, get_type_hints
 
 from standfast.agents import Agent as OurAgent
-from standfast.effects.keys import in_activity
+from standfast.effects.keys import in_activity, in_workflow
 from standfast.errors import DefinitionError, InputError
 from standfast.integrations._foreign_agents import Declared, Gate, Options, make_agent, name_of
-from standfast.integrations._guards import ToolGuard, check_version, in_workflow, key_of
+from standfast.integrations._guards import ToolGuard, check_version, key_of
 from standfast.llm import Price
 from standfast.stores.protocol import DurableStore
 from standfast.tools.given_arguments import bound

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import importlib
 import inspect
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pytest
@@ -192,6 +194,22 @@ def test_the_keys_of_other_calls_are_others_however_long() -> None:
 def test_a_store_that_forgets_is_refused() -> None:
     with pytest.raises(MemoryStoreNotDurableError):
         ToolGuard(memory_store())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "package"),
+    [("agent_framework", "agent-framework-core"), ("claude_agent_sdk", "claude-agent-sdk"),
+     ("google_adk", "google-adk"), ("langchain", "langchain"), ("openai_agents", "openai-agents"),
+     ("pydantic_ai", "pydantic-ai-slim"), ("strands", "strands-agents")],
+)  # fmt: skip
+def test_an_adapter_without_its_framework_says_what_to_install(adapter: str, package: str) -> None:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        with pytest.raises(ImportError, match=rf"needs {package} .*: pip install .*{adapter.replace('_', '-')}"):
+            importlib.import_module(f"standfast.integrations.{adapter}")
+    else:
+        pytest.skip(f"{package} is here")
 
 
 def test_a_framework_that_is_not_there_or_has_another_version_is_an_import_error_that_names_versions() -> None:

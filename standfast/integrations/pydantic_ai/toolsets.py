@@ -17,9 +17,9 @@ from pydantic_ai.exceptions import ToolFailed, UserError
 from pydantic_ai.messages import ModelRequest, ToolReturn, ToolReturnContent
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
-from standfast.effects.keys import in_activity
+from standfast.effects.keys import in_activity, in_workflow
 from standfast.errors import DefinitionError, InputError, ToolDurabilityError
-from standfast.integrations._guards import GuardKey, ToolGuard, in_workflow, key_of, said_safe
+from standfast.integrations._guards import GuardKey, ToolGuard, key_of, said_safe
 from standfast.stores.protocol import DurableStore
 
 AgentOrToolset = TypeVar("AgentOrToolset")

@@ -1,0 +1,47 @@
+"""A guarded function that a workflow calls itself, not as an activity, is refused: a workflow reaches no store."""
+
+from typing import Any
+
+import pytest
+from support.temporal_runs import Temporal, failure
+from temporalio import workflow
+from temporalio.worker import Worker
+
+from standfast.effects import effect
+
+RUNS: list[str] = []
+BY_KIND: dict[str, Any] = {}
+
+
+@workflow.defn(sandboxed=False)
+class Purchase:
+    @workflow.run
+    async def run(self, kind: str) -> Any:
+        found = BY_KIND[kind]()
+        return found if kind == "plain" else await found
+
+
+@pytest.mark.parametrize("kind", ["async", "plain", "block"])
+async def test_a_guarded_function_in_a_workflow_fails_the_run_and_says_what_to_do(
+    temporal: Temporal, kind: str
+) -> None:
+    guard = effect(temporal.store, "charge", key=lambda: "order-7")
+
+    async def charge() -> None:
+        RUNS.append(kind)
+
+    def charge_plainly() -> None:
+        RUNS.append(kind)
+
+    async def block() -> None:
+        async with effect(temporal.store, "charge", key="order-7"):
+            RUNS.append(kind)
+
+    BY_KIND[kind] = {"async": guard(charge), "plain": guard(charge_plainly), "block": block}[kind]
+    async with Worker(temporal.client, task_queue=temporal.name, workflows=[Purchase]):
+        run: Any = await temporal.client.start_workflow(
+            Purchase.run, kind, id=temporal.session(), task_queue=temporal.name
+        )
+        error = await failure(run)
+    assert (error.type, error.non_retryable, RUNS) == ("InputError", True, [])
+    assert "'charge' was called in a workflow, which reaches no store, and nothing was run" in str(error)
