@@ -1,1 +1,1 @@
-"""Adapters: the guard of `standfast.effects` under the tools of other agent frameworks, a module for each of them."""
+"""Agents of other frameworks: as agents of ours, or with the guard of `standfast.effects` under their tools."""
