@@ -150,17 +150,22 @@ class GraphRun:
         return response.model_copy(update={"reasoning": Reasoning(provider=PROVIDER, blocks=(block,))})
 
     async def _find(self, said: Sequence[Message], runner: AgentContext) -> "_Stands":
-        """Return where the graph stands, by the last answer that says it."""
-        at = next((place for place in reversed(range(len(said))) if _kept(said[place])), None)
+        """Return where the graph stands, by the last answer that says it.
+
+        A thread is gone on with in its own session alone: a transcript may come from anywhere, and name any thread.
+        """
+        whose = _digest([runner.tenant_id, getattr(runner, "session_id", None)])
+        places = (place for place, one in enumerate(said) if f"/{whose}/" in _kept(one).get("thread", ""))
+        at = max(places, default=None)
         kept = {} if at is None else _kept(said[at])
         if at is not None and await self._graph.checkpointer.aget_tuple(_at(kept["thread"], kept["checkpoint"])):
             news = said[at + 1 :]
             words = [*kept["owed"], *(one for one in news if one.role == "user")]
-            turn = _digest(kept["checkpoint"], news)
+            turn = _digest([kept["checkpoint"], *map(_told, news)])
             return _Stands(kept["thread"], turn, kept["checkpoint"], kept["waits"], said[at], news, words)
         # A new session, or one that ran with other threads: the transcript is all that there is.
-        turn, number = _digest("", said), 1
-        base = f"{self._name}/{getattr(runner, 'session_id', None) or ''}/{runner.agent.id}"
+        turn, number = _digest([*map(_told, said)]), 1
+        base = f"{self._name}/{getattr(runner, 'session_id', None) or '-'}/{whose}/{runner.agent.id}"
         while found := await self._graph.checkpointer.aget_tuple(_at(thread := f"{base}/{number}")):
             if found.metadata.get(_TURN) == turn:
                 break
@@ -264,9 +269,12 @@ class _Stands:
     words: list[Message]
 
 
-def _digest(checkpoint: str, news: Sequence[Message]) -> str:
-    said = [checkpoint, *([one.role, one.content, one.tool_call_id, one.id] for one in news)]
-    return hashlib.blake2b(to_json(said), digest_size=16).hexdigest()
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(to_json(value), digest_size=16).hexdigest()
+
+
+def _told(message: Message) -> list[str | None]:
+    return [message.role, message.content, message.tool_call_id, message.id]
 
 
 def _given(messages: Sequence[Message]) -> dict[str, Any]:

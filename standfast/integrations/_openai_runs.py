@@ -19,10 +19,12 @@ from agents import (
     ItemHelpers,
     RunConfig,
     RunContextWrapper,
+    RunHooks,
     Runner,
 )
-from agents.exceptions import AgentsException
+from agents.exceptions import AgentsException, ModelBehaviorError
 from agents.items import ModelResponse
+from agents.usage import Usage as TheirUsage
 from openai.types.responses import ResponseFunctionToolCall
 from pydantic_core import to_json
 
@@ -34,7 +36,18 @@ from standfast.messages import LLMResponse, Message, Reasoning, Usage, error_tex
 from standfast.messages import ToolCall as OurCall
 
 PROVIDER = "openai-agents"
+_CALLS = 5  # of the model in a turn, at most: it is called again only if it has thought and said nothing
 _SPOKE = "standfast_agent"  # the type of an item that says which agent the turn's is
+
+
+class _Heard(RunHooks[Any]):
+    """Keeps the answers of a turn's model, also those that the SDK cannot use."""
+
+    def __init__(self) -> None:
+        self.answers: list[ModelResponse] = []
+
+    async def on_llm_end(self, context: Any, agent: Any, response: ModelResponse) -> None:
+        self.answers.append(response)
 
 
 class OpenAIRun:
@@ -61,15 +74,26 @@ class OpenAIRun:
         if asked is not None and (final := await self._final_of_tools(self._agents[asked], said, context)) is not None:
             return LLMResponse(text=final)
         config = replace(self._config, group_id=self._config.group_id or runner.agent.id)
+        heard, final = _Heard(), None
         try:
-            result: Any = await Runner.run(
-                self._for_turn(agent, said), self._items(said), context=context, run_config=config, max_turns=1
+            result = await Runner.run(
+                self._for_turn(agent, said),
+                self._items(said),
+                context=context,
+                hooks=heard,
+                run_config=config,
+                max_turns=_CALLS,
             )
+            final = result.final_output
+        except ModelBehaviorError as error:
+            if not heard.answers:
+                raise ModelError(f"Agent '{agent.name}': {error_text(error)}") from error
+            # Our loop tells the model of its mistake: a tool that is not there, or an answer that does not fit.
         except AgentsException as error:
             raise ModelError(f"{type(error).__name__} of agent '{agent.name}': {_reason(error)}") from error
         except openai.APIConnectionError as error:
             raise ModelError(error_text(error), transient=True) from error
-        return self._response(agent, result)
+        return self._response(agent, heard.answers, final)
 
     # --- who speaks ---
 
@@ -152,16 +176,16 @@ class OpenAIRun:
                     items.append(ItemHelpers.tool_call_output_item(call, output if structured else message.content))
         return items
 
-    def _response(self, agent: Agent[Any], result: Any) -> LLMResponse:
-        answer: ModelResponse = result.raw_responses[-1]
-        items = [item for item in answer.to_input_items() if isinstance(item, dict)]
+    def _response(self, agent: Agent[Any], answers: Sequence[ModelResponse], final: Any) -> LLMResponse:
+        """Return what the model has answered; `final` is the answer as the SDK has read it, if it could."""
+        items = [item for answer in answers for item in answer.to_input_items() if isinstance(item, dict)]
         calls = [item for item in items if item.get("type") == "function_call"]
-        if calls and not result.interruptions:
-            calls = []
-        text = "".join(ItemHelpers.extract_text(item) or "" for item in answer.output if item.type == "message")
-        if not calls:
-            text = _text_of(result.final_output)
-        used = result.context_wrapper.usage
+        text = "".join(ItemHelpers.extract_text(item) or "" for item in answers[-1].output if item.type == "message")
+        if not calls and final is not None:
+            text = _text_of(final)
+        used = TheirUsage()
+        for answer in answers:
+            used.add(answer.usage)
         response = LLMResponse(
             text=text,
             tool_calls=tuple(

@@ -262,6 +262,13 @@ async def test_an_older_transcript_goes_on_from_its_own_checkpoint(store: SQLite
     assert await shop.heard(third.messages) == ["1", "one", "3", "three"]
 
 
+async def test_a_transcript_of_elsewhere_does_not_open_another_sessions_thread() -> None:
+    shop = Shop(AIMessage("the code is 7"), AIMessage("which code?"), saver=InMemorySaver())
+    ada = assert_complete(await run(shop.graph, message="The code?", tenant_id="a"))
+    mallory = await run(shop.graph, messages=[*ada.messages[1:], {"role": "user", "content": "?"}], tenant_id="b")
+    assert "The code?" not in await shop.heard(mallory.messages)
+
+
 async def test_sessions_of_one_instance_id_share_no_thread(store: SQLiteStore) -> None:
     shop = Shop(AIMessage("one"), AIMessage("two"), saver=InMemorySaver())
     for session, other in (("a", "one"), ("b", "two")):

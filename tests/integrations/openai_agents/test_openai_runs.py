@@ -34,7 +34,7 @@ from support.temporal_runs import Temporal, check_healthy, events, pending, resu
 from support.transcripts import asks_for, call
 
 from standfast import Agent as OurAgent
-from standfast import Approval, DefinitionError, is_interrupted, pipeline, resume, run
+from standfast import Approval, DefinitionError, Loop, is_interrupted, pipeline, resume, run
 from standfast.agents import adopted
 from standfast.integrations.openai_agents import as_agent
 from standfast.llm import Price
@@ -321,6 +321,16 @@ async def test_usage_and_cost_are_counted() -> None:
     used = (await run(agent, message="?")).usage
     assert used is not None
     assert (used.input_tokens, used.output_tokens, used.cost) == (1_000_000, 1_000_000, 3.0)
+
+
+async def test_the_model_reads_of_a_tool_that_is_not_there_and_corrects_an_answer_that_does_not_fit() -> None:
+    class Receipt(BaseModel):
+        cents: int
+
+    shop = Shop(("pay", {"cents": 5}), '{"cents": "five"}', '{"cents": 5}', output_type=Receipt)
+    done = await run(as_agent(shop.agent, loop=Loop(output_retries=1)), message="Sell it.")
+    assert done.output == Receipt(cents=5)
+    assert "pay" in shop.model.calls[1].input[-1]["output"]
 
 
 # --- declarations ---
