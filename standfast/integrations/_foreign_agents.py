@@ -5,7 +5,6 @@ Who runs such an agent reaches its adapter in place of a system prompt: the fore
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Annotated, Any, TypedDict
 
 from pydantic import WithJsonSchema
@@ -17,7 +16,6 @@ from standfast.tools import TOOL_NAME, AccessRules, Approval, Tool, ToolContext
 
 Gate = Approval | Callable[[ToolCall], Approval | None]
 Runner = AgentContext | ToolContext
-_KNOWN = {"user_id", "tenant_id", "session_id"} & {field.name for field in fields(AgentContext)}
 _LONGEST_DESCRIPTION = 16 * 1024  # bytes
 
 
@@ -65,14 +63,14 @@ def make_agent(
 
 
 def _runner(context: AgentContext) -> str:
-    known = {name: getattr(context, name) for name in _KNOWN}
-    return json.dumps([context.agent.id, context.agent.name, known])
+    known = (context.user_id, context.tenant_id, context.session_id)
+    return json.dumps([context.agent.id, context.agent.name, *known])
 
 
 def split(messages: Sequence[Message]) -> tuple[AgentContext, list[Message]]:
     """Return who runs the agent, without a state, and the messages of the conversation."""
-    id_, name, known = json.JSONDecoder().raw_decode(messages[0].content)[0]
-    return AgentContext(AgentIdentity(id_, name), None, **known), list(messages[1:])
+    (ident, name, *known), _ = json.JSONDecoder().raw_decode(messages[0].content)
+    return AgentContext(AgentIdentity(ident, name), None, *known), list(messages[1:])
 
 
 class Declared:

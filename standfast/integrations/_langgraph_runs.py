@@ -154,7 +154,7 @@ class GraphRun:
 
         A thread is gone on with in its own session alone: a transcript may come from anywhere, and name any thread.
         """
-        whose = _digest([runner.tenant_id, getattr(runner, "session_id", None)])
+        whose = _digest([runner.tenant_id, runner.session_id])
         places = (place for place, one in enumerate(said) if f"/{whose}/" in _kept(one).get("thread", ""))
         at = max(places, default=None)
         kept = {} if at is None else _kept(said[at])
@@ -165,7 +165,7 @@ class GraphRun:
             return _Stands(kept["thread"], turn, kept["checkpoint"], kept["waits"], said[at], news, words)
         # A new session, or one that ran with other threads: the transcript is all that there is.
         turn, number = _digest([*map(_told, said)]), 1
-        base = f"{self._name}/{getattr(runner, 'session_id', None) or '-'}/{whose}/{runner.agent.id}"
+        base = f"{self._name}/{runner.session_id or '-'}/{whose}/{runner.agent.id}"
         while found := await self._graph.checkpointer.aget_tuple(_at(thread := f"{base}/{number}")):
             if found.metadata.get(_TURN) == turn:
                 break

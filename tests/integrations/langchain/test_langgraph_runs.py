@@ -246,7 +246,7 @@ async def test_a_turn_whose_answer_was_lost_with_its_process_is_not_paid_again()
 
 async def again(graph: Any, *messages: Message) -> LLMResponse:
     """Ask an adapter twice for the same turn, as a second attempt of an activity does."""
-    who = Message(role="system", content=json.dumps(["run", "shop", {}]))
+    who = Message(role="system", content=json.dumps(["run", "shop", None, None, "s"]))
     chat = adopted(graph).adapter.chat
     answers = [await chat([who, *messages], []) for _ in range(2)]
     assert answers[0].tool_calls == answers[1].tool_calls
