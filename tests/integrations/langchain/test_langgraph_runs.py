@@ -38,7 +38,7 @@ from standfast import (
     run,
 )
 from standfast.agents import adopted
-from standfast.integrations.langchain import as_agent
+from standfast.integrations.langchain import AtMostOnce, as_agent
 from standfast.llm import Price
 from standfast.stores import SQLiteStore
 from standfast.temporal import connect, start_pipeline
@@ -115,6 +115,15 @@ def check_sold(said: Any, deaths: int, charges: list[int], folder: Path) -> None
     assert json.loads(told)["kind"] == "tool-durability-error"
     assert stamp == "stamped"
     assert len(noted(folder, "answers")) == 3  # no answer was paid twice
+
+
+async def test_a_graph_whose_worker_dies_within_a_stretch_goes_on_from_its_last_step(
+    temporal_server: DevServer, tmp_path: Path
+) -> None:
+    where = (temporal_server.address, uuid4().hex)
+    done = await run_until_complete("integrations.langchain.stretch", tmp_path, *where)
+    assert (done.said["response"], done.deaths) == ("reviewed: a draft", 1)
+    assert (len(noted(tmp_path, "drafts")), len(noted(tmp_path, "reviews"))) == (1, 2)
 
 
 # --- on Temporal ---
@@ -206,6 +215,14 @@ def asking() -> Any:
     builder.add_edge(START, "book")
     builder.add_edge("book", END)
     return builder.compile(checkpointer=InMemorySaver(), name="booker")
+
+
+async def test_the_guard_as_middleware_does_no_harm(temporal: Temporal) -> None:
+    for saver in (None, InMemorySaver()):
+        shop = Shop(CHARGE, SOLD, saver=saver, middleware=[AtMostOnce(temporal.store)])
+        async with temporal.worker(shop.graph):
+            done = await temporal.run(adopted(shop.graph), "Sell it.", session=f"s{saver is None}")
+        assert (done["response"], shop.charges) == ("sold", [5])
 
 
 # --- in process ---
