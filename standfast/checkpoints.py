@@ -14,7 +14,7 @@ from typing_extensions import TypeIs, TypeVar
 from standfast.errors import InputError, StandfastError
 from standfast.messages import Message, Record, Usage
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", covariant=True, default=Any)
 
 EndStatus = Literal[

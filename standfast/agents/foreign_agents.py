@@ -31,11 +31,23 @@ ACCEPTED = "an Agent, or an agent of the OpenAI Agents SDK, LangGraph or pydanti
 _MADE = "__standfast_agent__"
 
 
-class ForeignAgent(Protocol):
-    """An agent of another framework, for type checkers."""
-
+class _OfOpenAI(Protocol):
     @property
-    def name(self) -> str | None: ...
+    def get_all_tools(self) -> Any: ...
+
+
+class _OfLangGraph(Protocol):
+    @property
+    def aget_state(self) -> Any: ...
+
+
+class _OfPydanticAI(Protocol):
+    @property
+    def run_sync(self) -> Any: ...
+
+
+# For type checkers: told apart by what agents of ours do not have.
+ForeignAgent = _OfOpenAI | _OfLangGraph | _OfPydanticAI
 
 
 def adopted(given: Any) -> Any:

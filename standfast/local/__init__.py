@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Unpack
 from uuid import uuid4
 
-from standfast.agents import Agent
+from standfast.agents import Agent, ForeignAgent, adopted
 from standfast.checkpoints import PendingApproval, PipelineResult, RunResult, T
 from standfast.errors import InputError, MemoryStoreNotDurableError
 from standfast.events import Event, GateOpened, RunEnded
@@ -31,7 +31,7 @@ __all__ = ["RunOptions", "resume", "run", "run_pipeline", "run_streaming"]
 
 
 async def run(
-    agent: Agent[T],
+    agent: Agent[T] | ForeignAgent,
     *,
     message: str | None = None,
     images: Images = (),
@@ -73,12 +73,12 @@ async def run(
     Every error that ends a run which had begun, also one of a hook, carries its `checkpoint` with all that ran.
     """
     _check_options("run", options)
-    work = Run(agent, **options)
+    work = Run(adopted(agent), **options)
     return await work.go(message=message, images=images, messages=messages, checkpoint=checkpoint, decisions=decisions)
 
 
 async def resume(
-    agent: Agent[T],
+    agent: Agent[T] | ForeignAgent,
     checkpoint: GivenCheckpoint,
     answer: str | None = None,
     *,
@@ -98,7 +98,7 @@ async def resume(
         All that `run` raises.
     """
     _check_options("resume", options)
-    return await Run(agent, **options).go(checkpoint=checkpoint, answer=answer, decisions=decisions)
+    return await Run(adopted(agent), **options).go(checkpoint=checkpoint, answer=answer, decisions=decisions)
 
 
 async def run_pipeline(
@@ -166,7 +166,7 @@ async def run_pipeline(
 
 
 async def run_streaming(
-    agent: Agent,
+    agent: Agent | ForeignAgent,
     *,
     message: str | None = None,
     images: Images = (),
@@ -187,7 +187,7 @@ async def run_streaming(
 
     async def go() -> None:
         try:
-            work = Run(agent, emit=events.put_nowait, **options)
+            work = Run(adopted(agent), emit=events.put_nowait, **options)
             result = await work.go(
                 message=message,
                 images=images,

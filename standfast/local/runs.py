@@ -20,7 +20,7 @@ from standfast.agent_loop import (
     answer_message,
     next_action,
 )
-from standfast.agents import Agent, AgentContext, AgentIdentity, adopted
+from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult, check_key, show_checkpoint
 from standfast.errors import InputError, TerminalError
 from standfast.events import CheckpointReached, Event, RunStarted
@@ -70,7 +70,6 @@ class Run:
         depth: int = 0,
         home: AgentStore | None = None,
     ) -> None:
-        agent = adopted(agent)
         inputs.check_given(agent, user_id, max_stored_messages, tools)
         self._llm = llm
         self._store = store
