@@ -57,7 +57,6 @@ def login(
 
     def show(page: str) -> None:
         output.note(f"Open this page in a browser: {page}")
-        click.launch(page)
 
     async def logged_in() -> None:
         kept, oauth = _place(url, app, store)
