@@ -92,7 +92,7 @@ def _take(found: Application, item: Any) -> None:
     match item:
         case Agent() if item.name not in found.agents:
             found.agents[item.name] = item
-            for used in item.tools:
+            for used in (*item.tools, *(one for toolset in item.toolsets for one in toolset.agents)):
                 _take(found, used)
         case Pipeline() if item.name not in found.pipelines:
             found.pipelines[item.name] = item

@@ -289,19 +289,24 @@ async def _listed(client: Any) -> list[Any]:
     raise StandfastError(f"there are more than {MAX_TOOLS:,} of them, or {MAX_PAGES} pages")
 
 
-def declared(item: Any) -> dict[str, Any]:
-    """Return everything that a server declares about a tool, as plain JSON."""
-    found: dict[str, Any] = item.model_dump(mode="json", by_alias=True, include=_DECLARED)
-    return found
-
-
 def fingerprint(item: Any) -> str:
-    """Return a digest that tells a tool from another of its name."""
-    return digest_of(declared(item))
+    """Return a digest that tells a tool from another of its name: of everything that its server declares about it.
+
+    Gates that wait have it: it must not change.
+    """
+    return digest_of(item.model_dump(mode="json", by_alias=True, include=_DECLARED))
+
+
+def declared(item: Any) -> dict[str, Any]:
+    """Return everything that a server declares about a tool, without what a later SDK adds to all tools."""
+    found: dict[str, Any] = item.model_dump(mode="json", by_alias=True, include=_DECLARED, exclude_none=True)
+    return {**found, "inputSchema": item.input_schema} | (
+        {} if item.output_schema is None else {"outputSchema": item.output_schema}
+    )
 
 
 def digest_of(declaration: Mapping[str, Any]) -> str:
-    """Return the fingerprint of what `declared` has returned."""
+    """Return the digest of a declaration."""
     return hashlib.blake2b(json.dumps(declaration, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

@@ -96,6 +96,11 @@ class MCPToolset:
         return cut(str(name or type(self.server).__name__), 200)
 
     @property
+    def agents(self) -> Sequence[Agent]:
+        """Those that its tools run."""
+        return () if self.sampling is None else (self.sampling,)
+
+    @property
     def key(self) -> str:
         """Tells the server from others in a store."""
         command = (getattr(self.server, "command", ""), getattr(self.server, "args", ()))
@@ -132,8 +137,12 @@ class MCPToolset:
                 raise
             _LOG.warning("%s is away, and its tools are as they were last seen: %s", self.name, error_text(error))
             return found
-        check_listing([item for item in found if self.only is None or item.name in self.only])
-        return found if known is None else await known.compared(found)
+        wanted = [item for item in found if self.only is None or item.name in self.only]
+        check_listing(wanted)
+        if known is None:
+            return found
+        seen = {item.name: item for item in await known.compared(wanted)}
+        return [seen.get(item.name, item) for item in found]
 
     def _auth_in(self, store: Any) -> Callable[[ToolContext], tuple[Hashable, Any]]:
         """Return a function from a call's context to an identity and what shows it to the server."""

@@ -16,6 +16,11 @@ class Toolset(Protocol):
         """What people call it."""
         ...
 
+    @property
+    def agents(self) -> Sequence[Any]:
+        """The agents that its tools run, which a worker has to have."""
+        ...
+
     def opened(self, store: Any) -> AbstractAsyncContextManager[Sequence[Tool[..., Any]]]:
         """Yield the tools, which work for as long as the block lasts.
 

@@ -72,6 +72,7 @@ class AgentHost:
                 if name in self.agents:
                     raise DefinitionError(f"agents: two are named '{name}'")
                 self.agents[name] = agent
+        self.given = dict(self.agents)  # as they were given, without the tools of their toolsets
         self.tools: dict[str, Tool[..., Any]] = {}
         self.facts: dict[str, ToolFacts] = {}  # of tools, by name
         self.called: dict[str, dict[str, CalledTool]] = {}  # the records of turns, by agent and tool
@@ -169,8 +170,9 @@ class AgentHost:
 
     def add_tools(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
         children = {item.name: item for item in agent.tools if isinstance(item, Agent)}
-        for name, child in children.items():
-            if self.agents.get(name) is not child:
+        also = {item.name: item for toolset in agent.toolsets for item in toolset.agents}
+        for name, child in {**also, **children}.items():
+            if self.given.get(name) is not child:
                 raise DefinitionError(f"Agent '{agent.name}' uses the agent '{name}', which agents= does not give")
         for name, tool in agent.tool_map.items():
             if name not in children:

@@ -125,15 +125,53 @@ async def test_a_server_does_not_take_the_names_of_others(driver: Driver) -> Non
         assert (one.effects, two.effects) == (["post"], ["post", "pay"])
 
 
-async def test_an_agent_that_another_one_asks_has_its_server_too(driver: Driver) -> None:
-    async with GatewayedServer([described("post")]) as server:
+async def test_an_agent_and_the_one_that_it_asks_have_their_servers(driver: Driver) -> None:
+    schema = {"type": "object", "properties": {"a": {"default": None}}}
+    listed = [described("post") | {"inputSchema": schema, "annotations": {"title": None, "readOnlyHint": True}}]
+    async with GatewayedServer(listed) as server, GatewayedServer([described("pay")]) as other:
         child = Agent("child", model="child", tools=[mcp_server(server.url)])
-        models = {"child": asks("post"), None: asks("child", message="post it")}
-        agent = Agent("a", tools=[child])
-        ended = await driver.run(agent, lambda name: models[name], also=(child,))
-        assert result_of(ended.messages, "c1") == "done"
-        assert server.effects == ["post"]
-        assert len(await known_servers(driver.temporal.store)) == 1
+        agent = Agent("a", formerly=["b"], tools=[child, mcp_server(other.url)])
+        for number in range(2):  # a tool that is read back from the store is the same
+            first = asks_for(call("child", "c1", message="post it"), call("pay", "c2"))
+            models = {"child": asks("post"), None: ScriptedModel([first, "done"])}
+            ended = await driver.run(agent, lambda name: models[name], also=(child,), session=f"s{number}")  # noqa: B023
+            assert result_of(ended.messages, "c1") == "done"
+            assert models["child"].calls[-1].messages[-1].content == "post is done"
+        assert (server.effects, other.effects) == (["post"] * 2, ["pay"] * 2)
+        assert {*await known_servers(driver.temporal.store)} == {server.url, other.url}
+
+
+async def test_a_worker_has_the_agents_that_answer_for_a_model(temporal: Temporal) -> None:
+    agent = Agent("a", tools=[mcp_server("http://127.0.0.1:9/mcp", sampling=Agent("thinker"))])
+    with pytest.raises(DefinitionError, match="'a' uses the agent 'thinker', which agents= does not give"):
+        async with temporal.worker(agent, llm=ScriptedModel([])):
+            pass
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [described(f"t{n}") for n in range(1_500)],
+        [described("post", "x" * 500_000)],
+        [described("post") | {"inputSchema": {"type": "object", "properties": {"a": {"$ref": "http://x"}}}}],
+        [described("call_model")],
+    ],
+    ids=["many tools", "a long description", "a reference", "a name of ours"],
+)
+async def test_a_hostile_server_keeps_its_own_agent_waiting_and_no_other(temporal: Temporal, listed: Any) -> None:
+    async with GatewayedServer(listed) as server:
+        agent, other = Agent("a", tools=[mcp_server(server.url)]), Agent("b")
+        async with temporal.worker(agent, other, llm=ScriptedModel(["fine"])):
+            ended = await temporal.run(other)
+            waits = await temporal.start(agent, session="s2")
+
+            async def tells_why() -> bool:
+                pending = (await waits.describe()).raw_description.pending_activities
+                return any(one.last_failure.message for one in pending)
+
+            await until(tells_why)
+            await waits.terminate()
+    assert ended["response"] == "fine"
 
 
 async def test_what_cannot_be_opened_again_is_refused_when_it_is_declared() -> None:
