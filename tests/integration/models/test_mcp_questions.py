@@ -8,6 +8,7 @@ from typing import Any
 
 from mcp import StdioServerParameters
 from support.drivers import Driver
+from support.temporal_runs import Temporal, pending, result
 from support.transcripts import asks_for, call, error_of, result_of, tool_results
 
 from standfast import Agent, run
@@ -82,6 +83,21 @@ async def test_a_server_that_asks_waits_for_a_person_and_then_acts_once(driver: 
     assert (tmp_path / "effects").read_text() == "pay 5 True\n"
 
 
+async def test_a_question_outlives_its_worker(temporal: Temporal, tmp_path: Path) -> None:
+    def agent() -> Agent:
+        return Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
+
+    model = model_that_asks(call("pay", "c1", amount=5))
+    async with temporal.worker(agent(), llm=model):
+        run_there = await temporal.start("a")
+        (item,) = await pending(run_there)
+        assert "Really pay 5 euros?" in item["message"]
+    async with temporal.worker(agent(), llm=model):
+        await run_there.execute_update("answer", {"text": "yes"})
+        assert (await result(run_there))["status"] == "complete"
+    assert (tmp_path / "effects").read_text() == "pay 5 True\n"
+
+
 async def test_an_answer_that_does_not_fit_is_asked_for_again(driver: Driver, tmp_path: Path) -> None:
     agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
     answers = ["Oslo", '{"city": "Oslo", "number": "x"}', '{"city": "Oslo", "number": 7}']
@@ -111,8 +127,8 @@ async def test_a_model_cannot_answer_in_the_place_of_people(driver: Driver, tmp_
     agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
     calls = [call("ask_person", "c1", question="0123456789ab"), call("ask_person", "c2", question="x/../y")]
     ended = await driver.run(agent, ScriptedModel([asks_for(*calls), "done"]))
-    for result in tool_results(ended.messages):
-        assert "No MCP server has asked the question" in error_of(result)
+    for one in tool_results(ended.messages):
+        assert "No MCP server has asked the question" in error_of(one)
 
 
 async def test_a_server_of_an_earlier_protocol_may_ask_too(driver: Driver, tmp_path: Path) -> None:
