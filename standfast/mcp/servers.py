@@ -25,7 +25,7 @@ from standfast.mcp.resources import prompt_text, resource_tools
 from standfast.mcp.schemas import check_listing, checked_by
 from standfast.messages import ToolCall, cut, error_text
 from standfast.stores.capabilities import has_ledger
-from standfast.tools import Approval, Duration, Tool, ToolContext, check_count
+from standfast.tools import Approval, Duration, Tool, ToolContext, check_count, seconds
 
 _LOG = logging.getLogger("standfast")
 
@@ -74,6 +74,8 @@ class MCPToolset:
 
     def __post_init__(self) -> None:
         check_count("max_answer_bytes", self.max_answer_bytes, 1)
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", seconds(self.timeout, "mcp: timeout"))
         if self.prefix and not _PREFIX.fullmatch(self.prefix):
             raise DefinitionError(f"prefix must match {_PREFIX.pattern}, got {self.prefix!r:.80}")
         if self.only is not None:

@@ -12,6 +12,7 @@ import pytest
 from standfast import Agent, Approval, InputError, Loop, ModelError, RetryableError, RetryPolicy, Tool, tool
 from standfast.errors import StandfastError
 from standfast.llm import AnthropicMessages, OpenAICompatible, OpenAIResponses
+from standfast.mcp import MCPToolset
 from standfast.stores import sqlite_store
 from standfast.temporal import ApprovalLinks, StandfastClient, StandfastPlugin
 from standfast.testing import ScriptedModel
@@ -19,7 +20,7 @@ from standfast.testing import ScriptedModel
 PACKAGES = ("standfast", "standfast.llm", "standfast.mcp", "standfast.stores", "standfast.temporal", "standfast.web")
 A_DURATION = re.compile(r"(^|_)(timeout|interval|patience|valid|retry_after|remind_every|delay|wait|lifetime)$")
 NOT_GIVEN = {  # but counted in iterations, or told by an event; or passed on to what is in the table
-    "Loop.checkpoint_interval", "Approval.on_timeout", "ModelRetried.delay", "mcp_tools.timeout", "ShownWait.wait",
+    "Loop.checkpoint_interval", "Approval.on_timeout", "ModelRetried.delay", "ShownWait.wait",
     "UserClient.timeout", "approval.timeout", "approval.on_timeout", "approval.remind_every",
 }  # fmt: skip
 
@@ -61,6 +62,7 @@ def links(value: Any) -> Any:
 SETTINGS: dict[str, Callable[[Any], Any]] = {
     "Tool.timeout": lambda value: declared(value).timeout,
     "tool.timeout": lambda value: declared(value).timeout,
+    "MCPToolset.timeout": lambda value: MCPToolset("https://example.com/mcp", timeout=value).timeout,
     "RetryPolicy.initial_interval": first_interval,
     "RetryPolicy.maximum_interval": lambda value: RetryPolicy(maximum_interval=value).maximum_interval,
     "Approval.timeout": lambda value: Approval(timeout=value).timeout,
