@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from integrations.langchain.shop import CONFIG, ScriptedModel, asks
@@ -20,8 +21,10 @@ from support.mortal_programs import run_until_complete
 from standfast import InputError, MemoryStoreNotDurableError, memory_store
 from standfast.integrations.langchain import AtMostOnce
 from standfast.stores import SQLiteStore
+from standfast.testing import DevServer
 
 SHOP = "integrations.langchain.shop"
+ON_TEMPORAL = "integrations.langchain.on_temporal"
 
 
 # --- processes that die ---
@@ -42,6 +45,21 @@ async def test_with_a_guard_it_is_one_charge_and_the_model_is_told(tmp_path: Pat
     assert (told["kind"], told["toolName"], told["toolCallId"]) == ("tool-durability-error", "charge", "call_0")
     assert "its process ended while it ran" in told["error"]
     assert (ended.said["status"], ended.said["said"]) == ("error", "done")
+
+
+async def test_on_temporal_each_death_of_a_worker_is_another_charge(temporal_server: DevServer, tmp_path: Path) -> None:
+    ended = await run_until_complete(ON_TEMPORAL, tmp_path, "bare", "2", temporal_server.address, uuid4().hex)
+    assert (ended.deaths, ended.charges) == (2, [5] * 3)
+    assert ended.said == {"read": "charged 5", "said": "done"}
+
+
+async def test_on_temporal_a_guarded_one_charges_once_and_the_model_is_told(
+    temporal_server: DevServer, tmp_path: Path
+) -> None:
+    ended = await run_until_complete(ON_TEMPORAL, tmp_path, "guarded", "2", temporal_server.address, uuid4().hex)
+    assert (ended.deaths, ended.charges) == (1, [5])
+    told = json.loads(ended.said["read"])
+    assert (told["kind"], told["toolName"], ended.said["said"]) == ("tool-durability-error", "charge", "done")
 
 
 # --- in one process ---

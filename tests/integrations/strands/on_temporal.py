@@ -22,6 +22,7 @@ from temporalio.worker import Worker
 
 from standfast import sqlite_store
 from standfast.effects import effect
+from standfast.temporal.client.connections import exit_cleanly
 
 FOLDER, KIND, DEATHS, ADDRESS, QUEUE = sys.argv[1:] if __name__ == "__main__" else [".", "bare", "0", "", ""]
 
@@ -72,4 +73,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    exit_cleanly()
     asyncio.run(main())
