@@ -29,7 +29,7 @@ _TENANT = click.option("--tenant", help="Tenant of the user.")
 
 @click.group()
 def mcp() -> None:
-    """Log in at MCP servers, and look at what they say about their tools."""
+    """Log in at MCP servers, look at what they say about their tools, and serve agents as tools."""
 
 
 @mcp.command()

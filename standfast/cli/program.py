@@ -9,6 +9,7 @@ from standfast.cli.commands import Commands
 from standfast.cli.decisions import approve, reject
 from standfast.cli.dev import dev
 from standfast.cli.mcp import mcp
+from standfast.cli.mcp_server import serve
 from standfast.cli.moved_runs import export_run, import_run
 from standfast.cli.people import answer, message, resolve, resume
 from standfast.cli.pruning import prune
@@ -72,3 +73,4 @@ for command in (
 ):
     main.add_command(command)
 store.add_command(prune)
+mcp.add_command(serve)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from standfast.extras import install
 from standfast.runtime.processes import until_stopped
 
 if TYPE_CHECKING:
+    import uvicorn
     from temporalio.client import Client
 
     from standfast.web import Access, SlackActions, TeamsActions
@@ -126,8 +127,8 @@ async def web(
         raise InputError(f"The page needs more ({error.name}): {install('web')}") from error
 
     local = None if people else Person(name=who(None), role="operator")
-    access = _access(people, local, https, proxy_header, proxies, output.note)
-    loaded = _loaded(output, app, store)
+    access = access_of(people, local, https, proxy_header, proxies, output.note)
+    loaded = application_of(output, app, store)
     page = create_app(
         client,
         access=access,
@@ -145,30 +146,42 @@ async def web(
     )
     log_safely(Sparing())
     with ExitStack() as listening:
-        listeners = [listening.enter_context(_listening(host, port))]
+        listeners = [listening.enter_context(listening_at(host, port))]
         listeners += [listening.enter_context(_at_socket(one[5:])) for one in proxies if one.startswith("unix:")]
         server = server_of(page)
         at = listeners[0].getsockname()
         output.note(f"The page is at http://{at[0]}:{at[1]}{root_path.rstrip('/')}")
 
-        async def serve() -> None:
-            serving = asyncio.ensure_future(server.serve(sockets=listeners))
-            try:
-                await asyncio.shield(serving)
-            except asyncio.CancelledError:
-                page.state.close()
-                server.should_exit = True
-                await asyncio.wait({serving})
-                raise
-
         try:
-            await until_stopped(serve())
+            await serve_until_stopped(server, listeners, page.state.close)
         finally:
             if loaded.store is not None:
                 await loaded.store.close()
 
 
-def _loaded(output: Output, app: str | None, store: str | None) -> Application:
+async def serve_until_stopped(
+    server: "uvicorn.Server", listeners: Sequence[socket.socket], close: Callable[[], object] = lambda: None
+) -> None:
+    """Serve until somebody stops this process.
+
+    Args:
+        close: ends what would keep the server from ending.
+    """
+
+    async def serve() -> None:
+        serving = asyncio.ensure_future(server.serve(sockets=list(listeners)))
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            close()
+            server.should_exit = True
+            await asyncio.wait({serving})
+            raise
+
+    await until_stopped(serve())
+
+
+def application_of(output: Output, app: str | None, store: str | None) -> Application:
     """Return the application, and the store; a broken file does not keep people from deciding."""
     if app is not None:
         try:
@@ -184,7 +197,7 @@ def _loaded(output: Output, app: str | None, store: str | None) -> Application:
     return Application(store=found)
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening_at(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -231,7 +244,7 @@ def _teams() -> "TeamsActions | None":
     return TeamsActions(app_id=app, tenant_id=tenant)
 
 
-def _access(
+def access_of(
     people: str | None,
     local: Any,
     https: bool,

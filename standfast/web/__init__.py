@@ -27,8 +27,8 @@ from standfast.web.api import api_routes
 from standfast.web.api.calls import Doors
 from standfast.web.api.errors import refusal as to_program
 from standfast.web.api.senders import CORS, Senders, check_origins
-from standfast.web.listening import HEADERS, check_listening, hosts_of
-from standfast.web.mounts import SLACK_PATH, STATIC, TEAMS_PATH, Assets, note_root, path_of, root_of
+from standfast.web.listening import HEADERS, Health, check_listening, hosts_of
+from standfast.web.mounts import SLACK_PATH, STATIC, TEAMS_PATH, Assets, path_of, root_of
 from standfast.web.pages import Pages
 from standfast.web.proxies import Proxied, check_root
 from standfast.web.slack import SlackRoutes
@@ -122,7 +122,7 @@ def create_app(
         routes=routes,
         middleware=[
             Middleware(Proxied, access=access, root=root),
-            Middleware(_Health),
+            Middleware(Health),
             Middleware(_Headers, assets=assets),
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
             *([Middleware(CORSMiddleware, **CORS, allow_origins=check_origins(cors))] if cors else []),
@@ -177,18 +177,6 @@ class _Limit:
             return message
 
         await self._app(scope, counted, send)
-
-
-class _Health:
-    """Notes where the page is, and answers `/healthz`: to anybody, by any name of the host."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        note_root(scope)
-        is_asked = scope["type"] == "http" and path_of(scope) == "/healthz"
-        await (PlainTextResponse("ok") if is_asked else self._app)(scope, receive, send)
 
 
 class _Headers:

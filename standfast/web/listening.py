@@ -1,10 +1,14 @@
-"""Says where the page may listen, under which names it answers, and which headers it sends."""
+"""Says where the page may listen, under which names it answers, that it does, and which headers it sends."""
 
 from collections.abc import Iterable
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from standfast.errors import DefinitionError
 from standfast.web.access import Access
 from standfast.web.connection_owners import LOCAL
+from standfast.web.mounts import note_root, path_of
 
 
 def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
@@ -38,3 +42,15 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+
+class Health:
+    """Notes where the page is, and answers `/healthz`: to anybody, by any name of the host."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        note_root(scope)
+        is_asked = scope["type"] == "http" and path_of(scope) == "/healthz"
+        await (PlainTextResponse("ok") if is_asked else self._app)(scope, receive, send)

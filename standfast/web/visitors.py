@@ -145,7 +145,7 @@ class Recognised:
 
 def is_door(scope: Scope) -> bool:
     """Whether a request is to a door for programs, which tells errors as JSON."""
-    return path_of(scope).startswith(("/api/", "/v1/", "/agents/"))
+    return path_of(scope).startswith(("/api/", "/v1/", "/agents/", "/mcp"))
 
 
 def _as_answer(error: TooManyAttempts) -> HTTPException:

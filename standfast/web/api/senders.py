@@ -40,12 +40,26 @@ class Senders:
         Raises:
             HTTPException: 401, 403 or 429.
         """
+        person = self.sender(request)
+        self._check_csrf(request)
+        self.check_rights(person, role, scope)
+        return person
+
+    def sender(self, request: Request) -> Person:
+        """Return the sender of a request to a door that takes JSON alone, which no other site can send unasked.
+
+        Raises:
+            HTTPException: 401, 403 or 429.
+        """
         person = who(request)
         if person is None:
             raise HTTPException(401, "Who sends this is not known, or the token has ended.")
         self._rates.count(request, person)
-        self._check_origin(request)
-        self.check_rights(person, role, scope)
+        if bearer(request) is None:
+            origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
+            foreign = origin is not None and origin.partition("://")[2] != request.headers.get("Host")
+            if foreign or site not in (None, "same-origin", "none"):
+                raise HTTPException(403, "Another site has sent this. Programs send a bearer token.")
         return person
 
     def check_rights(self, person: Person, role: Role, scope: str) -> None:
@@ -59,13 +73,9 @@ class Senders:
         if scope and not person.may_do(scope):
             raise HTTPException(403, f"The token of {person.name} lacks the scope {scope}.")
 
-    def _check_origin(self, request: Request) -> None:
+    def _check_csrf(self, request: Request) -> None:
         if bearer(request) is not None:
             return
-        origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
-        foreign = origin is not None and origin.partition("://")[2] != request.headers.get("Host")
-        if foreign or site not in (None, "same-origin", "none"):
-            raise HTTPException(403, "Another site has sent this. Programs send a bearer token.")
         given = request.headers.get(CSRF, "")
         if request.method not in ("GET", "HEAD") and not hmac.compare_digest(
             given.encode(), self.access.csrf(request).encode()

@@ -1,0 +1,319 @@
+"""The tools that models of MCP clients have: starting agents and pipelines, saying something, looking, deciding.
+
+They do what the JSON API does, for the same people and by the same rules. Who acts is who has authenticated, and never
+a name that a model gives. Nothing here knows the protocol.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, Field
+from temporalio.common import WorkflowIDReusePolicy
+
+from standfast.agents import Agent
+from standfast.errors import DefinitionError, InputError, SessionConflictError
+from standfast.pipelines import Pipeline
+from standfast.stores.protocol import SESSION_ID, session_key_of
+from standfast.temporal.client.runs import listed, looked_at, our_run
+from standfast.temporal.wire.names import workflow_id
+from standfast.web.access import Person, Role
+from standfast.web.api.calls import Doors, act_id
+from standfast.web.api.models import Body, StartRun, Tenant
+from standfast.web.asked import load_whole
+from standfast.web.bounds import admit, tenant_for, waiting_for
+
+LONGEST_WAIT = 50.0  # seconds: clients give a tool a minute
+_EVERY = 0.5  # seconds between two looks at a run
+_MOST = 50  # items of a list
+_LONGEST_NAME = 64  # characters of a tool, which clients and providers take
+_SHOWN = 100_000  # bytes of what is decided on, that one answer shows
+
+_Name = Annotated[str, Field(min_length=1, max_length=2_000)]
+_Text = Annotated[str, Field(min_length=1, max_length=200_000)]
+_Session = Annotated[str, Field(pattern=f"^{SESSION_ID.pattern}$")]
+_RUN = "The run, as it was returned when it was started."
+_KEY = Annotated[
+    str | None, Field(default=None, min_length=1, max_length=200, description="The same words with it are said once.")
+]
+
+
+class StartAgent(Body):
+    """What an agent is told."""
+
+    message: _Text
+    session_id: _Session | None = Field(
+        default=None, description="A name for the conversation. With it this can be repeated: the run is found again."
+    )
+    tenant_id: Tenant | None = Field(default=None, description="Needed of who has several tenants.")
+
+
+class StartPipeline(Body):
+    """What a pipeline works on."""
+
+    input: Any = None
+    session_id: _Session | None = Field(
+        default=None, description="A name for the run. With it this can be repeated: the run is found again."
+    )
+    tenant_id: Tenant | None = Field(default=None, description="Needed of who has several tenants.")
+
+
+class OfRun(Body):
+    run: _Name = Field(description=_RUN)
+
+
+class Await(OfRun):
+    wait_seconds: float = Field(default=20, ge=0, le=LONGEST_WAIT, description="How long to wait for it.")
+
+
+class Waits(Body):
+    run: _Name | None = Field(default=None, description="One run; all of them without it.")
+
+
+class Say(OfRun):
+    text: _Text
+    key: _KEY
+
+
+class Decide(OfRun):
+    gate: _Name = Field(description="The `name` of what waits.")
+    digest: _Name = Field(description="That of `pending`: of what was shown.")
+    comment: _Text | None = None
+
+
+class Reply(OfRun):
+    text: _Text
+    tool_call_id: _Name | None = Field(default=None, description="Of the question; the first that is open without it.")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool: what a model reads of it, who may use it, and what it does.
+
+    Args:
+        is_reading: it changes nothing.
+        is_once: used again with the same arguments, it changes nothing more.
+    """
+
+    name: str
+    description: str
+    arguments: type[BaseModel]
+    do: Callable[[Person, Any], Awaitable[dict[str, Any]]]
+    role: Role
+    scope: str
+    is_reading: bool = False
+    is_once: bool = False
+    input_schema: Mapping[str, Any] | None = None  # of the input of a pipeline
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        schema: dict[str, Any] = self.arguments.model_json_schema()
+        if self.input_schema is None:
+            return schema
+        given: dict[str, Any] = dict(self.input_schema)
+        # What a schema refers to is at the top of all.
+        definitions = {**schema.get("$defs", {}), **given.pop("$defs", {})}
+        properties = {**schema["properties"], "input": given}
+        more = {"$defs": definitions} if definitions else {}
+        return {**schema, "properties": properties, "required": ["input"], **more}
+
+
+class Offers:
+    """The tools of a server.
+
+    Args:
+        allow_decisions: whether there are tools that decide and answer, so that a model can approve what it, or
+            another one, has asked for.
+
+    Raises:
+        DefinitionError: an agent or a pipeline has a name that is too long for a tool.
+    """
+
+    def __init__(self, doors: Doors, *, allow_decisions: bool) -> None:
+        self._doors = doors
+        made = [*self._starts(), *self._looks(), *(self._decisions() if allow_decisions else ())]
+        self._offers: dict[str, Offer] = {offer.name: offer for offer in made}
+
+    def of(self, person: Person) -> Sequence[Offer]:
+        """Return the tools that a person may use."""
+        return [one for one in self._offers.values() if person.may(one.role) and person.may_do(one.scope)]
+
+    async def call(self, person: Person, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Use a tool for a person.
+
+        Raises:
+            InputError: there is no such tool.
+            HTTPException: 403; it is not for this person.
+            ValidationError: the arguments are not its own.
+            StandfastError: it cannot be done.
+        """
+        if (offer := self._offers.get(name)) is None:
+            raise InputError(f"There is no tool {name[:100]!r} here; there is {', '.join(self._offers)}")
+        self._doors.senders.check_rights(person, offer.role, offer.scope)
+        asked = offer.arguments.model_validate(dict(arguments))
+        if (run := getattr(asked, "run", None)) is not None:
+            await admit(self._doors.client, person, run)
+        return await offer.do(person, asked)
+
+    # --- what there is ---
+
+    def _starts(self) -> Iterator[Offer]:
+        for item in self._doors.items.values():
+            name, is_agent = f"start_{item.name}", isinstance(item, Agent)
+            if len(name) > _LONGEST_NAME:
+                raise DefinitionError(
+                    f"{item.name}: a tool of MCP has at most {_LONGEST_NAME} characters, and {name} has {len(name)}"
+                )
+            about = getattr(item, "description", None)
+            yield Offer(
+                name,
+                f"Start {'the agent' if is_agent else 'the pipeline'} {item.name} in the background"
+                f"{f': {about}' if about else ''}. It may act on the outside world. Returns the run: read its end with "
+                "`result`. Give a session_id to be able to repeat this: then a run is started once, and found again.",
+                StartAgent if is_agent else StartPipeline,
+                self._start_of(item),
+                "operator",
+                "start",
+                input_schema=None if isinstance(item, Agent) else item.input_schema,
+            )
+
+    def _looks(self) -> Iterator[Offer]:
+        yield Offer(
+            "send_message",
+            "Say something to an agent: to a run that is going on, or, after its end, to the next run of its session.",
+            Say, self._say, "operator", "message",
+        )  # fmt: skip
+        yield Offer(
+            "status", "Return how far a run is, and what waits for people in it.",
+            OfRun, self._status, "viewer", "read", is_reading=True,
+        )  # fmt: skip
+        yield Offer(
+            "result",
+            "Wait for the end of a run, and return its result; or, when the time is over or people have to do "
+            "something first, how far it is.",
+            Await, self._result, "viewer", "read", is_reading=True,
+        )  # fmt: skip
+        yield Offer(
+            "pending", "Return what waits for people: all of what is asked, for one run; a list, for all of them.",
+            Waits, self._pending, "viewer", "read", is_reading=True,
+        )  # fmt: skip
+
+    def _decisions(self) -> Iterator[Offer]:
+        for decision in ("approve", "reject"):
+            yield Offer(
+                decision,
+                f"{decision.capitalize()} what waits at a gate, in the name of the person who has signed in. Only if "
+                "that person has said so; `pending` shows what is decided on, with its digest.",
+                Decide, self._decide_of(decision), "approver", "decide", is_once=True,
+            )  # fmt: skip
+        yield Offer(
+            "answer", "Answer the question of a run, in the name of the person who has signed in.",
+            Reply, self._answer, "approver", "answer",
+        )  # fmt: skip
+
+    # --- what they do ---
+
+    def _start_of(self, item: Agent | Pipeline) -> Callable[[Person, Any], Awaitable[dict[str, Any]]]:
+        async def start(person: Person, asked: Any) -> dict[str, Any]:
+            given = StartRun(name=item.name, **asked.model_dump(exclude_none=True))
+            only_once = {"id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE}
+            try:
+                begun = await self._doors.start(person, given, None, **only_once)
+                run, is_new = begun.workflow_id, begun.is_new
+            except SessionConflictError:
+                tenant = tenant_for(person, given.tenant_id)
+                run, is_new = workflow_id(item.name, session_key_of(tenant, given.session_id or "")), False
+            found = {"is_new": is_new, **await self._seen(run)}
+            if not is_new and isinstance(item, Agent):
+                found["note"] = "This session has a run already, and was not told the message: use send_message."
+            elif not is_new:
+                found["note"] = "There is a run of this session_id already; nothing was started."
+            return found
+
+        return start
+
+    async def _say(self, person: Person, asked: Say) -> dict[str, Any]:
+        seen = listed(await our_run(self._doors.client, asked.run))
+        item = self._doors.items.get(seen["type"])
+        if "closed" not in seen:
+            act = act_id(asked.key, person, "message", asked.run, asked.text)
+            await self._doors.people.message(asked.run, asked.text, by=person.name, id=act)
+        elif not isinstance(item, Agent) or "session_id" not in seen:
+            raise InputError(f"Run {asked.run} has ended, and is not of an agent that can be started here")
+        else:
+            self._doors.senders.check_rights(person, "operator", "start")
+            given = {"session_id": seen["session_id"], "tenant_id": seen.get("tenant_id"), "if_running": "message"}
+            await self._doors.start(person, StartRun(name=item.name, message=asked.text, **given), asked.key)
+        return await self._seen(asked.run)
+
+    async def _status(self, person: Person, asked: OfRun) -> dict[str, Any]:
+        return _named(await looked_at(self._doors.client, asked.run))
+
+    async def _result(self, person: Person, asked: Await) -> dict[str, Any]:
+        clock = asyncio.get_running_loop().time
+        until = clock() + asked.wait_seconds
+        while True:
+            seen = listed(await our_run(self._doors.client, asked.run))
+            if "closed" in seen:
+                return {"has_ended": True, **_named(await looked_at(self._doors.client, asked.run))}
+            if seen["waiting"] or clock() >= until:
+                return {"has_ended": False, **await self._seen(asked.run)}
+            await asyncio.sleep(min(_EVERY, max(0.0, until - clock())))
+
+    async def _pending(self, person: Person, asked: Waits) -> dict[str, Any]:
+        if asked.run is not None:
+            return {"items": await self._shown(asked.run)}
+        found = await waiting_for(self._doors.people, person, {}, _MOST + 1)
+        return {"items": [_line(item) for item in found[:_MOST]], "has_more": len(found) > _MOST}
+
+    def _decide_of(self, decision: Any) -> Callable[[Person, Any], Awaitable[dict[str, Any]]]:
+        async def decide(person: Person, asked: Decide) -> dict[str, Any]:
+            item = next((one for one in await self._shown(asked.run) if one["name"] == asked.gate), None)
+            if item is not None and "digest" not in item and item["kind"] == "approval":
+                raise InputError(str(item.get("why") or "This cannot be decided here"))
+            given: dict[str, Any] = {"digest": asked.digest, "comment": asked.comment, "by": person.name}
+            await self._doors.people.decide(asked.run, asked.gate, decision, **given)
+            return {"done": True, **await self._seen(asked.run)}
+
+        return decide
+
+    async def _answer(self, person: Person, asked: Reply) -> dict[str, Any]:
+        await self._doors.people.answer(asked.run, asked.text, tool_call_id=asked.tool_call_id, by=person.name)
+        return {"done": True, **await self._seen(asked.run)}
+
+    # --- what is shown ---
+
+    async def _seen(self, run: str) -> dict[str, Any]:
+        """Return a run as the server has it, without asking a worker; and what waits in it."""
+        seen = _named(listed(await our_run(self._doors.client, run)))
+        return (
+            {**seen, "pending": [_line(one) for one in await self._doors.people.pending(run)]}
+            if (seen["waiting"])
+            else seen
+        )
+
+    async def _shown(self, run: str) -> list[dict[str, Any]]:
+        """Return what waits in a run, whole; what cannot be shown whole has no digest, by which it could be decided."""
+        shown = []
+        for item in await self._doors.people.pending(run):
+            whole = await load_whole(self._doors.store, {"workflow_id": run, **item})
+            if whole is None:
+                shown.append(item)
+            elif whole.why is None and whole.size <= _SHOWN:
+                shown.append({**item, "whole": whole.file})
+            else:
+                why = whole.why or f"It has {whole.size:,} bytes, more than are shown here: decide on the page."
+                shown.append({**{name: value for name, value in item.items() if name != "digest"}, "why": why})
+        return shown
+
+
+def _named(seen: Mapping[str, Any]) -> dict[str, Any]:
+    return {"run": seen["workflow_id"], **{name: value for name, value in seen.items() if name != "workflow_id"}}
+
+
+def _line(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a list says of something that waits."""
+    kept = ("workflow_id", "kind", "name", "message", "since", "deadline", "tool", "approvers")
+    found = {name: item[name] for name in kept if item.get(name) is not None}
+    return cast("dict[str, Any]", {"run": found.pop("workflow_id"), **found} if "workflow_id" in found else found)

@@ -1,0 +1,441 @@
+"""Models of MCP clients start runs, read what came of them, and decide nothing unless they are let: over HTTP by token,
+and over stdio, where the server is a process that may die at any moment.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import mcp
+import pytest
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+from pydantic import BaseModel
+from support.commands import refused
+from support.pages import CHARGES, TOKENS, charge, served
+from support.questions import ask_user
+from support.temporal_runs import Temporal, until
+from support.transcripts import asks_for, call
+
+from standfast import Agent, Approval, DefinitionError, Pipeline, pipeline, tool
+from standfast.testing import ScriptedModel
+from standfast.web import Access, Person
+from standfast.web.api.calls import Doors
+from standfast.web.api.senders import Senders
+from standfast.web.mcp_server import create_mcp_app
+from standfast.web.mcp_tools import Offers
+from standfast.web.visitors import Visitors
+
+PEOPLE = [Person(name=name, role=role, token=TOKENS[name]) for name, role in
+          (("vera", "viewer"), ("ada", "approver"), ("olga", "operator"))]  # fmt: skip
+
+
+class Order(BaseModel):
+    """An order of a customer."""
+
+    number: int
+    lines: list["Line"] = []
+
+
+class Line(BaseModel):
+    what: str
+
+
+@tool
+async def note(number: int) -> str:
+    """Note an order."""
+    return f"noted {number}"
+
+
+clerk = Agent("clerk", description="Looks after accounts.", tools=[charge, ask_user])
+orders = pipeline("orders", input=Order).step("note", run=note, input=lambda ctx: {"number": ctx.input.number}).build()
+signing = (
+    pipeline("signing", input=Order)
+    .step("sign", approval=Approval(message="Sign?", show=lambda c: "x" * 300_000))
+    .build()
+)
+
+
+@asynccontextmanager
+async def served_mcp(
+    temporal: Temporal,
+    access: Access | None = None,
+    *,
+    allow_decisions: bool = False,
+    items: Sequence[Any] = (clerk, orders),
+) -> AsyncIterator[str]:
+    access = access or Access(people=PEOPLE)
+    visitors = Visitors(access, temporal.store)
+    senders = Senders(access, visitors.rates)
+    found: dict[str, Agent | Pipeline] = {item.name: item for item in items}
+    doors = Doors(temporal.client, temporal.store, senders, found, temporal.name)
+    app = create_mcp_app(Offers(doors, allow_decisions=allow_decisions), senders, visitors)
+    async with app.state.running(), served(app) as address:
+        yield f"{address}/mcp"
+
+
+@asynccontextmanager
+async def client_of(address: str, who: str | None = "olga") -> AsyncIterator[Any]:
+    headers = {} if who is None else {"Authorization": f"Bearer {TOKENS[who]}"}
+    async with (
+        create_mcp_http_client(headers=headers) as http,
+        mcp.Client(streamable_http_client(address, http_client=http)) as client,
+    ):
+        yield client
+
+
+async def use(client: Any, name: str, **arguments: Any) -> dict[str, Any]:
+    """Use a tool that does what it is asked."""
+    result = await client.call_tool(name, arguments)
+    said: dict[str, Any] = json.loads(result.content[0].text)
+    assert not result.is_error, said
+    assert result.structured_content == said
+    return said
+
+
+async def refusal(client: Any, name: str, **arguments: Any) -> dict[str, Any]:
+    result = await client.call_tool(name, arguments)
+    assert result.is_error, result.content[0].text
+    said: dict[str, Any] = json.loads(result.content[0].text)
+    assert said.keys() == {"code", "message"}
+    return said
+
+
+# --- tools ---
+
+
+async def test_each_agent_and_pipeline_is_a_tool_with_the_schema_of_its_input_and_honest_hints(
+    temporal: Temporal,
+) -> None:
+    async with served_mcp(temporal) as address, client_of(address) as client:
+        tools = {one.name: one for one in (await client.list_tools()).tools}
+    assert set(tools) == {"start_clerk", "start_orders", "send_message", "status", "result", "pending"}
+    assert "Looks after accounts." in tools["start_clerk"].description
+    assert tools["start_clerk"].input_schema["required"] == ["message"]
+    schema = tools["start_orders"].input_schema
+    assert schema["properties"]["input"]["properties"].keys() == {"number", "lines"}
+    assert schema["properties"]["input"]["properties"]["lines"]["items"] == {"$ref": "#/$defs/Line"}
+    assert "Line" in schema["$defs"]
+    hints = {name: one.annotations for name, one in tools.items()}
+    reading = {name for name, hint in hints.items() if hint.read_only_hint}
+    assert reading == {"status", "result", "pending"}
+    assert {name for name, hint in hints.items() if hint.destructive_hint} == set(tools) - reading
+    assert {name for name, hint in hints.items() if hint.idempotent_hint} == reading
+
+
+async def test_a_pipeline_is_started_once_for_its_session_and_its_result_is_read(temporal: Temporal) -> None:
+    session = temporal.session()
+    async with temporal.worker(pipelines=[orders]), served_mcp(temporal) as address, client_of(address) as client:
+        begun = await use(client, "start_orders", input={"number": 7}, session_id=session)
+        assert (begun["run"], begun["is_new"]) == (f"orders/{session}", True)
+        ended = await use(client, "result", run=begun["run"], wait_seconds=30)
+        assert (ended["has_ended"], ended["status"]) == (True, "complete")
+        assert ended["result"]["outputs"] == {"note": "noted 7"}
+        again = await use(client, "start_orders", input={"number": 7}, session_id=session)
+        assert (again["run"], again["is_new"], again["status"]) == (begun["run"], False, "complete")
+        assert "number" in (await refusal(client, "start_orders", input={"number": "seven"}))["message"]
+
+
+async def test_a_start_that_is_sent_again_finds_the_run_also_after_its_end(temporal: Temporal) -> None:
+    session, model = temporal.session(), ScriptedModel(["Hello.", "Again."])
+    async with temporal.worker(clerk, llm=model), served_mcp(temporal) as address, client_of(address) as client:
+        first = await use(client, "start_clerk", message="hi", session_id=session)
+        assert (await use(client, "result", run=first["run"], wait_seconds=30))["result"]["response"] == "Hello."
+        again = await use(client, "start_clerk", message="hi", session_id=session)
+        assert (again["run"], again["is_new"], again["run_id"]) == (first["run"], False, first["run_id"])
+        assert "send_message" in again["note"]
+        assert len(model.calls) == 1
+        said = await use(client, "send_message", run=first["run"], text="and now?")
+        assert said["run_id"] != first["run_id"]
+        assert (await use(client, "result", run=first["run"], wait_seconds=30))["result"]["response"] == "Again."
+    assert [one.content for one in await temporal.messages()] == ["hi", "Hello.", "and now?", "Again."]
+
+
+async def test_two_starts_of_one_session_at_once_are_one_run(temporal: Temporal) -> None:
+    session, model = temporal.session(), ScriptedModel(["Hello."])
+    async with temporal.worker(clerk, llm=model), served_mcp(temporal) as address, client_of(address) as client:
+        asked = [use(client, "start_clerk", message="hi", session_id=session) for _ in range(4)]
+        begun = await asyncio.gather(*asked)
+        assert sorted(one["is_new"] for one in begun) == [False, False, False, True]
+        assert len({one["run_id"] for one in begun}) == 1
+        await use(client, "result", run=begun[0]["run"], wait_seconds=30)
+    assert len(model.calls) == 1
+
+
+# --- decisions ---
+
+
+async def charging(temporal: Temporal, client: Any) -> tuple[str, dict[str, Any]]:
+    """Start a run that waits at a gate; return it, and what waits."""
+    begun = await use(client, "start_clerk", message="charge", session_id=temporal.session())
+    seen = await use(client, "result", run=begun["run"], wait_seconds=30)
+    assert seen["has_ended"] is False
+    (item,) = (await use(client, "pending", run=begun["run"]))["items"]
+    assert item["name"] in [one["name"] for one in seen["pending"]]
+    return begun["run"], item
+
+
+async def test_nobody_can_decide_unless_it_was_allowed(temporal: Temporal) -> None:
+    model = ScriptedModel([CHARGES, "done"])
+    async with temporal.worker(clerk, llm=model), served_mcp(temporal) as address, client_of(address) as client:
+        run, item = await charging(temporal, client)
+        given = {"run": run, "gate": item["name"], "digest": item["digest"]}
+        for name in ("approve", "reject"):
+            assert "There is no tool" in (await refusal(client, name, **given))["message"]
+        assert "There is no tool" in (await refusal(client, "answer", run=run, text="yes"))["message"]
+        assert (await use(client, "status", run=run))["status"] == "waiting"
+
+
+async def test_a_decision_counts_for_the_person_of_the_token_and_for_what_was_shown(temporal: Temporal) -> None:
+    model = ScriptedModel([CHARGES, "done"])
+    served_it = served_mcp(temporal, allow_decisions=True)
+    async with temporal.worker(clerk, llm=model), served_it as address, client_of(address) as client:
+        run, item = await charging(temporal, client)
+        assert item["arguments"] == {"amount": 5}
+        given = {"run": run, "gate": item["name"], "digest": item["digest"]}
+        assert "ada" in (await refusal(client, "approve", **given))["message"], "olga is not an approver of it"
+        assert (await refusal(client, "approve", **given, by="ada"))["code"] == "INPUT_ERROR"
+        async with client_of(address, "ada") as ada:
+            assert "start_clerk" not in {one.name for one in (await ada.list_tools()).tools}
+            assert (await refusal(ada, "start_clerk", message="hi"))["code"] == "FORBIDDEN"
+            assert (await refusal(ada, "approve", **{**given, "digest": "another"}))["code"] != "BROKEN"
+            assert (await use(ada, "approve", **given, comment="go on"))["done"] is True
+        ended = await use(client, "result", run=run, wait_seconds=30)
+    assert ended["result"]["response"] == "done"
+    first = ended["first_run_id"]
+    rows = await temporal.store.load_decisions(first)
+    assert [one.by for one in rows if one.decision == "approve" and one.refused is None] == ["ada"]
+
+
+async def test_what_cannot_be_shown_whole_cannot_be_decided(temporal: Temporal) -> None:
+    served_it = served_mcp(temporal, allow_decisions=True, items=[signing])
+    async with temporal.worker(pipelines=[signing]), served_it as address, client_of(address) as client:
+        begun = await use(client, "start_signing", input={"number": 1}, session_id=temporal.session())
+        await use(client, "result", run=begun["run"], wait_seconds=30)
+        digest = (await temporal.people.pending(begun["run"]))[0]["digest"]
+        (item,) = (await use(client, "pending", run=begun["run"]))["items"]
+        assert "digest" not in item
+        assert item["why"]
+        said = await refusal(client, "approve", run=begun["run"], gate=item["name"], digest=digest)
+        assert said["message"] == item["why"]
+        assert (await use(client, "status", run=begun["run"]))["status"] == "waiting"
+
+
+async def test_a_question_is_answered(temporal: Temporal) -> None:
+    model = ScriptedModel([asks_for(call("ask_user", "c1", question="Which account?")), "done"])
+    served_it = served_mcp(temporal, allow_decisions=True)
+    async with temporal.worker(clerk, llm=model), served_it as address, client_of(address) as client:
+        run, item = await charging(temporal, client)
+        assert (item["kind"], item["message"]) == ("question", "Which account?")
+        listed = await use(client, "pending")
+        assert run in [one["run"] for one in listed["items"]]
+        await use(client, "answer", run=run, text="the second")
+        assert (await use(client, "result", run=run, wait_seconds=30))["result"]["response"] == "done"
+
+
+# --- who may what ---
+
+
+async def test_strangers_and_other_sites_are_not_let_in(temporal: Temporal) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    headers = {"Accept": "application/json, text/event-stream"}
+    async with served_mcp(temporal) as address, httpx.AsyncClient(headers=headers) as http:
+        assert (await http.post(address, json=body)).status_code == 401
+        for wrong in ("Bearer wrong", "Basic x"):
+            answer = await http.post(address, json=body, headers={"Authorization": wrong})
+            assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+        known = {"Authorization": f"Bearer {TOKENS['olga']}"}
+        assert (await http.post(address, json=body, headers={**known, "Host": "evil.example"})).status_code == 400
+        assert (await http.get(address.replace("/mcp", "/healthz"))).text == "ok"
+        large = {**body, "params": {"x": "x" * 2_000_000}}
+        assert (await http.post(address, json=large, headers=known)).status_code == 413
+    local = Access(local=Person(name="ada", role="operator"))
+    async with served_mcp(temporal, local) as address, httpx.AsyncClient(headers=headers) as http:
+        assert (await http.post(address, json=body)).status_code == 200
+        assert (await http.post(address, json=body, headers={"Origin": "https://evil.example"})).status_code == 403
+        assert (await http.post(address, json=body, headers={"Sec-Fetch-Site": "cross-site"})).status_code == 403
+
+
+async def test_a_run_of_somebody_else_is_as_one_that_does_not_exist(temporal: Temporal) -> None:
+    amy, ben = (
+        Person(name=name, role="operator", token=TOKENS[token], tenants=[f"{temporal.name}-{name}"], only_own=True)
+        for name, token in (("amy", "olga"), ("ben", "ada"))
+    )
+    model = ScriptedModel([asks_for(call("ask_user", "c1", question="Which secret account?")), "done"])
+    served_it = served_mcp(temporal, Access(people=[amy, ben]), allow_decisions=True)
+    async with temporal.worker(clerk, llm=model), served_it as address, client_of(address) as client:
+        run, _ = await charging(temporal, client)
+        assert run == f"clerk/@{temporal.name}-amy/{temporal.session()}"
+        async with client_of(address, "ada") as other:
+            assert (await use(other, "pending"))["items"] == []
+            for name, given in (("status", {}), ("result", {"wait_seconds": 0}), ("pending", {}),
+                                ("send_message", {"text": "x"}), ("answer", {"text": "x"}),
+                                ("approve", {"gate": "c1", "digest": "x"})):  # fmt: skip
+                told = await refusal(other, name, run=run, **given)
+                missing = await refusal(other, name, run=f"{run}x", **given)
+                assert told["message"] == missing["message"].replace(f"{run}x", run), name
+                assert "secret" not in told["message"]
+            mine = {"message": "x", "session_id": temporal.session(), "tenant_id": f"{temporal.name}-amy"}
+            assert "tenant_id" in (await refusal(other, "start_clerk", **mine))["message"]
+
+
+async def test_a_token_has_its_scopes_and_its_rate(temporal: Temporal) -> None:
+    narrow = Person(name="olga", role="operator", token=TOKENS["olga"], scopes=["read"], per_minute=4)
+    async with served_mcp(temporal, Access(people=[narrow])) as address, client_of(address) as client:
+        assert {one.name for one in (await client.list_tools()).tools} == {"status", "result", "pending"}
+        headers = {"Authorization": f"Bearer {TOKENS['olga']}", "Accept": "application/json, text/event-stream"}
+        async with httpx.AsyncClient(headers=headers) as http:
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+            statuses = [(await http.post(address, json=body)).status_code for _ in range(5)]
+    assert statuses[-1] == 429
+
+
+def test_nobody_listens_for_strangers(temporal: Temporal) -> None:
+    local = Access(local=Person(name="ada", role="operator"))
+    senders = Senders(local, Visitors(local, None).rates)
+    doors = Doors(temporal.client, None, senders, {}, temporal.name)
+    with pytest.raises(DefinitionError, match="where anybody who reaches it could decide"):
+        create_mcp_app(Offers(doors, allow_decisions=False), senders, Visitors(local, None), host="0.0.0.0")
+    long = Agent("a" * 63)
+    with pytest.raises(DefinitionError, match="at most 64 characters"):
+        Offers(Doors(temporal.client, None, senders, {long.name: long}, temporal.name), allow_decisions=False)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"message": ""}, {"message": "x", "session_id": "a/b"}, {"message": 1},
+                                       {"message": "x", "by": "ada"}, {"message": "x" * 300_000}])  # fmt: skip
+async def test_wrong_arguments_are_told_to_the_model(temporal: Temporal, arguments: dict[str, Any]) -> None:
+    async with served_mcp(temporal) as address, client_of(address) as client:
+        assert (await refusal(client, "start_clerk", **arguments))["code"] == "INPUT_ERROR"
+
+
+# --- the command ---
+
+APPLICATION = """
+from standfast import Agent
+
+print("what an application writes is not for the client")
+
+clerk = Agent("clerk", description="Looks after accounts.")
+"""
+
+
+def command(temporal: Temporal, folder: Path, *words: str) -> tuple[list[str], dict[str, str]]:
+    (folder / "app.py").write_text(APPLICATION)
+    address = temporal.client.service_client.config.target_host
+    given = ["--address", address, "--app", str(folder / "app.py"), "--store", str(folder / "page.db"),
+             "--task-queue", temporal.name, *words]  # fmt: skip
+    return ["-m", "standfast", "mcp", "serve", *given], {**os.environ, "STANDFAST_USER": "ada"}
+
+
+@asynccontextmanager
+async def over_stdio(temporal: Temporal, folder: Path, *words: str) -> AsyncIterator[Any]:
+    arguments, environment = command(temporal, folder, *words)
+    server = mcp.StdioServerParameters(command=sys.executable, args=arguments, env=environment)
+    async with mcp.Client(stdio_client(server)) as client:
+        yield client
+
+
+async def test_over_stdio_the_user_of_this_machine_acts(temporal: Temporal, tmp_path: Path) -> None:
+    session = temporal.session()
+    async with temporal.worker(clerk, llm=ScriptedModel(["Hello."])), over_stdio(temporal, tmp_path) as client:
+        tools = {one.name for one in (await client.list_tools()).tools}
+        assert tools == {"start_clerk", "send_message", "status", "result", "pending"}
+        begun = await use(client, "start_clerk", message="hi", session_id=session)
+        assert (await use(client, "result", run=begun["run"], wait_seconds=30))["result"]["response"] == "Hello."
+    found = await temporal.store.load_session(session)
+    assert found is not None
+    assert found.user_id == "ada"
+
+
+@asynccontextmanager
+async def http_server(temporal: Temporal, folder: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run the command; yields the process and its address."""
+    arguments, environment = command(temporal, folder, "--http", "--port", "0")
+    with subprocess.Popen([sys.executable, *arguments], env=environment, stderr=subprocess.PIPE) as process:  # noqa: ASYNC220
+        try:
+            assert process.stderr is not None
+            await asyncio.to_thread(process.stderr.readline)  # what the application has written
+            line = await asyncio.to_thread(process.stderr.readline)
+            yield process, line.decode().split()[-1]
+        finally:
+            process.kill()
+
+
+async def test_runs_go_on_when_the_server_is_killed_and_the_same_start_finds_them(
+    temporal: Temporal, tmp_path: Path
+) -> None:
+    let_go = threading.Event()  # models are called on another loop
+
+    async def answer(*_: Any) -> str:
+        while not let_go.is_set():
+            await asyncio.sleep(0.05)
+        return "Hello."
+
+    model, given = ScriptedModel(answer), {"message": "hi", "session_id": temporal.session()}
+    async with temporal.worker(clerk, llm=model):
+        async with http_server(temporal, tmp_path) as (process, address):
+            with contextlib.suppress(ExceptionGroup):  # the SDK's, for a server that is gone
+                async with client_of(address, None) as client:
+                    begun = await use(client, "start_clerk", **given)
+                    await until(lambda: model.calls)
+                    waiting = asyncio.create_task(client.call_tool("result", {"run": begun["run"], "wait_seconds": 50}))
+                    await asyncio.sleep(0.1)
+                    process.kill()
+                    waiting.cancel()
+                    await asyncio.wait({waiting})
+        assert begun["is_new"]
+        async with http_server(temporal, tmp_path) as (process, address):
+            async with client_of(address, None) as client:
+                again = await use(client, "start_clerk", **given)
+                assert (again["run"], again["run_id"], again["is_new"]) == (begun["run"], begun["run_id"], False)
+                let_go.set()
+                ended = await use(client, "result", run=again["run"], wait_seconds=30)
+            assert ended["result"]["response"] == "Hello."
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 30) == 0
+    assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_server_on_stdio_although_its_client_says_nothing(
+    temporal: Temporal, tmp_path: Path, name: signal.Signals
+) -> None:
+    arguments, environment = command(temporal, tmp_path)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, *arguments], env=environment, **pipes) as process:  # noqa: ASYNC220
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "clientInfo": {"name": "t", "version": "1"},
+            },
+        }
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(await asyncio.to_thread(process.stdout.readline))["id"] == 1
+        process.send_signal(name)
+        try:
+            assert await asyncio.to_thread(process.wait, 20) == -name
+        finally:
+            process.kill()
+
+
+async def test_wrong_options_are_refused_before_anybody_is_connected_to(tmp_path: Path) -> None:
+    people = tmp_path / "people.toml"
+    people.write_text("[people]\n")
+    assert "--people and --name are for --http" in await refused(None, "mcp", "serve", "--people", str(people), code=2)
