@@ -106,10 +106,15 @@ class RunEnded(_Event):
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted(_Event):
-    """The model is asked for its next answer; a second time for the same turn if it could not be called before."""
+    """The model is asked for its next answer; a second time for the same turn if it could not be called before.
+
+    Args:
+        agent: who answers, if the run's agent hands over to others.
+    """
 
     turn: int
     model: str | None = None
+    agent: str | None = None
     type: Literal["turn-started"] = _type("turn-started")
 
 

@@ -22,6 +22,7 @@ from standfast.agent_loop.gates import (
     edited_digest,
 )
 from standfast.agent_loop.given_gates import gate_problem
+from standfast.agent_loop.handoffs import handed_over_to, last_speaker, next_speaker
 from standfast.agent_loop.loop import LoopState, next_action
 from standfast.agent_loop.standing_approvals import (
     CallPlace,
@@ -103,10 +104,13 @@ __all__ = [
     "extended",
     "failed_for_good",
     "gate_problem",
+    "handed_over_to",
     "in_advance",
     "in_call_order",
     "last_answer",
+    "last_speaker",
     "next_action",
+    "next_speaker",
     "not_found",
     "not_started",
     "open_gates",

@@ -18,11 +18,13 @@ class CallModel:
         warning: the tokens used when the budget's warning became due. Its text may be the user's code, which does
             not run here.
         model: a fallback, in the place of the agent's own.
+        agent: which agent of the conversation answers; "" if there is only one.
     """
 
     warning: int | None = None
     nudge: str | None = None
     model: str | None = None
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

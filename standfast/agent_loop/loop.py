@@ -14,7 +14,6 @@ from standfast.agent_loop.actions import (
     AskApproval,
     AskHuman,
     CallModel,
-    CallTools,
     Correct,
     Finish,
     OpenGates,
@@ -22,15 +21,16 @@ from standfast.agent_loop.actions import (
 )
 from standfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget
 from standfast.agent_loop.gates import Gate
-from standfast.agent_loop.tool_facts import Answer, CallT, LoopCall, ToolT_co, batches, may_run_again
-from standfast.agent_loop.tool_gates import refusal
+from standfast.agent_loop.handoffs import handed_over_to
+from standfast.agent_loop.next_calls import next_calls
+from standfast.agent_loop.tool_facts import Answer, CallT, LoopCall, ToolT_co
 from standfast.agent_loop.transcripts import last_answer, question_of, result_message, unanswered
 from standfast.agent_loop.unfit_answers import judge, unfit
 from standfast.agents import Loop, OnTerminalToolError
 from standfast.checkpoints import Question
 from standfast.errors import TerminalError
 from standfast.messages import Message, ToolCall, Usage, error_text
-from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+from standfast.tools import Asked, Cancelled, Outcome, Returned, Terminated, Unknown
 
 UsedByAgents = Mapping[str, Usage]  # by the ids of the calls that ran them
 
@@ -42,7 +42,7 @@ def next_action(state: "LoopState[CallT, ToolT_co]") -> Action[CallT]:
     if state.gates and state.ended is None:
         return AskApproval(state.gates)
     if state.open_calls:
-        return _call_tools(state)
+        return next_calls(state)
     if state.questions:
         return AskHuman(state.questions[0])
     if state.ended is not None:
@@ -54,28 +54,7 @@ def next_action(state: "LoopState[CallT, ToolT_co]") -> Action[CallT]:
     if (spent := state.spent_budget()) is not None:
         return spent
     model = state.fallbacks[state.fallback - 1] if state.fallback else None
-    return CallModel(state.warning, state.nudge, model)
-
-
-def _call_tools(state: "LoopState[CallT, ToolT_co]") -> CallTools[CallT]:
-    if state.ended is not None:
-        reason = f"Not run: the run ended with {state.ended.status}"
-        return CallTools((), tuple((call, Cancelled(reason)) for call in state.open_calls))
-    settled: list[Settled[CallT]] = []
-    calls: list[CallT] = []
-    for call in state.open_calls:
-        gate = state.verdict(call)
-        if gate is not None and gate.status != "approved":
-            settled.append((call, Failed(refusal(gate))))
-        elif call.id == state.cut:
-            settled.append((call, Failed(state.refused[call.id])))
-        elif state.recovering and not may_run_again(state.tools.get(call.name)):
-            settled.append((call, Unknown()))  # also beyond the limit, which may have been another one then
-        elif call.id in state.refused:
-            settled.append((call, Failed(state.refused[call.id])))
-        else:
-            calls.append(call)
-    return CallTools(batches(calls, state.tools), tuple(settled), state.recovering)
+    return CallModel(state.warning, state.nudge, model, state.agent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +64,8 @@ class LoopState(Generic[CallT, ToolT_co]):
     Args:
         loop, tools, on_terminal_tool_error, fallbacks: the agent's facts.
         fallback: how many models could not be called, so that the next one is called now.
+        agent: which agent of the conversation answers next; "" if there is only one.
+        speakers: the fallbacks of all agents of the conversation, by name; none if there is only one.
         grants: how often a person has let the run, and its session, use as much again.
         iterations: model calls so far.
         response: the text of the last answer.
@@ -105,6 +86,8 @@ class LoopState(Generic[CallT, ToolT_co]):
     on_terminal_tool_error: OnTerminalToolError = "message"
     fallbacks: tuple[str, ...] = ()
     fallback: int = 0
+    agent: str = ""
+    speakers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     grants: Grants = (0, 0)
     iterations: int = 0
     response: str = ""
@@ -180,17 +163,18 @@ class LoopState(Generic[CallT, ToolT_co]):
         """The user said something new."""
         return self._with(finished=False, idle_turns=0, ended=None)
 
-    def replied(self, message: Answer[CallT]) -> Self:
-        """The model answered with `message`."""
+    def replied(self, message: Answer[CallT], tools: Mapping[str, Any] | None = None) -> Self:
+        """The model answered with `message`; `tools` are those of the agent that answers, if they may be others now."""
         calls = message.tool_calls or ()
         ended, refused, cut = unfit(message, self.loop.max_tool_calls)
-        state = self._with(
+        state = self if tools is None else self._with(tools=tools)
+        state = state._with(
             ended=ended,
             iterations=self.iterations + 1,
             response=message.content,
             finished=not calls,
             open_calls=calls,
-            unasked=self.to_approve(calls, refused),
+            unasked=state.to_approve(calls, refused),
             refused=refused,
             cut=cut,
             recovering=False,
@@ -340,7 +324,7 @@ class LoopState(Generic[CallT, ToolT_co]):
         ended = self.ended
         if terminal is not None and ended is None:
             ended = Finish("error", error_text(terminal), raises=self.on_terminal_tool_error == "fail")
-        return self._turn_ended(
+        return self._handed_over(outcomes)._turn_ended(
             open_calls=(),
             verdicts=(),
             recovering=False,
@@ -348,6 +332,10 @@ class LoopState(Generic[CallT, ToolT_co]):
             progressed=self.progressed or any(isinstance(outcome, Returned) for _, outcome in outcomes),
             ended=ended,
         )
+
+    def _handed_over(self, outcomes: Sequence[Settled[CallT]]) -> Self:
+        target = handed_over_to(outcomes, self.tools)
+        return self._with(agent=target, fallbacks=self.speakers.get(target, ()), fallback=0) if target else self
 
     def asked(
         self, outcomes: Sequence[Settled[CallT]], used: UsedByAgents = MappingProxyType({})

@@ -150,6 +150,7 @@ def answer_message(
     tools: AbstractSet[str],
     limit: int,
     model: str | None = None,
+    agent: str | None = None,
 ) -> Message:
     """Make the assistant message of an answer, fit to be stored and sent back, whatever the model produced.
 
@@ -159,6 +160,7 @@ def answer_message(
         tools: names that exist; a malformed name never becomes one of them.
         limit: the longest text in bytes.
         model: which answered, if it is not the agent's own.
+        agent: which answered, if there are several.
     """
     calls: dict[str, ToolCall] = {}
     for position, call in enumerate(response.tool_calls):
@@ -191,6 +193,7 @@ def answer_message(
         reasoning=thought,
         stop_reason=response.not_whole,
         model=model,
+        agent=agent,
     )
 
 

@@ -16,9 +16,10 @@ from standfast.agents.agent_tools import as_tool
 from standfast.agents.contexts import AgentContext
 from standfast.agents.foreign_agents import ACCEPTED, ForeignAgent, adopted
 from standfast.agents.frozen_values import frozen, thawed
+from standfast.agents.handoffs import check_handoffs, speakers
 from standfast.agents.limits import Loop
 from standfast.checkpoints import T_co
-from standfast.errors import DefinitionError
+from standfast.errors import DefinitionError, InputError
 from standfast.messages import cut, explain, read_json, unfenced
 from standfast.tools import AccessRules, Tool, Toolset, check_access, check_choice, json_schema, schema_type
 
@@ -37,6 +38,7 @@ class _Options(TypedDict, total=False):
     fallback_models: Sequence[str]
     instructions: Instructions | Sequence[Instructions] | None
     tools: "Sequence[Tool[..., Any] | Agent | ForeignAgent | Toolset]"
+    handoffs: "Sequence[Agent[Any] | str]"
     description: str | None
     state: Any
     initial_state: Any
@@ -63,7 +65,10 @@ class Agent(Generic[T_co]):
         instructions: the system prompt: a text, a function of `AgentContext`, or several, joined by a newline.
         tools: `Tool`s; agents, which then are tools with the argument `message`; and `Toolset`s, whose tools are
             found when a run or a worker begins.
-        description: the text that a model reads when the agent is a tool.
+        handoffs: agents that it can hand the conversation over to, each a tool such as `transfer_to_billing`. From then
+            on that agent answers, in the same session and run. A name stands for an agent of the same conversation,
+            such as the first, to hand back. Limits, state, output, access and hooks stay those of the first.
+        description: the text that a model reads when the agent is a tool, or can be handed over to.
         state, initial_state: the type of `ctx.state`, and the value of which each run gets a copy at its start.
         output: the type that the final answer, read as JSON, must match; else the run ends with "error".
         settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
@@ -88,6 +93,7 @@ class Agent(Generic[T_co]):
     fallback_models: Sequence[str] = ()
     instructions: Instructions | Sequence[Instructions] | None = None
     tools: "Sequence[Tool[..., Any] | Agent | Toolset]" = ()
+    handoffs: "Sequence[Agent[Any] | str]" = ()
     description: str | None = None
     state: Any = None
     initial_state: Any = None
@@ -137,8 +143,9 @@ class Agent(Generic[T_co]):
             object.__setattr__(self, "initial_state", copy.deepcopy(self.initial_state))
         except TypeError as error:
             raise self._fault(f"initial_state cannot be copied: {error}") from error
+        object.__setattr__(self, "handoffs", check_handoffs(self, Agent))
         # Broken types are found now, not by the first run.
-        _ = self.write_state(self.new_state()), self.output_schema, self.tool_map
+        _ = self.write_state(self.new_state()), self.output_schema, self.tool_map, self.speakers
 
     def _fault(self, text: str) -> DefinitionError:
         return DefinitionError(f"Agent '{self.name}': {text}")
@@ -200,8 +207,10 @@ class Agent(Generic[T_co]):
 
     @functools.cached_property
     def toolsets(self) -> tuple[Toolset, ...]:
-        """Those of its tools that are found later."""
-        return tuple(item for item in self.tools if isinstance(item, Toolset))
+        """Those of its tools that are found later, and of the agents that it hands over to."""
+        own = [item for item in self.tools if isinstance(item, Toolset)]
+        others = [one for target in self.handoffs if isinstance(target, Agent) for one in target.toolsets]
+        return tuple(dict.fromkeys([*own, *others]))
 
     def with_tools(self, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> "Agent[T_co]":
         """Return the agent with the tools of its toolsets. Of several with one name the first is taken, or its own."""
@@ -212,6 +221,25 @@ class Agent(Generic[T_co]):
             tools += new
             taken |= dict.fromkeys(tool.name for tool in new)
         return replace(self, tools=tools)
+
+    @functools.cached_property
+    def speakers(self) -> "Mapping[str, Agent[Any]]":
+        """The agents of a conversation that this one begins, by name, itself included; none if it never hands over."""
+        return speakers(self)
+
+    def speaking(self, name: str = "") -> "Agent[Any]":
+        """Return an agent of a conversation that this one begins, as it speaks there; "" is this one.
+
+        Raises:
+            InputError: it cannot be handed over to.
+        """
+        if name in self.speakers:
+            return self.speakers[name]
+        if name and name not in self.names:
+            raise InputError(
+                f"The conversation is with the agent '{name}', which agent '{self.name}' does not hand over to any more"
+            )
+        return self.speakers.get(self.name, self)
 
     def plain_settings(self) -> dict[str, Any]:
         """Return the settings as plain data, the caller's own."""

@@ -328,6 +328,7 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
             "Started": f"{seen['started']} ({ago(seen['started'])} ago)",
             "Ended": seen.get("closed"),
             "Turn": f"{state.get('turn')} of at most {state['max_iterations']}" if "max_iterations" in state else None,
+            "Speaks": state.get("agent"),
             "Usage": Usage(**usage).in_words if usage else None,
             "Runs": _running(state),
             "Tries again": ", ".join(map(_retried, seen.get("retries", ()))),

@@ -31,12 +31,20 @@ class ModelCalls:
         emit: Callable[[Event], None] | None,
     ) -> None:
         self.compressions = 0
-        self._agent = agent
-        self._adapters = {model: named(llm, agent, model) for model in (None, *agent.fallback_models)}
-        self._tools = tools
+        self._llm = llm
+        self.let_speak(agent, tools)
         self._view: list[Message] = []
         self._unpriced: set[tuple[str, str]] = set()
         self._emit = emit
+
+    def let_speak(self, agent: Agent, tools: Sequence[ToolDescription]) -> None:
+        """Call the model of this agent from now on, with these tools."""
+        self._agent, self._tools = agent, tools
+        self._adapters = {model: named(self._llm, agent, model) for model in (None, *agent.fallback_models)}
+
+    def prompt(self, text: str) -> None:
+        """Replace the system prompt."""
+        self._view[0] = Message(role="system", content=text)
 
     def show(self, messages: list[Message]) -> None:
         """Begin with these messages: the system prompt, then the transcript."""
@@ -53,7 +61,7 @@ class ModelCalls:
         """Return the model's answer; raises whatever keeps it from answering."""
         if self._emit is not None:
             model = action.model or self._agent.model
-            self._emit(TurnStarted(turn, model if isinstance(model, str) else None))
+            self._emit(TurnStarted(turn, model if isinstance(model, str) else None, action.agent or None))
         budget = self._agent.loop.budget
         warning = None if budget is None or action.warning is None else budget.warning(action.warning)
         self._view = with_notices(self._view, warning, action.nudge)

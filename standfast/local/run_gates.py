@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from standfast.agent_loop import NOBODY_TO_ASK, CallPlace, Decision, Gate, LoopState
+from standfast.agent_loop import NOBODY_TO_ASK, CallPlace, Decision, Gate, LoopState, last_speaker
 from standfast.agents import Agent, AgentContext
 from standfast.local.gates import Standing, at_gates, requesters_of
 from standfast.local.transcripts import RunTranscript
@@ -39,6 +39,11 @@ class RunGates:
         self._earlier: list[str | None] = []  # who asked for earlier calls; without a store only their gates say who
 
     @property
+    def _asking(self) -> Agent:
+        """The agent of the conversation whose calls are at the gates."""
+        return self._agent.speaking(last_speaker(self._transcript.messages))
+
+    @property
     def _kept(self) -> Kept:
         """The audit trail of the session."""
         ledger = self._store if self._store is not None and self._store.durable else None
@@ -48,7 +53,7 @@ class RunGates:
         """Apply decisions. What they approve is written before it runs, which only one run of a session can do."""
         have_run = {message.tool_call_id for message in self._transcript.messages if message.status == "completed"}
         standing = Standing(self._store, self._place)
-        decided = await at_gates(state, decisions, self._agent, self._kept, have_run, standing)
+        decided = await at_gates(state, decisions, self._asking, self._kept, have_run, standing)
         self._earlier += requesters_of(decided)
         if decided.kept_questions != state.kept_questions:
             await self._transcript.write(decided.kept_questions)
@@ -65,7 +70,7 @@ class RunGates:
         asked_at = {gate.name: gate.since for gate in claimed} if self._store is None else {}
         requesters += [*self._earlier, *(person for gate in claimed for person in gate.requesters)]
         options: dict[str, Any] = {"at": datetime.now(UTC), "requesters": requesters, "asked_at": asked_at}
-        questions, refused = await ask_at_gates(self._agent, calls, **options)
+        questions, refused = await ask_at_gates(self._asking, calls, **options)
         if self._is_invoked:
             state = state.gated(questions, refused).unattended(NOBODY_TO_ASK)
         else:

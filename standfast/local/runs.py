@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import cast
 from uuid import uuid4
@@ -18,6 +19,7 @@ from standfast.agent_loop import (
     OpenGates,
     Settled,
     answer_message,
+    last_speaker,
     next_action,
 )
 from standfast.agents import Agent, AgentContext, AgentIdentity
@@ -31,6 +33,7 @@ from standfast.local.invocations import Invocations
 from standfast.local.model_calls import ModelCalls
 from standfast.local.run_gates import RunGates
 from standfast.local.sessions import Log, open_log
+from standfast.local.speakers import Speakers
 from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import Message, ToolCall, Usage, error_text
@@ -41,7 +44,7 @@ from standfast.runtime.exported import at_home
 from standfast.runtime.model_answers import note_failure
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.toolsets import with_toolsets
-from standfast.runtime.users_functions import call_users, output_problem
+from standfast.runtime.users_functions import output_problem
 from standfast.stores.protocol import AgentStore
 from standfast.tools import Identity, Terminated, ToolContext
 
@@ -96,11 +99,9 @@ class Run:
         self._use(agent)
 
     def _use(self, agent: Agent) -> None:
-        self._agent, given = agent, self._injected
-        self._tools = {
-            name: tool.with_handler(given[name]) if name in given else tool for name, tool in agent.tool_map.items()
-        }
-        self._model = ModelCalls(agent, self._llm, tools_to_descriptions(self._tools), self._emit)
+        self._agent, self._speakers = agent, Speakers(agent, self._injected)
+        tools = tools_to_descriptions(self._speakers.tools(""))
+        self._model = ModelCalls(agent.speaking(), self._llm, tools, self._emit)
 
     async def go(
         self,
@@ -140,7 +141,7 @@ class Run:
             self._state = self._begin(given)
             try:
                 await call_hook(self._agent.on_start, self._context)
-                prompt = await call_users(self._agent.system_prompt, self._context)
+                prompt = await self._speakers.let_speak(self._state.agent, self._model, self._context)
                 if self._emit is not None:
                     self._emit(RunStarted(self._agent.name, given.message, user_id=self._context.user_id))
                 try:
@@ -187,7 +188,7 @@ class Run:
             questions,
             recovering=not log.is_new,
             used=used,
-            tools=self._tools,
+            tools=self._speakers.tools(last_speaker(self._transcript.messages)),
             checkpoint=given.checkpoint,
         )
         if given.message is not None:
@@ -252,6 +253,8 @@ class Run:
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
         turn = state.iterations + 1
         try:
+            if action.agent != self._speakers.current:
+                self._model.prompt(await self._speakers.let_speak(action.agent, self._model, self._context))
             response = await self._model.ask(action, turn)
         except Exception as error:
             self._model.failed(turn, error)
@@ -261,15 +264,16 @@ class Run:
             response,
             turn=self._last_seq,  # so that ids do not repeat after pruning
             taken=self._transcript.call_ids,
-            tools=self._tools.keys(),
+            tools=self._speakers.tools(action.agent).keys(),
             limit=self._agent.loop.max_message_bytes,
             model=action.model,
+            agent=action.agent or None,
         )
         self._model.ended(turn, message)
         self._transcript.add([message])
         for call in message.tool_calls or ():
             self._counts[call.name] = self._counts.get(call.name, 0) + 1
-        state = state.replied(message)
+        state = state.replied(message, self._speakers.tools(action.agent))
         self.usage = state.usage
         if message.tool_calls and not state.unasked:  # a final text is written with the state that on_complete leaves
             try:
@@ -308,7 +312,8 @@ class Run:
     def _tool_calls(self, state: LoopState, action: CallTools) -> ToolCalls:
         write = partial(self._transcript.write, state.kept_questions)
         fence = Fence(write, self._store, *coordinates(self._transcript.messages, self._last_seq, self._log.key))
-        return ToolCalls(self._tools, state, action, self._contexts(), fence, self._emit, self._store)
+        tools = self._speakers.tools(last_speaker(self._transcript.messages))
+        return ToolCalls(tools, state, action, self._contexts(), fence, self._emit, self._store)
 
     async def _give_up(self, state: LoopState, outcomes: list[Settled]) -> None:
         """Keep what is known when the run is cancelled, so that the session can be resumed."""
@@ -374,6 +379,7 @@ class Run:
     async def _finish(self, state: LoopState, finish: Finish, ending: Finish, problem: str | None) -> RunResult:
         try:
             if ending.hook is not None:
+                self._context.agent = replace(self._context.agent, name=self._agent.name)
                 await call_hook(getattr(self._agent, ending.hook), self._context)
         finally:
             changed = self._transcript.state() != self._log.session.state

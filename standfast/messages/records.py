@@ -217,6 +217,7 @@ class Message(Record):
         reasoning: before an answer, as some providers want to have it back.
         stop_reason: of an answer that is not whole: "max-tokens", "refusal" or "content-filter".
         model: which answered, if it was not the agent's own.
+        agent: which answered, if the session's agent hands over to others.
         by: who said it, of what a person said or answered.
         id: of what was said to a run: the same message is not heard again.
     """
@@ -233,6 +234,7 @@ class Message(Record):
     reasoning: Reasoning | None = None
     stop_reason: StopReason | None = None
     model: str | None = None
+    agent: CleanText | None = None
     by: Annotated[str, AfterValidator(lambda value: check_whole(value, "by"))] | None = None
     id: CleanText | None = None
 

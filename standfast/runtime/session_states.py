@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from standfast.agent_loop import LoopState, ToolFacts
+from standfast.agent_loop import LoopState, ToolFacts, last_speaker, next_speaker
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import StoreError
@@ -30,14 +30,20 @@ def begin_state(
         questions: the questions that are kept with it.
         recovering: whether an earlier run may have started its unanswered calls.
         used: the usage of all runs of the session.
-        tools: facts that replace those of the agent's own tools.
+        tools: facts that replace those of the tools of the agent that gave the last answer.
         checkpoint: the checkpoint that the run goes on from; its model calls and usage count.
+
+    Raises:
+        InputError: the conversation is with an agent that this one does not hand over to.
     """
+    speaker = next_speaker(agent, messages)
     state = LoopState(
         loop=agent.loop,
-        tools=agent.tool_map if tools is None else tools,
+        tools=agent.speaking(last_speaker(messages)).tool_map if tools is None else tools,
         on_terminal_tool_error=agent.on_terminal_tool_error,
-        fallbacks=tuple(agent.fallback_models),
+        fallbacks=tuple(agent.speaking(speaker).fallback_models),
+        agent=speaker,
+        speakers={name: tuple(one.fallback_models) for name, one in agent.speakers.items()},
         session_usage=used if agent.loop.has_session_budget else None,
     )
     if checkpoint is not None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from standfast.agents import Agent
@@ -26,9 +27,14 @@ async def with_toolsets(agent: Agent, store: Any) -> AsyncIterator[Agent]:
 
 
 def with_found(agent: Agent, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> Agent:
-    """Return an agent with the tools that its toolsets have; tools that have the name of others are left out."""
+    """Return an agent, and those that it hands over to, with the tools that their toolsets have.
+
+    Tools that have the name of others are left out.
+    """
+    if not agent.toolsets:
+        return agent
     whole = agent.with_tools(found)
-    for toolset in agent.toolsets:
+    for toolset in (item for item in agent.tools if isinstance(item, Toolset)):
         for tool in found[toolset]:
             if whole.tool_map.get(tool.name) is not tool:
                 _LOG.warning(
@@ -37,4 +43,5 @@ def with_found(agent: Agent, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) 
                     tool.name,
                     toolset.name,
                 )
-    return whole
+    targets = [with_found(one, found) if isinstance(one, Agent) else one for one in agent.handoffs]
+    return replace(whole, handoffs=targets)

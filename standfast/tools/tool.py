@@ -101,6 +101,7 @@ class Tool(Generic[P, R]):
     approval: Approval | Callable[[ToolCall], Approval | None] | None = None
     verify: Callable[..., Any] | None = None
     by_keyword: bool = field(default=False, repr=False)  # the handler takes the arguments themselves
+    handoff: str = field(default="", repr=False)  # a call hands the conversation over to the agent of this name
     fingerprint: str = field(default="", repr=False)  # of the tool's whole declaration by a server, which may change it
 
     def __post_init__(self) -> None:

@@ -187,6 +187,7 @@ class Timeline:
         match event:
             case events.TurnStarted():
                 entry = self._of("turn", str(event.turn), f"Model, turn {event.turn}", event.at)
+                entry.notes += [f"{event.agent} speaks"] if event.agent else []
                 entry.notes += [f"model {event.model}"] if event.model else []
                 entry.state, entry.seconds = "runs", None
                 self._open["turn", "now"] = entry

@@ -14,6 +14,7 @@ class Facts:
     safe_to_retry: bool = False
     verify: object | None = None
     approval: object | None = None
+    handoff: str = ""
 
 
 TOOLS = {

@@ -83,6 +83,7 @@ def test_an_agent_needs_only_a_name() -> None:
         "fallback_models": (),
         "instructions": None,
         "tools": (),
+        "handoffs": (),
         "description": None,
         "state": None,
         "initial_state": None,

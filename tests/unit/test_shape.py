@@ -241,6 +241,7 @@ def test_the_persisted_names_are_pinned() -> None:
     }
     assert fields == {
         "Message": [
+            "agent",
             "by",
             "content",
             "cost",

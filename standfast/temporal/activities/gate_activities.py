@@ -165,12 +165,12 @@ class GateActivities:
             user_id=record.user_id,
             tool=asked.name,
         )
-        opened = Gate.read(gate)
+        opened, speaker = Gate.read(gate), self._host.speaker(record.message.agent)
         refused = await standing_refusal(self._host.store, decision, opened, place)
         if refused is not None:
             return refused, None
         try:
-            return None, await given_by(self._host.store, self._host.agent(), decision, opened, place, at)
+            return None, await given_by(self._host.store, speaker, decision, opened, place, at)
         except InputError as error:
             return error_text(error), None
 
@@ -184,7 +184,7 @@ class GateActivities:
             return None
         turn, position = call
         record = await self._host.load_record(run, turn)
-        asked, agent = record.calls[position], self._host.agent()
+        asked, agent = record.calls[position], self._host.speaker(record.message.agent)
         gate = gate_of(record, asked.id)
         rule = GateRule.read(gate["rule"]) if gate is not None else GateRule()
         shown = arguments_of(record, asked.id)

@@ -75,9 +75,10 @@ class AgentHost:
         self.given = dict(self.agents)  # as they were given, without the tools of their toolsets
         self.tools: dict[str, Tool[..., Any]] = {}
         self.facts: dict[str, ToolFacts] = {}  # of tools, by name
-        self.called: dict[str, dict[str, CalledTool]] = {}  # the records of turns, by agent and tool
-        self.descriptions: dict[str, Sequence[ToolDescription]] = {}  # of tools, by agent
+        self.called: dict[Agent, dict[str, CalledTool]] = {}  # the records of turns, by agent and tool
+        self.descriptions: dict[Agent, Sequence[ToolDescription]] = {}  # of tools, by agent
         for agent in self.agents.values():
+            self._check_handoffs(agent)
             self.add_tools(agent, handlers)
         self.pipelines: dict[str, Pipeline] = {}
         if isinstance(pipelines, Pipeline):
@@ -168,6 +169,12 @@ class AgentHost:
             if step.run is not None:
                 self._add_tool(f"Pipeline '{pipeline.name}'", step.run, handlers)
 
+    def _check_handoffs(self, agent: Agent) -> None:
+        for target in agent.handoffs:
+            name = target if isinstance(target, str) else target.name
+            if (self.given.get(name) is not target) if isinstance(target, Agent) else name not in self.given:
+                raise DefinitionError(f"Agent '{agent.name}' hands over to '{name}', which agents= does not give")
+
     def add_tools(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
         children = {item.name: item for item in agent.tools if isinstance(item, Agent)}
         also = {item.name: item for toolset in agent.toolsets for item in toolset.agents}
@@ -177,9 +184,11 @@ class AgentHost:
         for name, tool in agent.tool_map.items():
             if name not in children:
                 self._add_tool(f"Agent '{agent.name}'", tool, handlers)
-        known = agent.tool_map.items()
-        self.descriptions[agent.name] = tools_to_descriptions(agent.tool_map)
-        self.called[agent.name] = {name: CalledTool.of(tool, agent=name in children) for name, tool in known}
+        for speaker in {agent, *agent.speakers.values()}:
+            within = {item.name for item in speaker.tools if isinstance(item, Agent)}
+            known = speaker.tool_map.items()
+            self.descriptions[speaker] = tools_to_descriptions(speaker.tool_map)
+            self.called[speaker] = {name: CalledTool.of(tool, agent=name in within) for name, tool in known}
 
     def _add_tool(self, owner: str, tool: Tool[..., Any], handlers: Mapping[str, Callable[..., Any]]) -> None:
         name = tool.name
@@ -203,10 +212,15 @@ class AgentHost:
         """Return the agent of the workflow that runs this activity."""
         return self.here("agent", activity.info().workflow_type or "", self.agents)
 
-    def caller(self) -> Agent:
-        """Return the caller of a tool: the agent, or the pipeline as an agent of its name."""
-        name = activity.info().workflow_type or ""
-        return Agent(name) if name in self.pipelines else self.agent()
+    def speaker(self, name: str | None) -> Agent:
+        """Return an agent of the conversation that the workflow's agent has begun, as it speaks there."""
+        agent = self.agent()
+        return agent.speaking(self.here("agent", name, {**agent.speakers, agent.name: agent}).name if name else "")
+
+    def caller(self, name: str | None) -> Agent:
+        """Return the caller of a tool: the agent that asks for it, or the pipeline as an agent of its name."""
+        of = activity.info().workflow_type or ""
+        return Agent(of) if of in self.pipelines else self.speaker(name)
 
     def pipeline(self) -> Pipeline:
         """Return the pipeline of the workflow that runs this activity."""

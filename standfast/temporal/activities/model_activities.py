@@ -74,7 +74,7 @@ class ModelActivities:
             kept = await self._host.store.load_reply(run, turn)
             if kept is not None:
                 return await self._write(reference, transcript, kept)
-        agent = self._host.agent()
+        agent = self._host.speaker(reference.get("agent"))
         await self._check_named(agent, reference)
         results = await transcript.take_results(turn=turn - 1)
         try:
@@ -91,7 +91,8 @@ class ModelActivities:
         if "model" in reference:
             return
         today, known = agent.model or "", await started_facts(self._host, reference["run"])
-        if today != reference.get("named", known.get("model", "")):
+        then = known.get("agents", {}).get(reference.get("agent"), known)
+        if today != reference.get("named", then.get("model", "")):
             raise ApplicationError(
                 f"The agent's model is {today or 'given by its worker'} now",
                 {"model": today},
@@ -166,7 +167,7 @@ class ModelActivities:
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
         adapter = self._host.adapter(agent, reference.get("model"))
         try:
-            described = self._host.descriptions[agent.name]
+            described = self._host.descriptions[agent]
             asking = call_adapter(agent, adapter, context, messages, described, tell)
             response, shorter = await self._host.thread.run(asking)
         except Exception as error:
@@ -189,6 +190,7 @@ class ModelActivities:
             tools=agent.tool_map.keys(),
             limit=agent.loop.max_message_bytes,
             model=reference.get("model"),
+            agent=reference.get("agent"),
         )
         unfit = unfit_calls(message, agent.loop.max_tool_calls)
         asks = LoopState(loop=agent.loop, tools=agent.tool_map).to_approve(message.tool_calls or (), unfit)
@@ -199,7 +201,7 @@ class ModelActivities:
             heard = transcript.messages if view is None else await self._host.store.load_messages(session.id)
             spoke = [context.user_id, session.user_id, *(one.by for one in (*heard, *said))]
             place = CallPlace(
-                agent=agent.name,
+                agent=self._host.agent().name,
                 run=reference["run"],
                 session=session.id,
                 session_key=session.key,

@@ -8,8 +8,9 @@ from typing import Any, cast
 from pydantic_core import to_json
 from temporalio import activity
 
-from standfast.agent_loop import CallPlace, LoopState, last_answer, repair_transcript
+from standfast.agent_loop import CallPlace, LoopState, last_answer, last_speaker, repair_transcript
 from standfast.agents import Agent
+from standfast.agents.handoffs import every_tool
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionConflictError, StoreError
 from standfast.messages import Message, cut, usage_of
@@ -29,7 +30,7 @@ from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import AgentHost, not_deleted
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.said_activities import unheard_by
-from standfast.temporal.activities.turn_facts import called_before
+from standfast.temporal.activities.turn_facts import called_before, called_tools
 from standfast.temporal.activities.written_answers import still_asked, was_written_by
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
@@ -59,6 +60,7 @@ class SessionActivities:
             if "input" in reference:
                 await self._host.check_queue()
             reference = await self._host.located(reference)
+            self._host.speaker(reference.get("agent"))
             if "tool" in reference:
                 self._host.tool(reference["tool"])
             if "input" not in reference:  # the run is open, and looks for a worker
@@ -101,7 +103,7 @@ class SessionActivities:
         given = AgentInput.read(reference["input"])
         opened: types.Opened = {
             "session": reference["session"],
-            "facts": write_facts(agent, agent.tool_map, self._host.surroundings),
+            "facts": write_facts(agent, every_tool(agent), self._host.surroundings),
             "seq": 0,
         }
         await called(self._host, lambda: check_may_start(agent, given.user_id))
@@ -235,6 +237,7 @@ class SessionActivities:
     ) -> LoopState:
         """Return the state that a session leaves, its gates open."""
         used = usage_of(messages) if session.usage is None else session.usage
+        asks = self._host.speaker(last_speaker(messages))
         state = begin_state(agent, messages, questions, recovering=recovering, used=used, checkpoint=checkpoint)
         if not state.unasked:
             return state
@@ -248,7 +251,7 @@ class SessionActivities:
             tenant_id=session.tenant_id,
             user_id=session.user_id,
         )
-        return state.gated(*await open_gates.find_gates(self._host, agent, state.unasked, run, people, place, at=at))
+        return state.gated(*await open_gates.find_gates(self._host, asks, state.unasked, run, people, place, at=at))
 
     async def _found(
         self,
@@ -265,6 +268,10 @@ class SessionActivities:
         opened |= {"seq": session.last_seq, "key": session.key}
         if state.open_calls or state.questions:
             number = session.last_seq - (len(messages) - 1 - cast(int, last))
+            asks = self._host.speaker(last_speaker(messages))
+            _, available = called_tools(self._host, asks, calls)
+            if available is not None and agent.speakers:
+                opened["declared"] = {"available": list(available)}
             record = TurnRecord(
                 message=cast(Message, answer),
                 key=turn_scope(session.key, number),
@@ -273,7 +280,7 @@ class SessionActivities:
                 user_id=session.user_id,
                 tenant_id=session.tenant_id,
                 gates=tuple(question for question in state.kept_questions if question.gate is not None),
-                tools=await called_before(self._host, agent, session.journal_key, calls, opened["facts"]["tools"]),
+                tools=await called_before(self._host, asks, session.journal_key, calls, opened["facts"]["tools"]),
                 epoch=await self._epoch_of(session),
             )
             await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())

@@ -150,7 +150,7 @@ class ToolActivities:
 
     def _attempt(self, place: Place) -> Attempt:
         """Return the attempt that runs a call, or asks whether it has happened, if the agent and the tool are here."""
-        agent, tool = self._host.caller(), self._host.tool(place.call.name)
+        agent, tool = self._host.caller(place.record.message.agent), self._host.tool(place.call.name)
         record, call, reference = place.record, place.call, place.reference
         loop, info = asyncio.get_running_loop(), activity.info()
         depth = reference.get("depth", 0)

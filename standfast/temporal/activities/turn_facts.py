@@ -32,7 +32,7 @@ def called_tools(
 
     Beside them are the names of all tools of the agent, if a call names one that it does not have.
     """
-    known, named = host.called[agent.name], {call.name for call in calls}
+    known, named = host.called[agent], {call.name for call in calls}
     tools = {name: tool for name, tool in known.items() if name in named}
     return tools, None if len(tools) == len(named) else tuple(known)
 

@@ -207,7 +207,7 @@ class History:
         if entry.name == names.CALL_MODEL:
             self.turn, self.said = number(given.get("turn")), False
             model, _, _ = entry.summary.rpartition(" · ")
-            yield TurnStarted(self.turn, model or None)
+            yield TurnStarted(self.turn, model or None, word(given.get("agent")))
         elif is_child and isinstance(given.get("step"), Mapping):
             self._work[entry.number].call = None
             yield StepStarted(text(given["step"].get("path")), entry.workflow_id)

@@ -33,9 +33,10 @@ class Located(TypedDict, total=False):
 
 
 class OpenReference(Located, total=False):
-    """A run that is to be opened, with its `input`; without it, one that looks for a worker with a tool or a step."""
+    """A run to be opened, with its `input`; without it, one that looks for a worker with an agent, a tool or a step."""
 
     input: dict[str, Any]
+    agent: str
     tool: str
     path: str
 
@@ -70,8 +71,9 @@ class RunReference(Located, total=False):
 
 
 class ModelReference(RunReference, total=False):
-    """A call of the model; `named` is the agent's model if a deploy has changed it."""
+    """A call of the model of an `agent` of the conversation; `named` is that model if a deploy has changed it."""
 
+    agent: str
     notices: list[list[Any]]
     view: int
     named: str
@@ -275,6 +277,7 @@ class Opened(OpenedRun, total=False):
     arguments: dict[str, Any]
     sizes: dict[str, int]
     gates_of: int
+    declared: "Declared"
 
 
 class Looked(TypedDict):
@@ -324,11 +327,7 @@ class Asked(LastReply, total=False):
 
 
 class ModelReply(Asked, total=False):
-    """The model's answer as far as a workflow needs it, or an `error` that asking again would not mend.
-
-    Args:
-        untold: the places in `say` of the messages that the model has not heard.
-    """
+    """The model's answer as a workflow needs it, or a lasting `error`; `untold` are the places in `say` not heard."""
 
     seq: Required[int]
     view: int

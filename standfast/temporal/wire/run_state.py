@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from standfast.agent_loop import Settled
+from standfast.agent_loop import Settled, handed_over_to
 from standfast.messages import Usage
 from standfast.stores.protocol import session_id_of
 from standfast.temporal.wire.activity_types import (
@@ -119,6 +119,7 @@ class Progress:
             arguments=opened.get("arguments", {}),
             approved=dict(opened.get("approved", ())),
             sizes=opened.get("sizes", {}),
+            declared=opened.get("declared", {}),
         )
         kept = {name: value for name, value in opened.items() if name in OpenedRun.__annotations__}
         return cls(run=run, opened=cast(OpenedRun, kept), seq=seq, turn=turn)
@@ -140,7 +141,12 @@ class Progress:
         return calls
 
     def note_sources(self, settled: list[Settled[Call]], state: RunLoop) -> None:
-        """Note the results that a commit cannot read from the ledger: those that the loop makes of questions."""
+        """Note the results that a commit cannot read from the ledger: those that the loop makes of questions.
+
+        If the turn hands over, the model that a person chose is not the next agent's.
+        """
+        if handed_over_to(settled, state.tools):
+            self.model = self.named = None
         recorded = {call.id: outcome for call, outcome in state.recorded(settled)}
         for call, outcome in settled:
             if call.id not in recorded:

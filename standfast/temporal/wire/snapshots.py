@@ -4,7 +4,7 @@ They and the loop's state have nothing of the user's: no callable, no schema, no
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
 from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
@@ -26,6 +26,7 @@ class ToolFacts:
         timeout: seconds from the start of an attempt to its end, recording included.
         attempts, initial, factor, longest: Temporal's retry policy; one attempt unless safe to retry.
         agent: whether it is an agent, which runs as a child workflow.
+        handoff: the agent that a call hands the conversation over to; "" of other tools.
     """
 
     parallel: bool = False
@@ -37,6 +38,7 @@ class ToolFacts:
     factor: float = 2.0
     longest: float = 30.0
     agent: bool = False
+    handoff: str = ""
 
     approval: ClassVar[None] = None
     """A workflow never looks for gates: the activity that has the model's answer does."""
@@ -74,6 +76,7 @@ class Facts:
         hooks: those of `HOOKS` that the agent has, and "approve" if it says who may approve.
         limits_retries: whether the agent limits the attempts at its model; after them the run ends, and does not pause.
         fallbacks: the agent's other models.
+        speakers: the model and the other models of each agent of the conversation, by name, if there are several.
         search: see `Surroundings`.
     """
 
@@ -84,6 +87,7 @@ class Facts:
     hooks: tuple[str, ...] = ()
     limits_retries: bool = False
     fallbacks: tuple[str, ...] = ()
+    speakers: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     search: bool = False
 
     @classmethod
@@ -112,12 +116,21 @@ class Facts:
             limits_retries="model_retry" in data.get("loop", {}),
             search=data.get("search", False),
             fallbacks=tuple(data.get("fallbacks", ())),
+            speakers={
+                name: (one.get("model", ""), tuple(one.get("fallbacks", ())))
+                for name, one in data.get("agents", {}).items()
+            },
         )
+
+    def model_of(self, agent: str) -> str:
+        """Return the model of an agent of the conversation; "" is the first."""
+        return self.speakers[agent][0] if agent in self.speakers else self.model
 
 
 def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings: Surroundings) -> dict[str, Any]:
     """Return an agent's facts as JSON, without those that have their default."""
-    agents = {item.name for item in agent.tools if isinstance(item, Agent)}
+    speakers = agent.speakers.values() or (agent,)
+    agents = {item.name for one in speakers for item in one.tools if isinstance(item, Agent)}
     loop = _changed(_USUAL_LOOP, agent.loop)
     loop.pop("context_compression", None)
     if agent.output is None:
@@ -141,6 +154,8 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings:
         facts["on_terminal_tool_error"] = agent.on_terminal_tool_error
     if agent.model is not None:
         facts["model"] = agent.model
+    if agent.speakers:
+        facts["agents"] = {name: _models_of(one) for name, one in agent.speakers.items()}
     hooks = [name for name in HOOKS if getattr(agent, name) is not None]
     if hooks := [*hooks, *(["approve"] if "approve" in agent.access else [])]:
         facts["hooks"] = hooks
@@ -148,6 +163,11 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings:
     if agent.fallback_models:
         facts["fallbacks"] = list(agent.fallback_models)
     return facts
+
+
+def _models_of(agent: Agent) -> dict[str, Any]:
+    models: dict[str, Any] = {"model": agent.model, "fallbacks": list(agent.fallback_models)}
+    return {name: value for name, value in models.items() if value}
 
 
 def write_tool_facts(facts: ToolFacts) -> dict[str, Any]:
@@ -168,6 +188,8 @@ def is_tool_facts(found: object) -> bool:
 
 def _is_like(value: Any, usual: Any) -> bool:
     """Whether a value is of the kind of a fact's default: a flag, or an amount."""
+    if isinstance(usual, str):
+        return isinstance(value, str)
     if usual is None or isinstance(usual, bool):
         return value is usual or isinstance(value, bool)
     return isinstance(value, (type(usual), int)) and not isinstance(value, bool) and value >= 0
@@ -197,6 +219,7 @@ def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
         factor=policy.backoff_coefficient,
         longest=cast(float, policy.maximum_interval),
         agent=agent,
+        handoff=tool.handoff,
     )
 
 

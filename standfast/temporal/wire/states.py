@@ -50,6 +50,7 @@ _PLAIN = (
     "fallback",
     "corrections",
     "cut",
+    "agent",
 )
 FRESH: RunLoop = LoopState(loop=Loop(), tools={})
 
@@ -77,11 +78,14 @@ def write_state(state: RunLoop) -> dict[str, Any]:
 def read_state(data: Mapping[str, Any], facts: Facts) -> RunLoop:
     """Read what `write_state` wrote."""
     plain = {name: data[name] for name in _PLAIN if name in data}
+    speakers = {name: fallbacks for name, (_, fallbacks) in facts.speakers.items()}
+    plain.setdefault("agent", next(iter(speakers), ""))  # the first begins
     return LoopState(
         loop=facts.loop,
         tools=facts.tools,
         on_terminal_tool_error=facts.on_terminal_tool_error,
-        fallbacks=facts.fallbacks,
+        fallbacks=speakers.get(plain["agent"], facts.fallbacks),
+        speakers=speakers,
         open_calls=tuple(Call(*call) for call in data.get("open_calls", ())),
         refused=data.get("refused", {}),
         questions=tuple(Question(**question) for question in data.get("questions", ())),

@@ -180,6 +180,8 @@ class AgentRun(RunHandlers):
         reference: activity_types.OpenReference = {"session": self._run.progress.session, "run": self._run.progress.run}
         if not self._run.is_open:
             reference["input"] = self._run.given.plain()
+        if agent := self._run.loop.agent:
+            reference["agent"] = agent
         return names.OPEN, reference
 
     def _learn(self, found: Surroundings) -> None:
@@ -189,21 +191,17 @@ class AgentRun(RunHandlers):
 
     async def _begin(self) -> None:
         carried = self._run.given.carried
-        if carried is not None:
-            self._run.progress = Progress.read(carried)
-        else:
-            self._run.progress = await self._open()
+        self._run.progress = await self._open() if carried is None else Progress.read(carried)
         opened = self._run.progress.opened
         self._run.facts = Facts.read(
             opened["facts"], max_iterations=self._run.given.max_iterations, max_tokens=self._run.given.max_tokens
         )
         self._parts.learn(opened["facts"])
         self._run.is_open = True
-        if carried is not None:
-            state = read_state(carried.get("state", {}), self._run.facts)
-            self._run.loop = replace(state, tools=tools_of(self._run.facts.tools, self._run.progress.turn.declared))
-        else:
-            self._run.loop = read_state(opened.pop("state", {}), self._run.facts)
+        written = opened.pop("state", {}) if carried is None else carried.get("state", {})
+        tools = tools_of(self._run.facts.tools, self._run.progress.turn.declared)
+        self._run.loop = replace(read_state(written, self._run.facts), tools=tools)
+        if carried is None:
             unheard = opened.pop("unheard", [])
             self._messages.kept |= {str(said_id(said)) for said in unheard}
             heard = [said for said in (opened.pop("message", None),) if said is not None]
@@ -256,7 +254,7 @@ class AgentRun(RunHandlers):
             progress.notices.append([progress.turn.seq, "warning", action.warning])
         if action.nudge is not None:
             progress.notices.append([progress.turn.seq, "nudge", action.nudge])
-        reply = await self._model.ask(progress.turn.number + 1, action.model)
+        reply = await self._model.ask(progress.turn.number + 1, action)
         if reply is None:
             return
         self._steps += 1
@@ -391,6 +389,7 @@ class AgentRun(RunHandlers):
             "iterations": state.iterations,
             "max_iterations": state.loop.max_iterations,
             "usage": None if state.usage is None else state.usage.model_dump(),
+            **({"agent": state.agent} if state.agent else {}),
             "running": [
                 {"tool_call_id": call.id, "tool": call.name, "arguments": call.shown}
                 for call in (() if state.gates else state.open_calls)

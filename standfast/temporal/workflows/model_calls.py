@@ -6,6 +6,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
+from standfast.agent_loop import CallModel
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ModelReference, ModelReply
 from standfast.temporal.wire.results import fits
@@ -28,15 +29,15 @@ class ModelCalls:
         self._is_denied = False  # a person has refused to let the run use more than its budget
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
-    async def ask(self, number: int, fallback: str | None) -> ModelReply | None:
+    async def ask(self, number: int, action: CallModel) -> ModelReply | None:
         """Return the model's answer; None if there is none, and the run's state says what to do instead."""
         run = self._run
         run.has_asked = True
         while True:
             progress = run.progress
-            other = progress.model or fallback
-            model = other or (run.facts.model if progress.named is None else progress.named)
-            reference = self._reference(number, other)
+            other = progress.model or action.model
+            model = other or (run.facts.model_of(action.agent) if progress.named is None else progress.named)
+            reference = self._reference(number, other, action.agent)
             asks = f"{model} · turn {number}" if model else f"turn {number}"
             options = model_options(run.facts.loop.model_retry, asks)
             asking = self._again or self._workers.execute_until_cancelled(names.CALL_MODEL, reference, options)
@@ -61,10 +62,12 @@ class ModelCalls:
             if not await self._asks_again(reply if is_read else None):
                 return None
 
-    def _reference(self, number: int, model: str | None) -> ModelReference:
+    def _reference(self, number: int, model: str | None, agent: str) -> ModelReference:
         progress = self._run.progress
         reference = self._run.reference(ModelReference)
         reference["turn"] = number
+        if agent:
+            reference["agent"] = agent
         if progress.say:
             reference["say"] = progress.say
         if progress.notices:

@@ -1,0 +1,38 @@
+"""Decides how the open calls of a turn are carried out."""
+
+from typing import TYPE_CHECKING
+
+from standfast.agent_loop.actions import CallTools, Settled
+from standfast.agent_loop.handoffs import handoff_outcome, target_of
+from standfast.agent_loop.tool_facts import CallT, ToolT_co, batches, may_run_again
+from standfast.agent_loop.tool_gates import refusal
+from standfast.tools import Cancelled, Failed, Unknown
+
+if TYPE_CHECKING:
+    from standfast.agent_loop.loop import LoopState
+
+
+def next_calls(state: "LoopState[CallT, ToolT_co]") -> CallTools[CallT]:
+    """Return how the open calls of a turn are carried out: those that run, and those that are settled without."""
+    if state.ended is not None:
+        reason = f"Not run: the run ended with {state.ended.status}"
+        return CallTools((), tuple((call, Cancelled(reason)) for call in state.open_calls))
+    settled: list[Settled[CallT]] = []
+    calls: list[CallT] = []
+    handed_over = ""
+    for call in state.open_calls:
+        gate = state.verdict(call)
+        if gate is not None and gate.status != "approved":
+            settled.append((call, Failed(refusal(gate))))
+        elif call.id == state.cut:
+            settled.append((call, Failed(state.refused[call.id])))
+        elif (target := target_of(call, state.tools)) and call.id not in state.refused:
+            settled.append((call, handoff_outcome(target, handed_over)))
+            handed_over = handed_over or target
+        elif state.recovering and not may_run_again(state.tools.get(call.name)):
+            settled.append((call, Unknown()))  # also beyond the limit, which may have been another one then
+        elif call.id in state.refused:
+            settled.append((call, Failed(state.refused[call.id])))
+        else:
+            calls.append(call)
+    return CallTools(batches(calls, state.tools), tuple(settled), state.recovering)

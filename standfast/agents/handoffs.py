@@ -1,0 +1,122 @@
+"""Puts together the agents of a conversation: those that its first agent, or one of them, can hand it over to."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from standfast.agents.agent_names import NAME
+from standfast.errors import DefinitionError
+from standfast.tools import Tool, Toolset
+
+if TYPE_CHECKING:
+    from standfast.agents.agent import Agent
+
+_LONGEST = 64 - len("transfer_to_")  # of a tool's name
+
+
+def check_handoffs(agent: "Agent[Any]", kind: type[Any]) -> "tuple[Agent[Any] | str, ...]":
+    """Return what an agent's `handoffs` name, once it is known to be agents and names of agents.
+
+    Raises:
+        DefinitionError: naming the agent and the rule.
+    """
+    given: Any = agent.handoffs
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise DefinitionError(f"Agent '{agent.name}': handoffs must be a list of agents, got {given!r:.80}")
+    targets, seen = tuple(given), {agent.name}
+    for target in targets:
+        if not isinstance(target, kind) and not (isinstance(target, str) and NAME.fullmatch(target)):
+            raise DefinitionError(f"Agent '{agent.name}': handoffs: {target!r:.80} is not an agent, or the name of one")
+        name = _name_of(target)
+        if name in seen:
+            raise DefinitionError(f"Agent '{agent.name}': handoffs: {name!r} is there twice, or is the agent itself")
+        if len(name) > _LONGEST:
+            raise DefinitionError(f"Agent '{agent.name}': handoffs: {name!r} is longer than {_LONGEST} characters")
+        seen.add(name)
+    return targets
+
+
+def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
+    """Return the agents of a conversation that `first` begins, each as it speaks in it, by all their names.
+
+    None if it hands over to nobody. In the conversation an agent has its own model, settings, instructions and tools,
+    and the handoffs as further tools; limits, state, output, access rules and hooks are those of the first.
+
+    Raises:
+        DefinitionError: two agents have one name, or two tools.
+    """
+    found = {first.name: first}
+    queue = [first]
+    for agent in queue:
+        for target in agent.handoffs:
+            if isinstance(target, str) or found.get(target.name) is target:
+                continue
+            if target.name in found:
+                raise DefinitionError(f"Agent '{first.name}': handoffs: two agents are named '{target.name}'")
+            found[target.name] = target
+            queue.append(target)
+    if len(found) == 1:
+        return {}
+    result: dict[str, Agent[Any]] = {}
+    for agent in queue:
+        speaker = _as_speaker(agent, first, found)
+        for name in agent.names:
+            if name in result:
+                raise DefinitionError(f"Agent '{first.name}': handoffs: two agents are named '{name}'")
+            result[name] = speaker
+    _check_tools(first, result.values())
+    return MappingProxyType(result)
+
+
+def every_tool(first: "Agent[Any]") -> Mapping[str, Tool[..., Any]]:
+    """Return the tools of all agents of a conversation, by name."""
+    agents = first.speakers.values() or (first,)
+    return {name: tool for agent in agents for name, tool in agent.tool_map.items()}
+
+
+def _name_of(target: "Agent[Any] | str") -> str:
+    return target if isinstance(target, str) else target.name
+
+
+def _as_speaker(agent: "Agent[Any]", first: "Agent[Any]", found: "Mapping[str, Agent[Any]]") -> "Agent[Any]":
+    targets = [found[_name_of(target)] for target in agent.handoffs if _name_of(target) in found]
+    tools = (*agent.tools, *map(_handoff_tool, targets))
+    shared = {name: getattr(first, name) for name in _SHARED}
+    return dataclasses.replace(agent, tools=tools, handoffs=(), **shared)
+
+
+_SHARED = (
+    "state",
+    "initial_state",
+    "output",
+    "loop",
+    "access",
+    "on_start",
+    "on_complete",
+    "on_stuck",
+    "on_terminal_tool_error",
+)
+
+
+def _handoff_tool(target: "Agent[Any]") -> Tool[..., Any]:
+    about = f" {target.description}" if target.description else ""
+    return Tool(
+        f"transfer_to_{target.name.replace('-', '_')}",
+        description=f"Hand the conversation over to the agent {target.name}, which then answers in your place.{about}",
+        safe_to_retry=True,
+        handoff=target.name,
+    )
+
+
+def _check_tools(first: "Agent[Any]", agents: "Iterable[Agent[Any]]") -> None:
+    """Refuse two tools of one name: a call in the transcript must mean the same whoever looks at it."""
+    known: dict[str, Any] = {}
+    for agent in agents:
+        for tool in (item for item in agent.tools if not isinstance(item, Toolset)):
+            before = known.setdefault(tool.name, tool)
+            is_same = before is tool or (isinstance(tool, Tool) and tool.handoff and before.handoff == tool.handoff)
+            if not is_same:
+                raise DefinitionError(
+                    f"Agent '{first.name}': handoffs: two tools of agents of one conversation are named '{tool.name}'"
+                )

@@ -1,0 +1,42 @@
+"""Keeps the agents of a run's conversation, and their tools with the handlers that were given for this run."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from standfast.agents import Agent, AgentContext, AgentIdentity
+from standfast.llm import tools_to_descriptions
+from standfast.local.model_calls import ModelCalls
+from standfast.runtime.users_functions import call_users
+from standfast.tools import Tool
+
+
+class Speakers:
+    """The agents of a conversation.
+
+    Args:
+        agent: the first.
+        handlers: what runs in the place of the tools' own handlers, by the names of tools.
+    """
+
+    def __init__(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
+        self._agent, self._handlers = agent, handlers
+        self.current = ""  # the one that answers now
+        self._tools: dict[Agent, Mapping[str, Tool[..., Any]]] = {}
+
+    def tools(self, name: str) -> Mapping[str, Tool[..., Any]]:
+        """Return the tools of an agent of the conversation, by their names; "" is the first."""
+        agent = self._agent.speaking(name)
+        if agent not in self._tools:
+            self._tools[agent] = {
+                name: tool.with_handler(self._handlers[name]) if name in self._handlers else tool
+                for name, tool in agent.tool_map.items()
+            }
+        return self._tools[agent]
+
+    async def let_speak(self, name: str, model: ModelCalls, context: AgentContext) -> str:
+        """Let an agent answer from now on; return its system prompt."""
+        agent, self.current = self._agent.speaking(name), name
+        context.agent = AgentIdentity(context.agent.id, agent.name)
+        model.let_speak(agent, tools_to_descriptions(self.tools(name)))
+        prompt: str = await call_users(agent.system_prompt, context)
+        return prompt
