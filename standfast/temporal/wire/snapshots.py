@@ -14,7 +14,7 @@ GRACE = 5.0  # seconds of an attempt at a tool that are left for recording its h
 TIMEOUT = 60.0  # seconds of an attempt in facts that do not say so, as in the first version
 _USUAL_RETRIES = RetryPolicy()
 # As facts that do not say so mean it: they are older than the defaults of today.
-_USUAL_LOOP = Loop(output_retries=0, on_model_outage="pause")
+_USUAL_LOOP = Loop(output_retries=0)
 HOOKS = ("on_start", "on_complete", "on_stuck", "output")
 
 
@@ -96,6 +96,7 @@ class Facts:
     ) -> "Facts":
         """Read recorded facts, and put the run's own limits in the place of the agent's."""
         numbers = dict(data.get("loop", {}))
+        numbers["on_model_outage"] = "retry" if data.get("outlasts") else "pause"  # as runs of earlier versions do
         if max_iterations is not None:
             numbers["max_iterations"] = max_iterations
         budget = numbers.pop("token_budget", None)
@@ -135,6 +136,7 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings:
     loop.pop("context_compression", None)
     if agent.output is None:
         loop.pop("output_retries", None)
+    loop.pop("on_model_outage", None)
     if "model_retry" in loop:
         loop["model_retry"] = asdict(agent.loop.model_retry)
     if agent.loop.budget is not None:
@@ -150,6 +152,8 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings:
         "loop": loop,
         "tools": {name: write_tool_facts(tool_facts(tool, name in agents)) for name, tool in tools.items()},
     }
+    if agent.loop.on_model_outage == "retry":
+        facts["outlasts"] = True  # not in `loop`, where workers of earlier versions would stumble over it
     if agent.on_terminal_tool_error != "message":
         facts["on_terminal_tool_error"] = agent.on_terminal_tool_error
     if agent.model is not None:

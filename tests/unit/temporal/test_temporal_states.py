@@ -224,17 +224,17 @@ def test_the_facts_of_an_agent_with_every_option_come_back() -> None:
 def test_an_agent_as_usual_has_hardly_any_facts() -> None:
     agent = Agent("a", tools=[pay])
     facts = write_facts(agent, agent.tool_map, {"search": False})
-    assert facts == {"loop": {"on_model_outage": "retry"}, "tools": {"pay": {"verify": True}}}
+    assert facts == {"loop": {}, "tools": {"pay": {"verify": True}}, "outlasts": True}
 
 
 def test_the_keys_of_facts_are_pinned() -> None:
     agent = full()
     written = through_json(write_facts(agent, agent.tool_map, {"search": True}))
-    assert sorted(written) == ["hooks", "loop", "model", "on_terminal_tool_error", "search", "tools"]
+    assert sorted(written) == ["hooks", "loop", "model", "on_terminal_tool_error", "outlasts", "search", "tools"]
     assert sorted(written["loop"]) == [
         "answer_timeout", "checkpoint_interval", "diminishing_returns", "max_iterations", "max_message_bytes",
-        "max_tool_calls", "max_tool_concurrency", "on_model_outage", "on_stuck", "on_unknown", "output_retries",
-        "stuck_retries", "stuck_threshold", "token_budget",
+        "max_tool_calls", "max_tool_concurrency", "on_stuck", "on_unknown", "output_retries", "stuck_retries",
+        "stuck_threshold", "token_budget",
     ]  # fmt: skip
     assert written["loop"]["answer_timeout"] == 3_600
     assert written["loop"]["token_budget"] == {"max": 100, "stop_threshold": 0.7, "warning_threshold": 0.5}
