@@ -12,10 +12,23 @@ from recordings import Refusing, Saved, World, asks, ended, inner, inquire, pay,
 from temporalio import workflow
 from temporalio.service import RPCError
 
-from standfast import Agent, Approval, InputError, Loop, Message, TerminalError, ToolCall, pipeline, sqlite_store, tool
+from standfast import (
+    Agent,
+    Approval,
+    InputError,
+    Loop,
+    Message,
+    ModelError,
+    TerminalError,
+    ToolCall,
+    pipeline,
+    sqlite_store,
+    tool,
+)
 from standfast.stores import Session
 from standfast.temporal import approval, start_agent, start_pipeline
 from standfast.temporal.wire import names
+from standfast.temporal.workflows import model_calls
 from standfast.testing import ScriptedModel
 
 expectant = Agent("expectant", tools=[inquire], loop=Loop(answer_timeout=1))
@@ -302,6 +315,27 @@ async def edited(world: World) -> Saved:
         return await ended(run)
 
 
+async def outlasted(world: World) -> Saved:
+    """A provider that is down: the run pauses, calls it again by itself until it is up, and then again."""
+    usual, model_calls.OUTAGE_WAITS = model_calls.OUTAGE_WAITS, (timedelta(seconds=0.2), timedelta(seconds=0.2))
+    down = [ModelError("overloaded", transient=True, retry_after=0.05) for _ in range(10)]
+    helper = Agent("helper")
+    try:
+        async with world.worker(helper, model=ScriptedModel([*down, "up"])):
+            return await ended(await world.start(helper))
+    finally:
+        model_calls.OUTAGE_WAITS = usual
+
+
+async def handed_over(world: World) -> Saved:
+    """An agent hands the conversation over to another one, which hands it back."""
+    billing = Agent("billing", handoffs=["desk"])
+    desk = Agent("desk", handoffs=[billing])
+    turns = [asks("transfer_to_billing"), asks("transfer_to_desk"), "done"]
+    async with world.worker(desk, billing, model=ScriptedModel(turns)):
+        return await ended(await world.start(desk))
+
+
 async def activity(run: Any, name: str) -> Any:
     """Return the activity of a run with this name as soon as there is one."""
     while True:
@@ -312,5 +346,5 @@ async def activity(run: Any, name: str) -> Any:
 
 
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
-LATER = (*LATER, shown, shown_late, sent_back, edited)
+LATER = (*LATER, shown, shown_late, sent_back, edited, outlasted, handed_over)
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}
