@@ -301,8 +301,8 @@ def _doing(seen: dict[str, Any]) -> list[str]:
 
 def _retried(item: dict[str, Any]) -> str:
     soon = ago(item.get("next"))
-    when = f" {soon}" if soon.startswith("in ") else ""
-    return f"{item['activity']}, attempt {item['attempt']}{when}: {item['error']}"
+    when = f" (next {soon})" if soon.startswith("in ") else ""
+    return f"{item['activity']}, attempt {item['attempt']}: {item['error']}{when}"
 
 
 def _running(state: dict[str, Any]) -> str:
