@@ -117,7 +117,7 @@ ADAPTERS = {  # of frameworks that this environment does not have
     "standfast.integrations.google_adk": ["AtMostOnce"],
     "standfast.integrations.openai_agents": ["as_agent", "guarded", "guarded_activity"],
     "standfast.integrations.langchain": ["AtMostOnce", "as_agent"],
-    "standfast.integrations.pydantic_ai": ["StandfastDurability", "guarded"],
+    "standfast.integrations.pydantic_ai": ["StandfastDurability", "as_agent", "guarded"],
     "standfast.integrations.strands": ["AtMostOnce"],
 }
 

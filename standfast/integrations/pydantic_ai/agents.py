@@ -1,0 +1,280 @@
+"""Runs agents of pydantic-ai on our loop, a request of the model at a time: `as_agent`.
+
+Each request is a run of pydantic-ai's agent that stops at the calls that the model makes, and whose tools are external,
+so that none runs in it. Our loop gates and runs them, and the next run gets their results. Instructions, history
+processors, dependencies and output validators are pydantic-ai's. Nothing is kept from turn to turn but the model's
+messages, in the transcript.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+from pydantic_ai import Agent, DeferredToolResults, FunctionToolset, RunContext
+from pydantic_ai.capabilities import AbstractCapability, ReinjectSystemPrompt
+from pydantic_ai.durable_exec import JSON_CODEC
+from pydantic_ai.exceptions import AgentRunError, ApprovalRequired, CallDeferred, ModelHTTPError
+from pydantic_ai.messages import (
+    BinaryContent,
+    ImageUrl,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturn,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import infer_model
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.usage import RunUsage
+from pydantic_core import to_json
+
+from standfast.agents import Agent as OurAgent
+from standfast.errors import DefinitionError, ModelError, TerminalError
+from standfast.integrations._foreign_agents import Declared, Gate, Options, data_of, make_agent, name_of, split, valued
+from standfast.integrations.pydantic_ai.toolsets import is_safe
+from standfast.integrations.pydantic_ai.transcripts import arguments_of
+from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
+from standfast.tools import Approval, ToolContext
+
+_PROVIDER = "pydantic-ai-agent"
+_BUSY = (408, 409, 425, 429)
+
+
+def as_agent(
+    agent: Agent[Any, Any],
+    *,
+    name: str | None = None,
+    deps: Any = None,
+    approval: Mapping[str, Gate | None] | None = None,
+    safe_to_retry: Sequence[str] = (),
+    **options: Unpack[Options],
+) -> OurAgent[Any]:
+    """Return an agent of standfast that pydantic-ai runs, a request of its model at a time; its tools are run by us.
+
+    Args:
+        name: by default the agent's own.
+        deps: the dependencies of runs: a value, or a function of who runs the agent (an `AgentContext` for a request
+            of the model, a `ToolContext` for a tool's call).
+        approval: gates by the name of a tool; None takes that of `requires_approval` away.
+        safe_to_retry: names of tools that may run twice, beside those whose metadata say so.
+        options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
+
+    Raises:
+        DefinitionError: naming what cannot be run: a name, or a toolset other than one of functions.
+    """
+    name = name_of(agent, name, getattr(agent, "name", None))
+    declared = Declared(name, approval, safe_to_retry)
+    for toolset in _function_toolsets(agent, name):
+        for tool in toolset.tools.values():
+            definition = tool.tool_def
+            declared.add(
+                tool,
+                tool.name,
+                definition.description,
+                definition.parameters_json_schema,
+                _Call(agent, toolset, tool.name, deps).run,
+                approval=Approval(message=f"Run {tool.name}?") if tool.requires_approval else None,
+                safe=is_safe(tool),
+            )
+    output = agent.output_type
+    is_text = not isinstance(output, type) or output is str
+    return make_agent(
+        name,
+        PydanticAIRun(agent, deps),
+        declared.check(),
+        model=None,
+        output=None if is_text else output,
+        options=options,
+    )
+
+
+class PydanticAIRun:
+    """The adapter of an agent: each call is one request of its model, or more where an output does not fit."""
+
+    def __init__(self, agent: Agent[Any, Any], deps: Any) -> None:
+        self._agent, self._deps = agent, deps
+
+    async def chat(self, messages: Sequence[Message], tools: Any, **settings: Any) -> LLMResponse:
+        runner, said = split(messages)
+        history, results, prompt = _conversation(said)
+        outside = _Outside()
+        try:
+            async with self._agent.iter(
+                prompt,
+                message_history=history,
+                deferred_tool_results=results,
+                deps=valued(self._deps, runner),
+                capabilities=[ReinjectSystemPrompt(), outside],
+            ) as going:
+                async for node in going:
+                    if Agent.is_call_tools_node(node) and outside.ends_at(node.model_response):
+                        return _response(going, node.model_response, None)
+                assert going.result is not None
+                return _response(going, going.result.response, going.result.output)
+        except ModelHTTPError as error:
+            transient = error.status_code >= 500 or error.status_code in _BUSY
+            raise ModelError(error_text(error), transient=transient) from error
+        except AgentRunError as error:
+            raise ModelError(f"{type(error).__name__} of agent '{self._agent.name}': {error_text(error)}") from error
+
+
+class _Outside(AbstractCapability[Any]):
+    """Sees to it that no tool runs here: our loop runs them."""
+
+    def __init__(self) -> None:
+        self._tools, self._outputs = set[str](), set[str]()
+
+    async def prepare_tools(self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
+        self._tools.update(one.name for one in tool_defs)
+        return [replace(one, kind="external") for one in tool_defs]
+
+    async def prepare_output_tools(self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
+        self._outputs.update(one.name for one in tool_defs)
+        return tool_defs
+
+    def ends_at(self, response: ModelResponse) -> bool:
+        """Whether a response asks for tools, and does not give the output beside them."""
+        names = {call.tool_name for call in response.tool_calls}
+        return bool(names & self._tools) and not names & self._outputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The handler of a tool: validates the arguments as pydantic-ai does, and calls it in its toolset."""
+
+    agent: Agent[Any, Any]
+    toolset: FunctionToolset[Any]
+    name: str
+    deps: Any
+
+    async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+        model = self.agent.model
+        run = RunContext[Any](
+            deps=valued(self.deps, ctx),
+            agent=self.agent,
+            model=infer_model(model) if isinstance(model, str) else model,
+            usage=RunUsage(),
+            tool_name=self.name,
+            tool_call_id=ctx.tool_call_id,
+            tool_call_approved=True,
+            conversation_id=ctx.session_id,
+        )
+        async with self.toolset:
+            tool = (await self.toolset.get_tools(run))[self.name]
+            given = tool.args_validator.validate_python(arguments, context=run.validation_context)
+            if tool.args_validator_func is not None and (made := tool.args_validator_func(run, **given)) is not None:
+                await made
+            try:
+                found = await self.toolset.call_tool(self.name, given, run, tool)
+            except (ApprovalRequired, CallDeferred) as error:
+                raise TerminalError(
+                    f"Tool '{self.name}' has raised {type(error).__name__}: here people are asked before it runs, by "
+                    f"as_agent(…, approval={{'{self.name}': Approval(…)}})"
+                ) from None
+        return found.return_value if isinstance(found, ToolReturn) else found
+
+
+def _function_toolsets(agent: Agent[Any, Any], name: str) -> list[FunctionToolset[Any]]:
+    found = list[FunctionToolset[Any]]()
+    for toolset in agent.toolsets:
+        leaves = list[Any]()
+        toolset.apply(leaves.append)
+        if leaves != [toolset] or not isinstance(toolset, FunctionToolset):
+            raise DefinitionError(
+                f"Agent '{name}': the tools of {toolset.label} are made for each run, where nobody can tell their calls "
+                "apart; give it function tools"
+            )
+        found.append(toolset)
+    return found
+
+
+# --- the conversation ---
+
+
+def _conversation(said: Sequence[Message]) -> tuple[list[ModelMessage], DeferredToolResults | None, Any]:
+    """Return a transcript as history up to the model's last answer, the results of its calls, and what follows."""
+    last = max((place for place, message in enumerate(said) if message.role == "assistant"), default=-1)
+    history = list[ModelMessage]()
+    for message in said[: last + 1]:
+        if message.role == "assistant":
+            history += _answer(message)
+        elif history and isinstance(history[-1], ModelRequest) and not _is_final(history[-1]):
+            history[-1].parts = [*history[-1].parts, _part(message)]
+        else:
+            history.append(ModelRequest(parts=[_part(message)]))
+    results = {
+        message.tool_call_id: ToolReturn(data_of(message.content))
+        for message in said[last + 1 :]
+        if message.role == "tool" and message.tool_call_id
+    }
+    prompts = [_content(message) for message in said[last + 1 :] if message.role == "user"]
+    prompt = None if not prompts else prompts[0] if len(prompts) == 1 else _joined(prompts)
+    return history, DeferredToolResults(calls=dict(results)) if results else None, prompt
+
+
+def _answer(message: Message) -> list[ModelMessage]:
+    """Return an answer as the model gave it, with the ids that its calls have here."""
+    kept = message.reasoning
+    calls = list(message.tool_calls or ())
+    if kept is None or kept.provider != _PROVIDER:
+        text = [TextPart(message.content)] if message.content else []
+        own = [ToolCallPart(call.name, call.arguments, tool_call_id=call.id) for call in calls]
+        return [ModelResponse(parts=[*text, *own])] if text or own else []
+    messages: list[ModelMessage] = JSON_CODEC.load(list[ModelMessage], list(kept.blocks))
+    answer = next(one for one in reversed(messages) if isinstance(one, ModelResponse))
+    if calls:
+        ids = iter(call.id for call in calls)
+        answer.parts = [
+            replace(part, tool_call_id=next(ids, part.tool_call_id)) if isinstance(part, ToolCallPart) else part
+            for part in answer.parts
+        ]
+    return messages
+
+
+def _is_final(request: ModelRequest) -> bool:
+    """Whether a request only closes an answer that was an output tool's."""
+    return any(isinstance(part, ToolReturnPart) and part.content == "Final result processed." for part in request.parts)
+
+
+def _part(message: Message) -> UserPromptPart | ToolReturnPart:
+    if message.role == "tool":
+        return ToolReturnPart(message.tool_name or "", data_of(message.content), message.tool_call_id or "")
+    return UserPromptPart(_content(message))
+
+
+def _content(message: Message) -> Any:
+    if not message.images:
+        return message.content
+    images = [
+        BinaryContent.from_data_uri(one.address) if one.url is None else ImageUrl(one.url) for one in message.images
+    ]
+    return [*([message.content] if message.content else []), *images]
+
+
+def _joined(prompts: Sequence[Any]) -> list[Any]:
+    return [part for prompt in prompts for part in ([prompt] if isinstance(prompt, str) else prompt)]
+
+
+def _response(run: Any, answer: ModelResponse, output: Any) -> LLMResponse:
+    """Return what the model has answered: calls of tools if there is no output yet."""
+    made = run.new_messages()
+    first = next((place for place, one in enumerate(made) if isinstance(one, ModelResponse)), len(made))
+    calls, text = tuple[ToolCall, ...](), answer.text or ""
+    if output is None and answer.tool_calls:
+        calls = tuple(
+            ToolCall(id=one.tool_call_id, name=one.tool_name, arguments=arguments_of(one)) for one in answer.tool_calls
+        )
+    elif output is not None:
+        text = output if isinstance(output, str) else to_json(output).decode()
+    used = run.usage
+    usage = Usage(
+        input_tokens=used.input_tokens,
+        output_tokens=used.output_tokens,
+        cached_tokens=used.cache_read_tokens or None,
+    )
+    blocks = tuple(JSON_CODEC.dump(list[ModelMessage], made[first:]))
+    kept = Reasoning(provider=_PROVIDER, blocks=blocks)
+    return LLMResponse(text=text, tool_calls=calls, usage=usage, reasoning=kept)
