@@ -184,7 +184,7 @@ def _function_toolsets(agent: Agent[Any, Any], name: str) -> list[FunctionToolse
         toolset.apply(leaves.append)
         if leaves != [toolset] or not isinstance(toolset, FunctionToolset):
             raise DefinitionError(
-                f"Agent '{name}': the tools of {toolset.label} are made for each run, where nobody can tell their calls "
+                f"Agent '{name}': the tools of {toolset.label} are made for each run, where nobody can tell calls "
                 "apart; give it function tools"
             )
         found.append(toolset)
