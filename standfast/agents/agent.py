@@ -17,10 +17,10 @@ from standfast.agents.contexts import AgentContext
 from standfast.agents.foreign_agents import ACCEPTED, ForeignAgent, adopted
 from standfast.agents.frozen_values import frozen, thawed
 from standfast.agents.handoffs import check_handoffs, speakers
-from standfast.agents.limits import Loop
+from standfast.agents.limits import CONTEXT_BYTES, Loop
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import cut, explain, read_json, unfenced
+from standfast.messages import cut, explain, read_json, size_over, unfenced
 from standfast.tools import AccessRules, Tool, Toolset, check_access, check_choice, json_schema, schema_type
 
 OnTerminalToolError = Literal["message", "stop", "fail"]
@@ -40,6 +40,8 @@ class _Options(TypedDict, total=False):
     tools: "Sequence[Tool[..., Any] | Agent | ForeignAgent | Toolset]"
     handoffs: "Sequence[Agent[Any] | str]"
     description: str | None
+    context: Any
+    deps: Callable[[AgentContext], object] | None
     state: Any
     initial_state: Any
     loop: Loop
@@ -67,8 +69,14 @@ class Agent(Generic[T_co]):
             found when a run or a worker begins.
         handoffs: agents that it can hand the conversation over to, each a tool such as `transfer_to_billing`. From then
             on that agent answers, in the same session and run. A name stands for an agent of the same conversation,
-            such as the first, to hand back. Limits, state, output, access and hooks stay those of the first.
+            such as the first, to hand back. Limits, context, deps, state, output, access and hooks stay those of the
+            first.
         description: the text that a model reads when the agent is a tool, or can be handed over to.
+        context: the type of what each run is given as `context=`, which is recorded with the message: a pydantic model,
+            a dataclass or anything else with a schema.
+        deps: makes what tools, hooks and instructions read as `ctx.deps`, in the process that runs them: a function of
+            `AgentContext`, whose `context` it reads, plain or async. An async context manager that it returns is
+            entered, and closed again. Without it `ctx.deps` is the context.
         state, initial_state: the type of `ctx.state`, and the value of which each run gets a copy at its start.
         output: the type that the final answer, read as JSON, must match; else the run ends with "error".
         settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
@@ -95,6 +103,8 @@ class Agent(Generic[T_co]):
     tools: "Sequence[Tool[..., Any] | Agent | Toolset]" = ()
     handoffs: "Sequence[Agent[Any] | str]" = ()
     description: str | None = None
+    context: Any = None
+    deps: Callable[[AgentContext], object] | None = None
     state: Any = None
     initial_state: Any = None
     output: type[T_co] | None = None
@@ -126,7 +136,7 @@ class Agent(Generic[T_co]):
         if not isinstance(self.loop, Loop):
             raise self._fault(f"loop must be a Loop, got {self.loop!r}")
         self._freeze_instructions()
-        for name in ("on_start", "on_complete", "on_stuck"):
+        for name in ("on_start", "on_complete", "on_stuck", "deps"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
         check_choice(
@@ -145,7 +155,7 @@ class Agent(Generic[T_co]):
             raise self._fault(f"initial_state cannot be copied: {error}") from error
         object.__setattr__(self, "handoffs", check_handoffs(self, Agent))
         # Broken types are found now, not by the first run.
-        _ = self.write_state(self.new_state()), self.output_schema, self.tool_map, self.speakers
+        _ = self.write_state(self.new_state()), self.output_schema, self.tool_map, self.speakers, self.needs_context
 
     def _fault(self, text: str) -> DefinitionError:
         return DefinitionError(f"Agent '{self.name}': {text}")
@@ -197,6 +207,11 @@ class Agent(Generic[T_co]):
                 continue
             if item.name in seen:
                 raise self._fault(f"tools: two are named {item.name!r}")
+            if isinstance(item, Agent) and item.needs_context:
+                raise self._fault(
+                    f"tools: agent '{item.name}' needs a context, which a model does not give: write a tool that calls "
+                    f"ctx.agents.invoke({item.name}, message=…, context=…)"
+                )
             seen.add(item.name)
 
     @functools.cached_property
@@ -268,6 +283,58 @@ class Agent(Generic[T_co]):
         if self.output_schema is None:
             return prompt
         return f"{prompt}\n\nAnswer with JSON alone that matches this schema: {json.dumps(self.output_schema)}"
+
+    @functools.cached_property
+    def _context_type(self) -> TypeAdapter[Any] | None:
+        return None if self.context is None else schema_type(self.context, f"Agent '{self.name}'", "context")
+
+    @functools.cached_property
+    def needs_context(self) -> bool:
+        """Whether no run can do without a context: `{}`, which stands for a missing one, does not fit its type."""
+        try:
+            self.write_context(None)
+        except InputError:
+            return True
+        return False
+
+    def write_context(self, given: Any) -> str | None:
+        """Write the context of a run as JSON; None if the agent has none.
+
+        Raises:
+            InputError: it does not fit the type, is not JSON, or is too large.
+        """
+        if self._context_type is None:
+            if given is not None:
+                raise InputError(f"Agent '{self.name}' takes no context: declare the type with Agent(context=…)")
+            return None
+        try:
+            value = self._context_type.validate_python({} if given is None else given)
+            text = self._context_type.dump_json(value, warnings=False, by_alias=True, round_trip=True).decode()
+            read_json(text)
+            self._context_type.validate_json(text)  # an infinite number is null in JSON
+        except ValidationError as error:
+            what = "needs a context (context=…)" if given is None else "the context does not fit its type"
+            raise InputError(f"Agent '{self.name}': {what}: {explain(error)}") from error
+        except (PydanticSerializationError, ValueError) as error:
+            raise InputError(f"Agent '{self.name}': the context is not JSON: {error}") from error
+        if size_over(text, CONTEXT_BYTES):
+            raise InputError(f"Agent '{self.name}': the context is longer than {CONTEXT_BYTES:,} bytes")
+        return text
+
+    def read_context(self, written: str | None) -> Any:
+        """Read what `write_context` wrote.
+
+        Raises:
+            InputError: it does not fit the type any more.
+        """
+        if self._context_type is None:
+            return None
+        try:
+            return self._context_type.validate_json("{}" if written is None else written)
+        except ValidationError as error:
+            raise InputError(
+                f"Agent '{self.name}': the run's context does not fit its type: {explain(error)}"
+            ) from error
 
     @functools.cached_property
     def _state_type(self) -> TypeAdapter[Any]:

@@ -1,7 +1,9 @@
 """Describes the user an agent runs for, and the context of its hooks and instructions."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
+
+from standfast.tools import DepsT
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +15,14 @@ class AgentIdentity:
 
 
 @dataclass(slots=True)
-class AgentContext:
-    """The argument of hooks and callable instructions.
+class AgentContext(Generic[DepsT]):
+    """The argument of hooks, callable instructions and `deps`.
 
     Args:
         state: the run's own copy, which may be changed.
         session_id: the session, or None without a store.
+        context: what the run was given as its context, read by the agent's type; None if the agent has none.
+        deps: what the agent's `deps` has made of it, or the context itself.
     """
 
     agent: AgentIdentity
@@ -26,6 +30,8 @@ class AgentContext:
     user_id: str | None = None
     tenant_id: str | None = None
     session_id: str | None = None
+    context: Any = None
+    deps: DepsT = None  # type: ignore[assignment]  # until it is made
 
     def authenticated(self) -> bool:
         return self.user_id is not None

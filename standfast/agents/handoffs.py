@@ -41,7 +41,7 @@ def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
     """Return the agents of a conversation that `first` begins, each as it speaks in it, by all their names.
 
     None if it hands over to nobody. In the conversation an agent has its own model, settings, instructions and tools,
-    and the handoffs as further tools; limits, state, output, access rules and hooks are those of the first.
+    and the handoffs as further tools. What `_SHARED` names is the first agent's.
 
     Raises:
         DefinitionError: two agents have one name, or two tools.
@@ -54,6 +54,11 @@ def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
                 continue
             if target.name in found:
                 raise DefinitionError(f"Agent '{first.name}': handoffs: two agents are named '{target.name}'")
+            if any(getattr(target, name) not in (None, getattr(first, name)) for name in ("context", "deps")):
+                raise DefinitionError(
+                    f"Agent '{first.name}': handoffs: agent '{target.name}' has a context or deps of its own, while in "
+                    "a conversation all agents have those of the first"
+                )
             found[target.name] = target
             queue.append(target)
     if len(found) == 1:
@@ -87,6 +92,8 @@ def _as_speaker(agent: "Agent[Any]", first: "Agent[Any]", found: "Mapping[str, A
 
 
 _SHARED = (
+    "context",
+    "deps",
     "state",
     "initial_state",
     "output",

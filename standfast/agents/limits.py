@@ -11,6 +11,7 @@ from standfast.messages import Message
 from standfast.tools import Duration, RetryPolicy, check_choice, check_count, seconds
 
 MODEL_RETRY = RetryPolicy(initial_interval=1, maximum_interval=60, maximum_attempts=8)
+CONTEXT_BYTES = 64 * 1024  # of a run's context, as JSON
 MAX_DEPTH = 16  # stops agents that invoke each other for ever
 
 OnStuck = Literal["stop", "retry", "escalate"]

@@ -61,6 +61,8 @@ async def run(
         user_id, tenant_id: who runs the agent. They own a new session, and must match a stored one.
         tools: handlers by tool name, in place of those declared; also for invoked agents.
         instance_id: the value of `ctx.agent.id`; a new id if None.
+        context: of which the agent's `deps` are made, by the agent's type; it is kept with the message. If None, a
+            session goes on with the context that it has.
         checkpoint_key: a secret of at least 16 bytes. Checkpoints are signed with it, and others are refused; what was
             decided at the gates of a signed one counts. Without a key the gates of a checkpoint are asked again.
 

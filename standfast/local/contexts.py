@@ -46,6 +46,7 @@ def tool_contexts(
             tenant_id=who.tenant_id,
             attempt=attempt,
             agents=invoker(key, call.id),
+            deps=who.deps,
         )
 
     return context

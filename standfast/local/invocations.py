@@ -1,7 +1,7 @@
 """Runs an agent on behalf of another agent's tool: `ctx.agents.invoke`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from standfast.agent_loop import agent_outcome, said_by_agent
 from standfast.agents import Agent
@@ -18,7 +18,7 @@ class Invocations:
     """The agents that one tool call runs. They keep no session of their own.
 
     Args:
-        make: makes the run of an agent: (agent, key, instance_id, user_id, tenant_id).
+        make: makes the run of an agent: (agent, key, instance_id, user_id, tenant_id, context=).
         lost: makes the run that continues an agent which was lost on Temporal; None if there can be none.
         key: the idempotency key of the call; the keys of the agents' own calls begin with it.
         depth: the number of agents above this one.
@@ -27,7 +27,7 @@ class Invocations:
 
     def __init__(
         self,
-        make: "Callable[[Agent, str, str | None, str | Identity | None, str | Identity | None], Run]",
+        make: "Callable[..., Run]",
         lost: "Callable[[Agent], Run] | None",
         key: str,
         depth: int,
@@ -48,13 +48,15 @@ class Invocations:
         instance_id: str | None = None,
         user_id: str | Identity | None = Identity.INHERITED,
         tenant_id: str | Identity | None = Identity.INHERITED,
+        context: Any = None,
     ) -> dict[str, str]:
         """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
         check_depth(agent, self._depth)
         # None stands for what is not given, as ever: the keys of calls follow from this, and must not change.
         who = [None if isinstance(one, Identity) else () if one is None else one for one in (user_id, tenant_id)]
-        name, number, _ = self._asked.name(agent.name, message, instance_id, *who)
-        run = self._make(agent, f"{self._key}.{name}.{number}", instance_id, user_id, tenant_id)
+        with_context = () if (written := agent.write_context(context)) is None else (written,)
+        name, number, _ = self._asked.name(agent.name, message, instance_id, *who, *with_context)
+        run = self._make(agent, f"{self._key}.{name}.{number}", instance_id, user_id, tenant_id, context=context)
         return await self._answer(agent, run, message)
 
     async def find(self, agent: Agent) -> str | None:

@@ -39,6 +39,7 @@ from standfast.local.transcripts import RunTranscript
 from standfast.messages import Message, ToolCall, Usage, error_text
 from standfast.runtime import inputs
 from standfast.runtime.child_agents import session_of_call
+from standfast.runtime.dependencies import begin_context, dependencies
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
 from standfast.runtime.model_answers import note_failure
@@ -68,6 +69,7 @@ class Run:
         tools: inputs.Handlers | None = None,
         instance_id: str | None = None,
         checkpoint_key: CheckpointKey | None = None,
+        context: object = None,
         emit: Callable[[Event], None] | None = None,
         invoked_by: str | None = None,
         depth: int = 0,
@@ -82,6 +84,8 @@ class Run:
         self._keep = max_stored_messages
         self._injected = dict(tools or {})
         self._key = check_key(checkpoint_key)
+        self._given_context = context
+        self._said_in: str | None = None  # the context of the run as JSON
         self._emit = emit
         self._invoked_by = invoked_by
         self._depth = depth
@@ -126,10 +130,9 @@ class Run:
             key=self._key,
         )
         given, session_id = await at_home(given, self._store, self._session_id, self._context.tenant_id)
-        who = {"user_id": self._context.user_id, "tenant_id": self._context.tenant_id}
         async with (
             with_toolsets(self._agent, self._home) as agent,
-            open_log(self._store, agent, session_id, create=self._create_session, **who) as self._log,
+            open_log(self._store, agent, session_id, create=self._create_session, who=self._context) as self._log,
         ):
             if agent is not self._agent:
                 self._use(agent)
@@ -140,22 +143,26 @@ class Run:
             )
             self._state = self._begin(given)
             try:
-                await call_hook(self._agent.on_start, self._context)
-                prompt = await self._speakers.let_speak(self._state.agent, self._model, self._context)
-                if self._emit is not None:
-                    self._emit(RunStarted(self._agent.name, given.message, user_id=self._context.user_id))
-                try:
-                    state = await self._take_in(given, self._state)
-                    self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
-                    result = await self._loop(state)
-                finally:
-                    await self._log.flush()
+                async with dependencies(self._agent, self._context):
+                    await call_hook(self._agent.on_start, self._context)
+                    result = await self._run(given)
             except Exception as error:  # tools may have run: the error carries their results
                 show_checkpoint(error, self._transcript.checkpoint(self._state))
                 raise
             if self._log.has_written:
                 await self._log.prune(len(self._transcript.messages), self._keep)
             return result
+
+    async def _run(self, given: inputs.RunInput) -> RunResult:
+        prompt = await self._speakers.let_speak(self._state.agent, self._model, self._context)
+        if self._emit is not None:
+            self._emit(RunStarted(self._agent.name, given.message, user_id=self._context.user_id))
+        try:
+            state = await self._take_in(given, self._state)
+            self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
+            return await self._loop(state)
+        finally:
+            await self._log.flush()
 
     # --- where the run begins ---
 
@@ -170,14 +177,16 @@ class Run:
             self._context.state = self._agent.read_state(log.session.state)
             questions = log.session.questions or ()
             given.check_not_elsewhere(str(log.session_id), questions)
-            unwritten = given.not_in(log.messages)
+            new = given.not_in(log.messages)
             given.check_session(str(log.session_id), questions, log.messages)
-            self._transcript.begin([*log.messages, *unwritten], unwritten)
         elif given.checkpoint is not None and given.checkpoint.session_id is not None:
             raise InputError(f"the checkpoint belongs to session {log.session_id}, which is not in this store")
-        elif given.messages is not None:
-            self._transcript.begin(given.messages, given.messages)
+        else:
+            new = given.messages or []
             given.check_questions()
+        self._said_in, new = begin_context(self._agent, self._given_context, log.messages, new, given)
+        self._transcript.begin([*log.messages, *new], new)
+        self._context.context = self._agent.read_context(self._said_in)
         if not self._transcript.messages and given.message is None:
             where = f"session {log.session_id} has no messages yet" if self._session_id else "no session was named"
             raise InputError(f"nothing to run, {where}: give message=, messages= or checkpoint= to begin")
@@ -217,7 +226,8 @@ class Run:
             state = await self._call_tools(state, cast(CallTools, next_action(state)))
             inputs.check_may_speak(state, self._log.session_id)
         state = await self._transcript.hear(state)
-        self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
+        said = Message(role="user", content=message, images=given.images, by=self._context.user_id)
+        self._transcript.add([said.model_copy(update={"context": self._said_in})])
         return state.with_user_message()
 
     # --- the loop ---
@@ -347,9 +357,11 @@ class Run:
         user_id: str | Identity | None,
         tenant_id: str | Identity | None,
         session_id: str | None = None,
+        context: object = None,
     ) -> "Run":
         return Run(
             agent,
+            context=context,
             llm=self._llm,
             tools=self._injected,
             instance_id=instance_id,

@@ -9,7 +9,7 @@ from functools import partial
 from uuid import uuid4
 
 from standfast.agent_loop import repair_transcript
-from standfast.agents import Agent
+from standfast.agents import Agent, AgentContext
 from standfast.checkpoints import Question
 from standfast.errors import (
     InputError,
@@ -146,8 +146,7 @@ async def open_log(
     session_id: str | None,
     *,
     create: bool,
-    user_id: str | None,
-    tenant_id: str | None,
+    who: AgentContext,
 ) -> AsyncIterator[Log]:
     """Open a session for one run, which then holds it: no other run may begin on it until this one has ended.
 
@@ -158,6 +157,7 @@ async def open_log(
         SessionConflictError: another run holds it.
         MemoryStoreNotDurableError: a memory store does not know the session and could not keep it.
     """
+    user_id, tenant_id = who.user_id, who.tenant_id
     if session_id is not None:
         check_session_id(session_id)
         if store is None:

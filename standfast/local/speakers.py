@@ -6,6 +6,7 @@ from typing import Any
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.llm import tools_to_descriptions
 from standfast.local.model_calls import ModelCalls
+from standfast.runtime.inputs import with_handlers
 from standfast.runtime.users_functions import call_users
 from standfast.tools import Tool
 
@@ -27,10 +28,7 @@ class Speakers:
         """Return the tools of an agent of the conversation, by their names; "" is the first."""
         agent = self._agent.speaking(name)
         if agent not in self._tools:
-            self._tools[agent] = {
-                name: tool.with_handler(self._handlers[name]) if name in self._handlers else tool
-                for name, tool in agent.tool_map.items()
-            }
+            self._tools[agent] = with_handlers(agent, self._handlers)
         return self._tools[agent]
 
     async def let_speak(self, name: str, model: ModelCalls, context: AgentContext) -> str:

@@ -220,6 +220,7 @@ class Message(Record):
         agent: which answered, if the session's agent hands over to others.
         by: who said it, of what a person said or answered.
         id: of what was said to a run: the same message is not heard again.
+        context: as JSON, that of the run which a user's message began.
     """
 
     role: Role
@@ -237,6 +238,7 @@ class Message(Record):
     agent: CleanText | None = None
     by: Annotated[str, AfterValidator(lambda value: check_whole(value, "by"))] | None = None
     id: CleanText | None = None
+    context: CleanText | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from standfast.llm import LLM
 from standfast.messages import Image, Message, check_whole, clean_text, explain, read_images, size_over
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import AgentStore, Session, check_session_id, session_id_of
+from standfast.tools import Tool
 
 Transcript = Sequence[Message | Mapping[str, Any]]
 Images = Sequence[Image | Mapping[str, Any]]
@@ -34,6 +35,7 @@ class RunOptions(TypedDict, total=False):
     tools: Handlers | None
     instance_id: str | None
     checkpoint_key: CheckpointKey | None
+    context: Any
 
 
 def check_given(agent: object, user_id: str | None, max_stored_messages: object, tools: object) -> None:
@@ -49,6 +51,12 @@ def check_given(agent: object, user_id: str | None, max_stored_messages: object,
     if tools is not None and not isinstance(tools, Mapping):
         raise InputError(f"tools must map names to handlers, got {tools!r}; tools are declared with the agent")
     check_may_start(agent, user_id)
+
+
+def with_handlers(agent: Agent, handlers: Handlers) -> dict[str, Tool[..., Any]]:
+    """Return an agent's tools, with these handlers in place of those declared."""
+    tools = agent.tool_map.items()
+    return {name: tool.with_handler(handlers[name]) if name in handlers else tool for name, tool in tools}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,15 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Generic, Protocol, cast, runtime_checkable
+
+from typing_extensions import TypeVar
 
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, StandfastError, TerminalError
 from standfast.tools.checks import seconds
 
+DepsT = TypeVar("DepsT", default=Any)
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 TOOL_SECONDS = 55.0  # that an attempt may take if its tool does not say so
@@ -69,13 +72,16 @@ class AgentInvoker(Protocol):
         instance_id: str | None = None,
         user_id: str | Identity | None = Identity.INHERITED,
         tenant_id: str | Identity | None = Identity.INHERITED,
+        context: Any = None,
     ) -> dict[str, str]:
         """Run another agent to its end and return `{"response": text}`.
 
         Args:
             user_id, tenant_id: who runs it; the caller's own if not given, and nobody if None.
+            context: that of its run, if it declares one; the caller's own is not passed on.
 
         Raises:
+            InputError: the context does not fit.
             StandfastError: the agent ended with a status other than "complete".
             InterruptError: the agent asks a question; if you let it pass, it reaches the outermost caller.
         """
@@ -101,7 +107,7 @@ def _no_heartbeat(*details: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext:
+class ToolContext(Generic[DepsT]):
     """A handler's view of the call it serves: annotate a parameter with it and it is passed in.
 
     Args:
@@ -110,6 +116,7 @@ class ToolContext:
         attempt: 1 for the first try of this dispatch.
         agents: `await ctx.agents.invoke(agent, message=…)` runs another agent.
         heartbeat: tells the engine that a long call is alive; does nothing in process.
+        deps: what the agent's `deps` has made for this run, or its context.
     """
 
     agent_name: str = ""
@@ -122,6 +129,7 @@ class ToolContext:
     attempt: int = 1
     agents: AgentInvoker = field(default_factory=_NoAgents)
     heartbeat: Callable[..., None] = _no_heartbeat
+    deps: DepsT = None  # type: ignore[assignment]  # no context has been made for a run yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,8 @@ def _annotated(function: Any) -> Any:
 
 
 def _is_context(annotation: Any) -> bool:
-    return annotation is ToolContext or ToolContext in getattr(annotation, "__args__", ())
+    kinds = (annotation, *getattr(annotation, "__args__", ()))  # also in a union, and with the type of its deps
+    return any(kind is ToolContext or get_origin(kind) is ToolContext for kind in kinds)
 
 
 def _hints_as_far_as_known(function: Any) -> dict[str, Any]:

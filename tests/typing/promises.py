@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from standfast import (
     Agent,
+    AgentContext,
     Approval,
     InterruptedResponse,
     Pipeline,
@@ -41,6 +42,28 @@ async def a_tool_keeps_the_signature_of_its_function() -> None:
     assert_type(await greet("Ada", ToolContext(), loud=True), dict[str, str])
     assert_type(count(["a"]), int)
     count("a", 1)  # type: ignore[call-arg, arg-type]
+
+
+class Shop:
+    name: str
+
+
+@tool
+def look_up(article: str, ctx: ToolContext[Shop]) -> str:
+    """Look up an article."""
+    assert_type(ctx.deps, Shop)
+    return ctx.deps.name
+
+
+def dependencies_have_the_type_that_a_context_names(agent: AgentContext[Shop], untyped: ToolContext) -> None:
+    assert_type(agent.deps, Shop)
+    assert_type(untyped.deps, Any)
+    ToolContext[Shop]().deps.title  # type: ignore[attr-defined]  # noqa: B018
+
+    def open_shop(ctx: AgentContext) -> Shop:
+        return Shop()
+
+    Agent("clerk", context=Invoice, deps=open_shop, tools=[look_up], on_start=lambda ctx: ctx.deps)
 
 
 class Invoice(BaseModel):

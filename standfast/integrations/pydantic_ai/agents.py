@@ -77,7 +77,7 @@ def as_agent(
                 definition.parameters_json_schema,
                 _Call(agent, toolset, tool.name, deps).run,
                 approval=Approval(message=f"Run {tool.name}?") if tool.requires_approval else None,
-                safe=is_safe(tool),
+                safe=is_safe(tool, trust_hints=False),
             )
     output = agent.output_type
     is_text = not isinstance(output, type) or output is str

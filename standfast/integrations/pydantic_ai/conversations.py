@@ -15,7 +15,7 @@ from pydantic import Field
 from pydantic_ai.durable_exec import JSON_CODEC
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, UserContent, UserPromptPart
 
-from standfast.agents import Agent
+from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.integrations.pydantic_ai.ledgers import settled_result
@@ -324,7 +324,8 @@ async def open_conversation(
         SessionAccessDeniedError: it belongs to another user or tenant.
         SessionConflictError: another run holds it.
     """
-    async with open_log(store, agent, session_id, create=True, user_id=user_id, tenant_id=tenant_id) as log:
+    who = AgentContext(AgentIdentity(agent.name, agent.name), None, user_id, tenant_id)
+    async with open_log(store, agent, session_id, create=True, who=who) as log:
         session = log.session
         if not log.is_new and not session.state.startswith('{"turns":'):
             raise InputError(

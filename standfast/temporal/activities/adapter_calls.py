@@ -13,7 +13,7 @@ from standfast.llm import LLMAdapter, ToolDescription, settings_for
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.messages import LLMResponse, Message, cut, error_text
 from standfast.runtime.model_answers import chat, compressed, streamed
-from standfast.temporal.activities.guards import run_hook
+from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ModelReference
@@ -32,7 +32,7 @@ async def call_adapter(
     tell: Callable[[str], None] | None,
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run the user's part: instructions, compression, the adapter. Runs on the handlers' loop."""
-    prompt = await run_hook(agent.system_prompt, context)
+    prompt = await run_with_deps(agent, agent.system_prompt, context)
     shorter = await compressed(agent.loop.context_compression, messages)
     seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
     settings = settings_for(adapter, agent)

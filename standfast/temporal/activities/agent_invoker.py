@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from standfast.agent_loop import agent_failure
 from standfast.agents import Agent
 from standfast.errors import StandfastError
-from standfast.messages import Usage
+from standfast.messages import Usage, read_json
 from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth, child_session
 from standfast.stores.protocol import DurableStore, session_id_of, session_key_of
 from standfast.temporal.client.run_ends import cancelled_end, end_of
@@ -48,18 +48,23 @@ class Invocations:
         instance_id: str | None = None,
         user_id: str | Identity | None = Identity.INHERITED,
         tenant_id: str | Identity | None = Identity.INHERITED,
+        context: Any = None,
     ) -> dict[str, str]:
         """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
         check_depth(agent, self._depth)
+        written = agent.write_context(context)
         given = AgentInput(
             message=message,
+            context=None if written is None else read_json(written),
             user_id=Identity.of(user_id, self._record.user_id),
             tenant_id=Identity.of(tenant_id, self._record.tenant_id),
             instance_id=instance_id,
             depth=self._depth + 1,
             asks_caller=True,
         )
-        asked, number, is_first = self._asked.name(self._record.key, self._call_id, agent.name, given)
+        asked, number, is_first = self._asked.name(
+            self._record.key, self._call_id, agent.name, given, *(() if written is None else (written,))
+        )
         # The first agent of a call has the call's own name. Others, and a retry, differ by a digest of their question.
         name = self._call_id if is_first else f"{self._call_id}.{asked}.{number}"
         handle = await self._there(self._start(agent.name, name, asked, given))

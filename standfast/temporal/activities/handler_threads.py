@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from temporalio import activity
 
 T = TypeVar("T")
 
@@ -80,3 +82,13 @@ class HandlerThread:
                 raise TimeoutError
         assert task is not None
         return task.result()
+
+
+def heartbeat_of(loop: asyncio.AbstractEventLoop) -> Callable[..., None]:
+    """Return a function by which a handler tells the server that its activity is alive, from any thread."""
+    context = contextvars.copy_context()
+
+    def heartbeat(*details: Any) -> None:
+        loop.call_soon_threadsafe(lambda: context.run(activity.heartbeat, *details))
+
+    return heartbeat

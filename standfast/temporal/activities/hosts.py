@@ -368,6 +368,10 @@ class AgentHost:
         """Return the facts that steer a run, as they were recorded when the run was opened."""
         return read_kept_object("what steers this run", await self.check_run(run))
 
+    async def load_context(self, agent: Agent, run: str) -> str | None:
+        """Return the context of a run as it was recorded when the run was opened; None if the agent has none."""
+        return None if agent.context is None else (await self.load_opened(run)).get("context")
+
 
 def not_deleted(run: str, opened: str) -> str:
     """Return what was recorded when a run was opened.

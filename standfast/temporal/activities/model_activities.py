@@ -161,7 +161,7 @@ class ModelActivities:
         tell: Callable[[str], None] | None,
     ) -> TurnRecord:
         """Ask the model, and return the record of the turn, which is to be kept."""
-        context, turn = transcript.context(agent), reference["turn"]
+        context, turn = await transcript.context(agent), reference["turn"]
         said = [user_message(one) for one in reference.get("say", ())]
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)

@@ -12,7 +12,8 @@ from standfast.errors import StoreBehindError
 from standfast.messages import cut
 from standfast.runtime.dispatches import has_started
 from standfast.temporal.activities.at_work import end_work, is_running
-from standfast.temporal.activities.guards import Guard, is_given_up, run_hook
+from standfast.temporal.activities.dependencies import run_with_deps
+from standfast.temporal.activities.guards import Guard, is_given_up
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import Transcript
@@ -44,10 +45,10 @@ class RunActivities:
         with Guard(self._host):
             transcript = await self._transcript(reference)
             agent = self._host.agent()
-            context = transcript.context(agent)
+            context = await transcript.context(agent)
             before = agent.write_state(context.state)
             if agent.on_start is not None:
-                await self._host.thread.run(run_hook(agent.on_start, context))
+                await self._host.thread.run(run_with_deps(agent, agent.on_start, context))
             after = agent.write_state(context.state)
             check_json(after, "the agent's state after on_start")
             return None if after == before and transcript.session.version else after
@@ -87,8 +88,8 @@ class RunActivities:
         if name := reference.get("hook"):
             agent = self._host.agent()
             if (hook := getattr(agent, name)) is not None:
-                context = transcript.context(agent)
-                await self._host.thread.run(run_hook(hook, context))
+                context = await transcript.context(agent)
+                await self._host.thread.run(run_with_deps(agent, hook, context))
                 state = agent.write_state(context.state)
         say = [] if reference["status"] == "cancelled" else reference.get("say", [])
         messages = [user_message(one) for one in say]

@@ -64,4 +64,4 @@ async def unheard_by(store: DurableStore, session: Session, transcript: Sequence
 
 def _as_said(kept: KeptMessage) -> Said:
     message = kept.message
-    return with_id(said_by_user(message.content, message.images, message.by), kept.id)
+    return with_id(said_by_user(message.content, message.images, message.by, message.context), kept.id)

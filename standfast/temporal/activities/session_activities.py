@@ -15,6 +15,7 @@ from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionConflictError, StoreError
 from standfast.messages import Message, cut, usage_of
 from standfast.runtime.at_work import is_held
+from standfast.runtime.dependencies import begin_context, context_of
 from standfast.runtime.dispatches import claim_next
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.pipeline_results import Kept
@@ -82,6 +83,7 @@ class SessionActivities:
             not_deleted(reference["run"], kept)
             opened = cast(types.Opened, read_kept_object("what steers this run", kept) | again)
             self._host.cache.facts[reference["run"]] = opened["facts"]
+            opened.pop("context", None)  # in the store it stays
             if (version := opened.pop("gates_of", None)) is not None:
                 await self._take_over_gates(reference, version)
             return opened
@@ -110,9 +112,12 @@ class SessionActivities:
         said = await self._message(agent, given)
         limit = agent.loop.max_message_bytes
         brought = RunInput.read(said, None, None, None, images=given.images or (), limit=limit)
-        if (message := brought.message) is not None:
-            opened["message"] = said_by_user(message, brought.images, given.user_id)
         session = await self._session(agent, given, reference)
+        messages = [] if session is None else repair_transcript(await self._host.store.load_messages(session.id))
+        taken_in = given.checkpoint is not None and (session is None or session.journal_key == f"{reference['run']}/0")
+        if not taken_in:
+            await self._begin(agent, given, brought, messages, opened)
+        message = brought.message
         if session is None:
             created = datetime.now(UTC)
             opened |= {
@@ -127,7 +132,6 @@ class SessionActivities:
         if given.checkpoint is not None and session.journal_key == f"{reference['run']}/0":
             opened["created"] = cast(datetime, session.created_at).isoformat()
             return await self._take_in(agent, given, reference, opened)  # as an earlier attempt began to
-        messages = repair_transcript(await self._host.store.load_messages(session.id))
         unheard = await unheard_by(self._host.store, session, messages)
         if given.checkpoint is not None:
             unheard += unanswered_in_export(self._host, agent, given, session, messages)
@@ -147,6 +151,16 @@ class SessionActivities:
         has_heard = messages and given.call is not None
         kept = {name: value for name, value in opened.items() if not (has_heard and name == "message")}
         return cast(types.Opened, kept)
+
+    async def _begin(
+        self, agent: Agent, given: AgentInput, brought: RunInput, messages: list[Message], opened: types.Opened
+    ) -> None:
+        """Add the run's context and the message that it begins with."""
+        context = await called(self._host, lambda: context_of(agent, given.context, messages))
+        if context is not None:
+            opened["context"] = context
+        if brought.message is not None:
+            opened["message"] = said_by_user(brought.message, brought.images, given.user_id, context)
 
     async def _message(self, agent: Agent, given: AgentInput) -> str | None:
         if given.step is not None:
@@ -187,6 +201,9 @@ class SessionActivities:
         brought = read_checkpoint(self._host, agent, given)
         brought.check_questions()
         checkpoint, messages = cast(Checkpoint, brought.checkpoint), brought.messages or []
+        context, messages = begin_context(agent, given.context, [], messages, brought)
+        if context is not None:
+            opened["context"] = context
         await check_at_rest(self._host.store, checkpoint, reference["session"])
         if checkpoint.session_id is not None:
             raise InputError(

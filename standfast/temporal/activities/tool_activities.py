@@ -1,7 +1,6 @@
 """The activity of a tool (claim, run the handler, record, report), and the one that settles a lost call."""
 
 import asyncio
-import contextvars
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agent_loop import CANCELLED_WITHIN, cancelled, with_edit
-from standfast.agents import Agent
+from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
 from standfast.runtime.dispatches import last_dispatch
@@ -25,7 +24,9 @@ from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
 from standfast.temporal.activities.behind_stores import claim_if_lost, finish_call
 from standfast.temporal.activities.dead_workers import become_known
+from standfast.temporal.activities.dependencies import call_with_deps
 from standfast.temporal.activities.guards import Guard, is_given_up
+from standfast.temporal.activities.handler_threads import heartbeat_of
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of, load_edit
@@ -71,6 +72,7 @@ class Attempt:
     """One attempt at a call.
 
     Args:
+        who, written: what the agent's `deps` are made of: its context, without that of the run, which is JSON yet.
         approved: who has let it through, as in `Turn.approved`; None if nobody was asked.
         facts: the tool's facts, which decide how it runs; see `strictest`.
         is_swapped: whether the tool takes another input now than when it was called.
@@ -80,6 +82,8 @@ class Attempt:
     tool: Tool[..., Any]
     call: ToolCall
     context: ToolContext
+    who: AgentContext
+    written: str | None
     place: Place
     invocations: Invocations
     approved: LetThrough | None
@@ -99,17 +103,13 @@ class Attempt:
         gate = gate_of(self.place.record, self.call.id) or {}
         return str(gate.get("fingerprint", ""))
 
-    def run_in_time(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
+    def run_in_time(
+        self, ask: Callable[..., Awaitable[Outcome | None]], *, has_begun: bool = False
+    ) -> Coroutine[Any, Any, Outcome | None]:
         """Return a coroutine that runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
-        return run_bounded(
-            ask,
-            self.tool,
-            self.facts,
-            self.call.arguments,
-            self.context,
-            limit=self.agent.loop.max_message_bytes,
-            seconds=self.facts.timeout - GRACE,
-        )
+        seconds, limit = self.facts.timeout - GRACE, self.agent.loop.max_message_bytes
+        run = partial(run_bounded, ask, self.tool, self.facts, self.call.arguments, limit=limit, seconds=seconds)
+        return call_with_deps(self.agent, self.who, self.written, run, self.context, has_begun=has_begun)
 
     def with_note_of_edit(self, outcome: Outcome) -> Outcome:
         """Return an outcome with a note to the model if people have edited the call's arguments."""
@@ -148,7 +148,7 @@ class ToolActivities:
                 call = ToolCall(id=call.id, name=call.name, arguments=arguments)
         return Place(reference, record, call)
 
-    def _attempt(self, place: Place) -> Attempt:
+    async def _attempt(self, place: Place) -> Attempt:
         """Return the attempt that runs a call, or asks whether it has happened, if the agent and the tool are here."""
         agent, tool = self._host.caller(place.record.message.agent), self._host.tool(place.call.name)
         record, call, reference = place.record, place.call, place.reference
@@ -165,18 +165,24 @@ class ToolActivities:
             tenant_id=record.tenant_id,
             attempt=info.attempt,
             agents=invocations,
-            heartbeat=_heartbeat(loop),
+            heartbeat=heartbeat_of(loop),
         )
+        me = AgentIdentity(record.agent_id, agent.name)
+        who = AgentContext(
+            me, agent.read_state(record.state), record.user_id, record.tenant_id, session_id=context.session_id
+        )
+        written = await self._host.load_context(agent, reference["run"])
         then = record.tools.get(call.name)
         is_swapped = then is not None and then.schema_digest != tool.schema_digest
         facts = strictest(then, self._host.facts[tool.name])
-        return Attempt(agent, tool, call, context, place, invocations, reference.get("approved"), facts, is_swapped)
+        approved = reference.get("approved")
+        return Attempt(agent, tool, call, context, who, written, place, invocations, approved, facts, is_swapped)
 
     # --- running ---
 
     async def _run(self, reference: CallReference) -> WrittenOutcome:
         place = await self._place(cast(SettleReference, reference))
-        attempt, store, owner = self._attempt(place), self._host.store, self._host.owner()
+        attempt, store, owner = await self._attempt(place), self._host.store, self._host.owner()
         key = place.key(place.dispatch)
         await become_known(self._host)
         claim = partial(
@@ -343,10 +349,10 @@ class ToolActivities:
         has_caller = activity.info().workflow_type in (*self._host.agents, *self._host.pipelines)
         if not place.reference.get("verify") and (today is None or today.verify is None or not has_caller):
             return unknown
-        attempt = self._attempt(place)
+        attempt = await self._attempt(place)
         if attempt.tool.verify is None or attempt.facts.safe_to_retry:
             return unknown
-        outcome = await self._host.thread.run(attempt.run_in_time(attempt.tool.ask_whether_it_happened))
+        outcome = await self._host.thread.run(attempt.run_in_time(attempt.tool.ask_whether_it_happened, has_begun=True))
         if isinstance(outcome, Unknown):
             return {**unknown, "reason": outcome.reason}
         if outcome is not None:
@@ -388,12 +394,3 @@ def _not_ours(place: Place, why: str) -> ApplicationError:
 
 def _hash(call: ToolCall) -> str:
     return hashlib.blake2b(to_json(call.arguments), digest_size=16).hexdigest()
-
-
-def _heartbeat(loop: asyncio.AbstractEventLoop) -> Any:
-    context = contextvars.copy_context()
-
-    def heartbeat(*details: Any) -> None:
-        loop.call_soon_threadsafe(lambda: context.run(activity.heartbeat, *details))
-
-    return heartbeat

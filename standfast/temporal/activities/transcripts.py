@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from standfast.agent_loop import extended, outcome_of, result_message, unanswered
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
-from standfast.errors import SessionConflictError
+from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message, ToolCall, read_usage
 from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
@@ -17,6 +18,7 @@ from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
+from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import RunReference, Source, WrittenOutcome
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.tools import Failed
@@ -89,16 +91,22 @@ class Transcript:
         self.after = self.seq - count
         self.size = sum(map(_size_of, self.messages))
 
-    def context(self, agent: Agent) -> AgentContext:
+    async def context(self, agent: Agent) -> AgentContext:
         """Return the context of hooks and instructions, with the agent's state as it was last written."""
         reference = self.reference
         state = reference.get("agent_state")
+        written = await self.host.load_context(agent, reference["run"])
+        try:
+            given = agent.read_context(written)
+        except InputError as error:  # a deploy has changed its type, and another one may mend it
+            raise ApplicationError(str(error), type=names.HOOK_ERROR, non_retryable=True) from None
         return AgentContext(
             AgentIdentity(reference.get("agent_id") or reference["run"], agent.name),
             agent.read_state(self.session.state if state is None else state),
             self.session.user_id if reference.get("user_id") is None else reference["user_id"],
             self.session.tenant_id if reference.get("tenant_id") is None else reference["tenant_id"],
             session_id_of(self.session.id),
+            given,
         )
 
     # --- writing ---

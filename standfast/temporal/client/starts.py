@@ -12,7 +12,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from standfast.agents import Agent, ForeignAgent, adopted
 from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionConflictError
-from standfast.messages import read_images
+from standfast.messages import read_images, read_json
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_restart_options
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
@@ -34,6 +34,7 @@ async def start_agent(
     user_id: str | None = None,
     tenant_id: str | None = None,
     max_iterations: int | None = None,
+    context: Any = None,
     instance_id: str | None = None,
     checkpoint: Checkpoint | dict[str, Any] | None = None,
     task_queue: str = names.TASK_QUEUE,
@@ -50,6 +51,8 @@ async def start_agent(
             has them: give large ones by their urls.
         session_id: the conversation to begin or to go on with; if None, that of the run whose export the checkpoint is,
             or a new one.
+        context: of which the agent's `deps` are made, by the agent's type, or as JSON data if only its name is given;
+            it is kept with the message. If None, a session goes on with the context that it has.
         checkpoint: a run to go on with, instead of a message.
         if_running: what to do if the session has a run in flight: "refuse", or "message" to send it the message.
         on_record: the audit trail that the start is put on before it is done, with who starts it.
@@ -73,6 +76,7 @@ async def start_agent(
             "user_id": user_id,
             "tenant_id": tenant_id,
             "max_iterations": max_iterations,
+            "context": plain_context(given_agent, context),
             "instance_id": instance_id,
             "checkpoint": checkpoint,
         }
@@ -82,6 +86,8 @@ async def start_agent(
     if if_running == "message":
         if message is None:
             raise InputError('if_running="message" needs a message')
+        if context is not None:
+            raise InputError('context= is for a run that begins: leave out if_running="message"')
         said = {"text": given["message"]} | ({"images": given["images"]} if images else {})
         check_json(said, "message, with its images")
     options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
@@ -179,6 +185,14 @@ def _session_of(checkpoint: object) -> str:
     if exported is None:
         return f"sess_{uuid4()}"
     return check_session_id(session_id_of(str(exported).rpartition("@")[0]))
+
+
+def plain_context(agent: str | Agent, context: Any) -> Any:
+    """Return the context of a run as it crosses the wire; None if there is none."""
+    if context is None or isinstance(agent, str):
+        return context
+    written = agent.write_context(context)
+    return None if written is None else read_json(written)
 
 
 def plain_images(images: Images) -> list[Any] | None:

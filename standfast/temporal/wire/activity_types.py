@@ -17,9 +17,6 @@ class ActivityName(str, Generic[TakenT, FoundT]):
     __slots__ = ()
 
 
-# --- what they take -----------------------------------------------------------------------------------------------
-
-
 class Located(TypedDict, total=False):
     """The keys by which an activity finds its run; left out where the workflow's ids tell (see `AgentHost.located`).
 
@@ -216,9 +213,6 @@ class NotifyReference(Located, total=False):
     reminder: int
 
 
-# --- what they return ---------------------------------------------------------------------------------------------
-
-
 class WrittenOutcome(TypedDict, total=False):
     """The outcome of a call, as `write_outcome` writes it: one of the first six keys, and its further fields."""
 
@@ -261,6 +255,7 @@ class OpenedRun(TypedDict, total=False):
     key: str
     created: str
     message: Said
+    context: str  # as JSON; the store keeps it
     unheard: list[Said]
     empty: bool
     state: dict[str, Any]

@@ -1,6 +1,6 @@
 """Inputs of workflows, and users' messages to them, as JSON. The data read here may be malformed."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 from standfast.errors import DefinitionError, InputError
@@ -22,12 +22,14 @@ Said = str | dict[str, Any]
 """A user's message: text, or `{"text", "images"?, "by"?, "id"?}`; the store keeps it by its id until it was heard."""
 
 
-def said_by_user(text: str, images: tuple[Image, ...] | None = None, by: str | None = None) -> Said:
+def said_by_user(
+    text: str, images: tuple[Image, ...] | None = None, by: str | None = None, context: str | None = None
+) -> Said:
     """Return a user's message as a history has it."""
-    if images is None and by is None:
-        return text
     plain = None if images is None else [image.model_dump() for image in images]
-    return {"text": text} | {name: value for name, value in (("images", plain), ("by", by)) if value is not None}
+    more = {"images": plain, "by": by, "context": context}
+    present = {name: value for name, value in more.items() if value is not None}
+    return {"text": text} | present if present else text
 
 
 def with_id(said: Said, message_id: str) -> Said:
@@ -44,7 +46,8 @@ def user_message(said: Said) -> Message:
     """Read what `said_by_user` returned."""
     if isinstance(said, str):
         return Message(role="user", content=said)
-    return Message(role="user", content=said["text"], images=said.get("images"), by=said.get("by"), id=said.get("id"))
+    more = {name: said.get(name) for name in ("images", "by", "id", "context")}
+    return Message(role="user", content=said["text"], **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class AgentInput:
             `<agent>/@<tenant_id>/<session_id>`, by default.
         user_id, tenant_id: the user, who must be the session's owner.
         max_iterations: replaces the agent's own.
+        context: of which the agent's `deps` are made, by the agent's type; it goes with the message.
         instance_id: the value of `ctx.agent.id`.
         checkpoint: a run to go on with, instead of a message.
         call: the call that an agent was started for, as `{"run", "turn", "position"}`: its arguments are the input.
@@ -74,6 +78,7 @@ class AgentInput:
     user_id: str | None = None
     tenant_id: str | None = None
     max_iterations: int | None = None
+    context: Any = field(default=None, repr=False)  # names of agents that calls run are made of the rest
     instance_id: str | None = None
     checkpoint: dict[str, Any] | None = None
     call: dict[str, Any] | None = None
@@ -91,8 +96,7 @@ class AgentInput:
             InputError: saying what cannot be used.
         """
         given = read_fields({} if data is None else data, "The input", _INPUT, own=_OWN)
-        if "images" in given and "message" not in given:
-            raise InputError("The input: images go with a message")
+        _check_with_message(given)
         read_images(given.get("images", ()), CHECKPOINT_BYTES)
         if "session_id" in given:
             check_session_id(given["session_id"])
@@ -189,6 +193,13 @@ def _kinds(given: type) -> dict[str, type]:
     """Return the kind of JSON that each field of an input takes."""
     hints = {name: next(iter(get_args(hint)), object) for name, hint in get_type_hints(given).items()}
     return {name: get_origin(kind) or kind for name, kind in hints.items()}
+
+
+def _check_with_message(given: dict[str, Any]) -> None:
+    if "images" in given and "message" not in given:
+        raise InputError("The input: images go with a message")
+    if "context" in given and not given.keys() & {"message", "checkpoint"}:
+        raise InputError("The input: context goes with a message: a session goes on with the context that it has")
 
 
 _INPUT, _PIPELINE_INPUT = _kinds(AgentInput), _kinds(PipelineInput)

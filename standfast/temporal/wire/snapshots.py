@@ -132,24 +132,8 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings:
     """Return an agent's facts as JSON, without those that have their default."""
     speakers = agent.speakers.values() or (agent,)
     agents = {item.name for one in speakers for item in one.tools if isinstance(item, Agent)}
-    loop = _changed(_USUAL_LOOP, agent.loop)
-    loop.pop("context_compression", None)
-    if agent.output is None:
-        loop.pop("output_retries", None)
-    loop.pop("on_model_outage", None)
-    if "model_retry" in loop:
-        loop["model_retry"] = asdict(agent.loop.model_retry)
-    if agent.loop.budget is not None:
-        budget = agent.loop.budget
-        loop["token_budget"] = {
-            "max": budget.max,
-            "stop_threshold": budget.stop_threshold,
-            "warning_threshold": budget.warning_threshold,
-        }
-    if agent.loop.diminishing_returns is not None:
-        loop["diminishing_returns"] = asdict(agent.loop.diminishing_returns)
     facts: dict[str, Any] = {
-        "loop": loop,
+        "loop": _write_loop(agent),
         "tools": {name: write_tool_facts(tool_facts(tool, name in agents)) for name, tool in tools.items()},
     }
     if agent.loop.on_model_outage == "retry":
@@ -167,6 +151,25 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings:
     if agent.fallback_models:
         facts["fallbacks"] = list(agent.fallback_models)
     return facts
+
+
+def _write_loop(agent: Agent) -> dict[str, Any]:
+    given, loop = agent.loop, _changed(_USUAL_LOOP, agent.loop)
+    loop.pop("context_compression", None)
+    loop.pop("on_model_outage", None)
+    if agent.output is None:
+        loop.pop("output_retries", None)
+    if "model_retry" in loop:
+        loop["model_retry"] = asdict(given.model_retry)
+    if given.budget is not None:
+        loop["token_budget"] = {
+            "max": given.budget.max,
+            "stop_threshold": given.budget.stop_threshold,
+            "warning_threshold": given.budget.warning_threshold,
+        }
+    if given.diminishing_returns is not None:
+        loop["diminishing_returns"] = asdict(given.diminishing_returns)
+    return loop
 
 
 def _models_of(agent: Agent) -> dict[str, Any]:

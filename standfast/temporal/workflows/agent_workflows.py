@@ -47,7 +47,7 @@ from standfast.tools import Returned
 
 STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost as much as 50 × 100
 
-_ONCE = ("message", "images", "checkpoint", "step", "carried")  # taken in by the first run of a chain
+_ONCE = ("message", "images", "context", "checkpoint", "step", "carried")  # taken in by the first run of a chain
 _MESSAGE = 'Say something to the agent: {"text": "…", "images"?, "by"?}'
 _ANSWER = 'Answer a question: {"text": "…", "tool_call_id"?, "by"?}'
 _EXPORT = 'Make a checkpoint of the run, which a query returns: {"id"}'

@@ -1,0 +1,69 @@
+"""Makes what callbacks depend on, once for each activity that calls them, on the handlers' loop."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+from standfast.agents import Agent, AgentContext
+from standfast.messages import error_text
+from standfast.runtime.dependencies import dependencies
+from standfast.temporal.activities.guards import run_hook
+from standfast.tools import Failed, Outcome, ToolContext, Unknown
+
+_LOG = logging.getLogger("standfast")
+_WAITS = (0.2, 1.0)  # seconds, before another try
+
+
+async def run_with_deps(agent: Agent, function: Callable[[AgentContext], Any], context: AgentContext) -> Any:
+    """Call a hook, or the instructions, with what the agent's `deps` has made; that is closed afterwards.
+
+    Raises:
+        ApplicationError: as of `run_hook`, also if nothing could be made.
+    """
+    async with AsyncExitStack() as stack:
+
+        async def deps() -> None:
+            await _enter(stack, agent, context)
+
+        await run_hook(deps)
+        return await run_hook(function, context)
+
+
+async def call_with_deps(
+    agent: Agent,
+    who: AgentContext,
+    written: str | None,
+    call: Callable[[ToolContext], Awaitable[Outcome | None]],
+    context: ToolContext,
+    *,
+    has_begun: bool,
+) -> Outcome | None:
+    """Run an attempt at a tool's call, or ask its `verify`, with what the agent's `deps` has made.
+
+    Args:
+        written: the run's context.
+        has_begun: the call may have run; then nobody knows its outcome if nothing can be made. Else it has not run.
+    """
+    if agent.deps is None and agent.context is None:
+        return await call(context)
+    async with AsyncExitStack() as stack:
+        try:
+            who.context = agent.read_context(written)
+            await _enter(stack, agent, who)
+        except Exception as error:
+            why = f"the dependencies of agent '{agent.name}' could not be made: {error_text(error)}"
+            return Unknown(f"verify was not asked: {why}") if has_begun else Failed(f"Not run: {why}", raised=True)
+        return await call(replace(context, deps=who.deps))
+
+
+async def _enter(stack: AsyncExitStack, agent: Agent, context: AgentContext) -> None:
+    for wait in _WAITS:
+        try:
+            return await stack.enter_async_context(dependencies(agent, context))
+        except Exception as error:
+            _LOG.warning("deps of agent %s raised; it is called again", agent.name, exc_info=error)
+            await asyncio.sleep(wait)
+    return await stack.enter_async_context(dependencies(agent, context))
