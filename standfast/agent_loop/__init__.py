@@ -41,6 +41,7 @@ from standfast.agent_loop.tool_facts import (
     failed_for_good,
     not_started,
     said_by_agent,
+    without_dependencies,
 )
 from standfast.agent_loop.tool_gates import (
     NOBODY_TO_ASK,
@@ -128,4 +129,5 @@ __all__ = [
     "unknown_key",
     "with_edit",
     "with_notices",
+    "without_dependencies",
 ]

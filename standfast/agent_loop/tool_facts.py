@@ -82,6 +82,16 @@ def not_started(tool: ToolFacts | None, *, recovering: bool = False, why: str | 
     return Cancelled(f"Not run: {why or 'the run was cancelled before this call started'}")
 
 
+def without_dependencies(agent: str, error: str, *, has_begun: bool) -> Failed | Unknown:
+    """Return the outcome of a call if what its agent's tools depend on could not be made.
+
+    Args:
+        has_begun: the call may have run before, and was to be verified.
+    """
+    why = f"the dependencies of agent '{agent}' could not be made: {error}"
+    return Unknown(f"verify was not asked: {why}") if has_begun else Failed(f"Not run: {why}", raised=True)
+
+
 def failed_for_good(call: LoopCall) -> str:
     """Return why calls behind one do not start, whose tool has failed for good."""
     return f"call {call.id} of tool {call.name} failed for good"

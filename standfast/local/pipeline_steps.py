@@ -37,7 +37,7 @@ class StepRunner:
         self._kept, self._name, self._options = kept, name, options
 
     async def run(
-        self, path: str, step: Step[Any], given: Any, decisions: Sequence[Decision]
+        self, path: str, step: Step[Any], given: Any, decisions: Sequence[Decision], context: Any
     ) -> tuple[StepResult, bool] | InterruptedResponse:
         """Return the result of a step, and whether a later run begins the step anew if it failed.
 
@@ -46,6 +46,7 @@ class StepRunner:
         Args:
             given: the message for its agent, or the arguments for its tool.
             decisions: on calls of its agent.
+            context: of its agent's run.
         """
         if step.run is not None:
             one_call: RunOptions = {**self._options, "llm": _OneCall(step.run, given)}
@@ -53,7 +54,7 @@ class StepRunner:
             return tool_result(outcome), begins_anew(outcome)
         agent = cast(Agent, step.agent)
         try:
-            result = await self._go(path, agent, given, self._options, decisions)
+            result = await self._go(path, agent, given, {**self._options, "context": context}, decisions)
         except TerminalError as error:
             return StepResult(status="error", response=agent_failure(agent.name, error_text(error))), True
         if isinstance(result, InterruptedResponse) and result.approvals and self._options.get("store") is not None:
@@ -75,6 +76,8 @@ class StepRunner:
             key = session_key_of(options.get("tenant_id"), session)
             has_begun = await store.load_session(key) is not None
             options = {**options, "session_id": session}
+        if has_begun:
+            options = {**options, "context": None}  # its session has one
         return await Run(agent, **options).go(message=None if has_begun else message, decisions=decisions)
 
 

@@ -235,11 +235,12 @@ class PipelineRun:
             raise InputError(nothing_of(self._skipped[-1], [path]))
         tries = await self._kept.count(f"{path}?failed")
         given = await self._steps.given_to(path, step, tries=tries)
+        context = await self._steps.context_for(path, step, tries=tries)
         self._tell(StepStarted(path))
         decisions = [decision for decision in self._decisions if decision.gate.startswith(f"{path}/")]
         self._judged.update(map(id, decisions))
         own = [decision.model_copy(update={"gate": decision.gate.removeprefix(f"{path}/")}) for decision in decisions]
-        found = await self._runner.run(path, step, given, own)
+        found = await self._runner.run(path, step, given, own, context)
         if isinstance(found, InterruptedResponse):
             self._waiting[path] = found
             return Done()

@@ -28,6 +28,7 @@ class _Options(TypedDict, total=False):
     """The arguments of a `Step` besides its name, its output and the thing that it runs."""
 
     input: StepInput | None
+    context: StepInput | None
     accept_partial: bool
 
 
@@ -55,6 +56,7 @@ class Step(Generic[T]):
         input: a function of `StepContext`. For an agent it gives the message, or `{"message": …}`; without it that is
             `Execute step "<name>"`, and what people said who rejected it. For a tool it gives the arguments, for a
             pipeline the input; without it `{}`.
+        context: a function of `StepContext` that gives the context of its agent's run, if the agent declares one.
         output: the type that the output must match; an agent's answer is read as JSON then. Without it the agent's own
             `output` counts, and the output of an agent that has none is `{"response": text}`.
         accept_partial: whether an agent that stopped at a limit with a text has done its step.
@@ -70,6 +72,7 @@ class Step(Generic[T]):
     approval: Approval[Any] | None = None
     pipeline: "Pipeline | None" = None
     input: StepInput | None = None
+    context: StepInput | None = None
     output: type[T] | None = None
     accept_partial: bool = False
     kind: StepKind = field(init=False)
@@ -115,11 +118,20 @@ class Step(Generic[T]):
         object.__setattr__(self, "kind", given[0] if given else "agent")
         if self.input is not None:
             check_function(f"Step '{self.name}': input", self.input)
+        self._check_context()
         if not isinstance(self.accept_partial, bool):
             raise self._fault(f"accept_partial must be True or False, got {self.accept_partial!r}")
         _ = self._output_type
         if self.approval is not None and self.approval.edit is not None:
             _ = self.schema
+
+    def _check_context(self) -> None:
+        if self.context is not None:
+            check_function(f"Step '{self.name}': context", self.context)
+        if self.context is not None and (self.agent is None or self.agent.context is None):
+            raise self._fault("context= is for an agent that declares the type of its context: Agent(context=…)")
+        if self.context is None and self.agent is not None and self.agent.needs_context:
+            raise self._fault(f"agent '{self.agent.name}' needs a context: give context=lambda ctx: …")
 
     def _fault(self, text: str) -> DefinitionError:
         return DefinitionError(f"Step '{self.name}': {text}")
@@ -180,6 +192,17 @@ class Step(Generic[T]):
                 raise InputError(f"Step '{self.name}': input gives arguments that are not JSON: {problem}")
             return {} if given is None else dict(given)
         return {} if given is None else given
+
+    def make_context(self, context: StepContext) -> Any:
+        """Return the context of its agent's run as JSON data; None if the step gives none.
+
+        Raises:
+            InputError: it does not fit the agent's type.
+        """
+        if self.context is None or self.agent is None:
+            return None
+        written = self.agent.write_context(self.context(context))
+        return None if written is None else read_json(written)
 
     def _message(self, given: Any, feedback: str | None) -> str:
         if self.input is None:

@@ -67,6 +67,16 @@ class StepRecords:
             await asyncio.gather(self._kept.keep_type(self.type_key(path, tries), step), self._kept.keep(key, given))
         return self._kept[key]
 
+    async def context_for(self, path: str, step: Step[Any], *, tries: int = 0) -> Any:
+        """Return the context of the run of a step's agent, made once for each try; None if the step gives none."""
+        if step.context is None:
+            return None
+        key = f"{path}?context{tries or ''}"
+        if not await self._kept.find(key):
+            made = await self._call(path, "context", lambda: step.make_context(self._evaluations().context(path)))
+            await self._kept.keep(key, made)
+        return self._kept[key]
+
     @staticmethod
     def type_key(path: str, tries: int = 0) -> str:
         """Return the key under which the type is kept that a step began with."""

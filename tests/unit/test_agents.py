@@ -85,6 +85,8 @@ def test_an_agent_needs_only_a_name() -> None:
         "tools": (),
         "handoffs": (),
         "description": None,
+        "context": None,
+        "deps": None,
         "state": None,
         "initial_state": None,
         "output": None,

@@ -244,6 +244,7 @@ def test_the_persisted_names_are_pinned() -> None:
             "agent",
             "by",
             "content",
+            "context",
             "cost",
             "id",
             "images",

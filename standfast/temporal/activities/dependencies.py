@@ -7,11 +7,12 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
+from standfast.agent_loop import without_dependencies
 from standfast.agents import Agent, AgentContext
 from standfast.messages import error_text
 from standfast.runtime.dependencies import dependencies
 from standfast.temporal.activities.guards import run_hook
-from standfast.tools import Failed, Outcome, ToolContext, Unknown
+from standfast.tools import Outcome, ToolContext
 
 _LOG = logging.getLogger("standfast")
 _WAITS = (0.2, 1.0)  # seconds, before another try
@@ -54,8 +55,7 @@ async def call_with_deps(
             who.context = agent.read_context(written)
             await _enter(stack, agent, who)
         except Exception as error:
-            why = f"the dependencies of agent '{agent.name}' could not be made: {error_text(error)}"
-            return Unknown(f"verify was not asked: {why}") if has_begun else Failed(f"Not run: {why}", raised=True)
+            return without_dependencies(agent.name, error_text(error), has_begun=has_begun)
         return await call(replace(context, deps=who.deps))
 
 

@@ -274,6 +274,7 @@ class Work:
 
     async def _with(self, path: str, step: Step[Any]) -> Any:
         given = await self._steps.given_to(path, step)
+        await self._steps.context_for(path, step)
         if step.run is None:
             return None
         call, who = ToolCall(id=path, name=step.run.name, arguments=given), self._kept["?who"]

@@ -156,7 +156,11 @@ class SessionActivities:
         self, agent: Agent, given: AgentInput, brought: RunInput, messages: list[Message], opened: types.Opened
     ) -> None:
         """Add the run's context and the message that it begins with."""
-        context = await called(self._host, lambda: context_of(agent, given.context, messages))
+        asked = given.context
+        if given.step is not None:
+            kept, key = Kept(given.step["run"], self._host.store), f"{given.step['path']}?context"
+            asked = kept[key] if await kept.find(key) else None
+        context = await called(self._host, lambda: context_of(agent, asked, messages))
         if context is not None:
             opened["context"] = context
         if brought.message is not None:

@@ -8,10 +8,23 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from support.drivers import Driver, OnTemporal
+from support.pipeline_drivers import PipelineDriver
 from support.temporal_runs import Temporal, failure, pending, result
 from support.transcripts import asks_for, call, tool_results
 
-from standfast import Agent, AgentContext, DefinitionError, InputError, ToolContext, resume, run, tool
+from standfast import (
+    Agent,
+    AgentContext,
+    DefinitionError,
+    InputError,
+    Step,
+    ToolContext,
+    pipeline,
+    resume,
+    run,
+    run_pipeline,
+    tool,
+)
 from standfast.messages import Message
 from standfast.temporal import start_agent
 from standfast.testing import ScriptedModel
@@ -264,3 +277,36 @@ async def test_a_transcript_cannot_bring_a_context_into_a_session(temporal: Temp
     assert [one.content for one in tool_results(ended.messages)] == ["Bakery"]
     with pytest.raises(InputError, match="context= goes with message="):
         await run(clerk([]), context={"shop": "Bank"}, **options)
+
+
+async def test_a_step_gives_its_agent_a_context(pipelines: PipelineDriver) -> None:
+    helper = clerk([])
+    both = [
+        Step(shop, agent=helper, context=lambda ctx, shop=shop: Shop(shop=f"{ctx.input} {shop}"))
+        for shop in ("bakery", "mill")
+    ]
+    line = pipeline("shops", input=str).step(both[0]).step(both[1]).build()
+    seen = ScriptedModel([LOOKS, "done"] * 2)
+    went = await pipelines.run(line, seen, "Acme")
+    assert went.status == "complete"
+    assert [call.messages[-1].content for call in seen.calls[1::2]] == ["Acme bakery", "Acme mill"]
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (lambda: Step("one", agent=clerk([])), "agent 'clerk' needs a context: give context="),
+        (lambda: Step("one", agent=Agent("a"), context=lambda ctx: {}), "context= is for an agent that declares"),
+        (lambda: Step("one", agent=clerk([]), context={"shop": "x"}), "context must be a function"),  # type: ignore[call-overload]
+    ],
+    ids=["none", "not declared", "no function"],
+)  # fmt: skip
+def test_a_step_whose_context_cannot_fit_is_refused_when_it_is_declared(step: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        step()
+
+
+async def test_a_context_of_a_step_that_does_not_fit_is_an_error_of_its_function(temporal: Temporal) -> None:
+    line = pipeline("shops").step("one", agent=clerk([]), context=lambda ctx: {}).build()
+    with pytest.raises(InputError, match="Agent 'clerk': the context does not fit its type: shop: Field required"):
+        await run_pipeline(line, llm=ScriptedModel(["never said"]))
