@@ -92,6 +92,12 @@ def without_dependencies(agent: str, error: str, *, has_begun: bool) -> Failed |
     return Unknown(f"verify was not asked: {why}") if has_begun else Failed(f"Not run: {why}", raised=True)
 
 
+def not_closed(tool: ToolFacts, agent: str, error: str) -> Failed | Unknown:
+    """Return the outcome of a call if what it depended on could not be closed, which may undo what it did."""
+    why = f"it ran, and the dependencies of agent '{agent}' could not be closed: {error}"
+    return Failed(why, raised=True) if tool.safe_to_retry else Unknown(why)
+
+
 def failed_for_good(call: LoopCall) -> str:
     """Return why calls behind one do not start, whose tool has failed for good."""
     return f"call {call.id} of tool {call.name} failed for good"

@@ -20,7 +20,7 @@ from standfast.agents.handoffs import check_handoffs, speakers
 from standfast.agents.limits import CONTEXT_BYTES, Loop
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import cut, explain, read_json, size_over, unfenced
+from standfast.messages import cut, error_text, explain, read_json, size_over, unfenced
 from standfast.tools import AccessRules, Tool, Toolset, check_access, check_choice, json_schema, schema_type
 
 OnTerminalToolError = Literal["message", "stop", "fail"]
@@ -317,6 +317,8 @@ class Agent(Generic[T_co]):
             raise InputError(f"Agent '{self.name}': {what}: {explain(error)}") from error
         except (PydanticSerializationError, ValueError) as error:
             raise InputError(f"Agent '{self.name}': the context is not JSON: {error}") from error
+        except Exception as error:  # of a validator of the user's
+            raise InputError(f"Agent '{self.name}': the context cannot be read: {error_text(error)}") from error
         if size_over(text, CONTEXT_BYTES):
             raise InputError(f"Agent '{self.name}': the context is longer than {CONTEXT_BYTES:,} bytes")
         return text

@@ -1,5 +1,6 @@
 """Makes what an agent's callbacks depend on, from the context of a run, and closes it again."""
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -9,6 +10,8 @@ from standfast.errors import InputError
 from standfast.messages import Message
 from standfast.runtime.inputs import RunInput
 from standfast.runtime.users_functions import call_users
+
+_LOG = logging.getLogger("standfast")
 
 
 def context_of(agent: Agent, given: Any, messages: Sequence[Message]) -> str | None:
@@ -53,7 +56,10 @@ def begin_context(
 async def dependencies(agent: Agent, context: AgentContext) -> AsyncGenerator[None, None]:
     """Have `context.deps` for as long as the block runs. What the agent's `deps` returns may be awaited or entered.
 
-    What it opens is closed with the error of the block, if there is one, and cannot hide that.
+    What it opens is closed with the error of the block, if there is one, and neither hides nor replaces that.
+
+    Raises:
+        Exception: whatever `deps` raises, or what it has opened when it is closed.
     """
     made = context.context if agent.deps is None else await call_users(agent.deps, context)
     if agent.deps is None or not isinstance(made, AbstractAsyncContextManager):
@@ -64,6 +70,10 @@ async def dependencies(agent: Agent, context: AgentContext) -> AsyncGenerator[No
     try:
         yield
     except BaseException as error:
-        await made.__aexit__(type(error), error, error.__traceback__)
+        try:
+            await made.__aexit__(type(error), error, error.__traceback__)
+        except Exception as second:
+            if second is not error:
+                _LOG.warning("deps of agent %s could not be closed", agent.name, exc_info=second)
         raise
     await made.__aexit__(None, None, None)

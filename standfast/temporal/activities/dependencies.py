@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
-from standfast.agent_loop import without_dependencies
+from standfast.agent_loop import ToolFacts, not_closed, without_dependencies
 from standfast.agents import Agent, AgentContext
 from standfast.messages import error_text
 from standfast.runtime.dependencies import dependencies
@@ -24,13 +24,21 @@ async def run_with_deps(agent: Agent, function: Callable[[AgentContext], Any], c
     Raises:
         ApplicationError: as of `run_hook`, also if nothing could be made.
     """
-    async with AsyncExitStack() as stack:
+    stack = AsyncExitStack()
 
-        async def deps() -> None:
-            await _enter(stack, agent, context)
+    async def deps() -> None:
+        await _enter(stack, agent, context)
 
-        await run_hook(deps)
-        return await run_hook(function, context)
+    async def deps_closed() -> None:
+        await stack.aclose()
+
+    await run_hook(deps)
+    async with AsyncExitStack() as closing:  # with the function's error, if there is one
+        closing.push_async_exit(stack)
+        result = await run_hook(function, context)
+        closing.pop_all()
+    await run_hook(deps_closed)
+    return result
 
 
 async def call_with_deps(
@@ -39,6 +47,7 @@ async def call_with_deps(
     written: str | None,
     call: Callable[[ToolContext], Awaitable[Outcome | None]],
     context: ToolContext,
+    facts: ToolFacts,
     *,
     has_begun: bool,
 ) -> Outcome | None:
@@ -50,13 +59,21 @@ async def call_with_deps(
     """
     if agent.deps is None and agent.context is None:
         return await call(context)
-    async with AsyncExitStack() as stack:
-        try:
-            who.context = agent.read_context(written)
-            await _enter(stack, agent, who)
-        except Exception as error:
-            return without_dependencies(agent.name, error_text(error), has_begun=has_begun)
-        return await call(replace(context, deps=who.deps))
+    stack = AsyncExitStack()
+    try:
+        who.context = agent.read_context(written)
+        await _enter(stack, agent, who)
+    except Exception as error:
+        return without_dependencies(agent.name, error_text(error), has_begun=has_begun)
+    async with AsyncExitStack() as closing:  # with the call's cancel, if it is cut off
+        closing.push_async_exit(stack)
+        outcome = await call(replace(context, deps=who.deps))
+        closing.pop_all()
+    try:
+        await stack.aclose()
+    except Exception as error:
+        return not_closed(facts, agent.name, error_text(error))
+    return outcome
 
 
 async def _enter(stack: AsyncExitStack, agent: Agent, context: AgentContext) -> None:

@@ -109,7 +109,7 @@ class Attempt:
         """Return a coroutine that runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
         seconds, limit = self.facts.timeout - GRACE, self.agent.loop.max_message_bytes
         run = partial(run_bounded, ask, self.tool, self.facts, self.call.arguments, limit=limit, seconds=seconds)
-        return call_with_deps(self.agent, self.who, self.written, run, self.context, has_begun=has_begun)
+        return call_with_deps(self.agent, self.who, self.written, run, self.context, self.facts, has_begun=has_begun)
 
     def with_note_of_edit(self, outcome: Outcome) -> Outcome:
         """Return an outcome with a note to the model if people have edited the call's arguments."""

@@ -1,12 +1,13 @@
 """The context of a run, and what an agent's callbacks depend on, which is made of it; the same with both drivers."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 from support.drivers import Driver, OnTemporal
 from support.pipeline_drivers import PipelineDriver
 from support.temporal_runs import Temporal, failure, pending, result
@@ -190,6 +191,16 @@ def test_an_agent_that_needs_a_context_is_not_a_tool_by_itself() -> None:
     Agent("boss", tools=[Agent("helper", context=dict[str, int])])
 
 
+def test_a_validator_that_raises_anything_refuses_a_context_and_no_declaration() -> None:
+    def odd(value: dict[str, int]) -> int:
+        return value["x"]
+
+    agent = Agent("clerk", context=Annotated[dict[str, int], AfterValidator(odd)])
+    assert agent.needs_context
+    with pytest.raises(InputError, match="the context cannot be read: KeyError: 'x'"):
+        agent.write_context({"y": 1})
+
+
 @pytest.mark.parametrize("what", ["context", "deps"])
 def test_a_broken_declaration_is_found_at_once(what: str) -> None:
     broken: Any = {what: object()}
@@ -249,6 +260,78 @@ async def test_a_call_for_which_nothing_could_be_made_has_not_run_and_says_so(te
     (said,) = tool_results(await temporal.messages())
     assert "Not run: the dependencies of agent 'clerk' could not be made: no till" in said.content
     assert ran == []
+
+
+@pytest.mark.parametrize("safe", [True, False])
+async def test_a_call_whose_dependencies_could_not_be_closed_is_no_success(temporal: Temporal, safe: bool) -> None:
+    ran: list[str] = []
+
+    @asynccontextmanager
+    async def leaky(ctx: AgentContext) -> AsyncIterator[list[str]]:
+        before = len(ran)
+        yield ran
+        if len(ran) > before:
+            raise ConnectionError("not committed")
+
+    @tool(safe_to_retry=safe)
+    def post(ctx: ToolContext[list[str]]) -> str:
+        ctx.deps.append("posted")
+        return "posted"
+
+    agent = Agent("clerk", deps=leaky, tools=[post])
+    async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("post", "c1")), "done"])):
+        assert (await temporal.run(agent))["status"] == "complete"
+    (said,) = tool_results(await temporal.messages())
+    assert "could not be closed: not committed" in said.content
+    assert ("tool-durability-error" in said.content) is not safe
+    assert ran == ["posted"]
+
+
+async def test_dependencies_are_closed_with_the_error_of_what_had_them(temporal: Temporal) -> None:
+    closed: list[str] = []
+
+    @asynccontextmanager
+    async def watched(ctx: AgentContext) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            closed.append(repr(error))
+            raise
+
+    def broken(ctx: AgentContext) -> str:
+        raise LookupError("no shop")
+
+    @tool(timeout=0.05)
+    async def wait(ctx: ToolContext) -> None:
+        await asyncio.Event().wait()
+
+    shy, slow = Agent("shy", deps=watched, instructions=broken), Agent("slow", deps=watched, tools=[wait])
+    async with temporal.worker(shy, slow, llm=ScriptedModel([asks_for(call("wait", "c1")), "done"])):
+        handle = await temporal.start(shy, session="shy")
+        (item,) = await pending(handle)
+        assert "raised LookupError: no shop" in item["message"]
+        assert ["no shop" in one for one in closed] == [True]
+        assert (await temporal.run(slow))["status"] == "complete"
+        await temporal.people.resume(handle.id, "abort")
+    assert "its timeout of 0.05 s" in tool_results(await temporal.messages())[0].content
+
+
+async def test_what_fails_to_close_does_not_replace_the_error_of_a_run() -> None:
+    @asynccontextmanager
+    async def leaky(ctx: AgentContext) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            raise ConnectionError("not closed")
+
+    def broken(ctx: AgentContext) -> None:
+        raise LookupError("no shop")
+
+    with pytest.raises(LookupError, match="no shop"):
+        await run(Agent("clerk", deps=leaky, on_start=broken), message="go", llm=ScriptedModel(["never said"]))
+    with pytest.raises(ConnectionError, match="not closed") as caught:
+        await run(Agent("clerk", deps=leaky), message="go", llm=ScriptedModel(["done"]))
+    assert caught.value.checkpoint.messages[-1].content == "done"  # type: ignore[attr-defined]
 
 
 async def test_what_an_unsigned_checkpoint_says_of_its_context_does_not_count() -> None:
