@@ -139,7 +139,7 @@ async def test_an_answer_that_misses_the_output_type_is_an_error_that_keeps_the_
     driver: Driver, answer: str
 ) -> None:
     log: list[str] = []
-    ended = await driver.run(watching(log, output=dict[str, int]), ScriptedModel([answer]))
+    ended = await driver.run(watching(log, output=dict[str, int], loop=Loop(output_retries=0)), ScriptedModel([answer]))
     assert (ended.status, ended.response, ended.output) == ("error", answer, None)
     assert (ended.error or "").startswith("the answer does not fit the agent's output: ")
     assert (log, shape(ended.messages)) == (["start"], ["user go", f"assistant {answer}"])
