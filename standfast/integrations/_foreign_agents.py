@@ -12,7 +12,7 @@ from pydantic import WithJsonSchema
 from standfast.agents import NAME, Agent, AgentContext, AgentIdentity, Loop, OnTerminalToolError
 from standfast.errors import DefinitionError
 from standfast.messages import Message, ToolCall, cut
-from standfast.tools import TOOL_NAME, AccessRules, Approval, Tool, ToolContext
+from standfast.tools import TOOL_NAME, AccessRules, Approval, Duration, Tool, ToolContext
 
 Gate = Approval | Callable[[ToolCall], Approval | None]
 Runner = AgentContext | ToolContext
@@ -80,10 +80,19 @@ class Declared:
         DefinitionError: it names a tool that the agent does not have, or a tool is there twice, or has no name.
     """
 
-    def __init__(self, owner: str, approval: Mapping[str, Gate | None] | None, safe_to_retry: Sequence[str]) -> None:
-        if isinstance(safe_to_retry, str) or not isinstance(approval or {}, Mapping):
-            raise DefinitionError(f"Agent '{owner}': approval maps names of tools to gates, safe_to_retry lists names")
+    def __init__(
+        self,
+        owner: str,
+        approval: Mapping[str, Gate | None] | None,
+        safe_to_retry: Sequence[str],
+        timeout: Mapping[str, Duration] | None,
+    ) -> None:
+        if isinstance(safe_to_retry, str) or not all(isinstance(one or {}, Mapping) for one in (approval, timeout)):
+            raise DefinitionError(
+                f"Agent '{owner}': approval and timeout map names of tools, and safe_to_retry lists names"
+            )
         self._owner, self._approval, self._safe = owner, dict(approval or {}), {*safe_to_retry}
+        self._timeout = dict(timeout or {})
         self.tools: dict[str, Tool[..., Any]] = {}
         self._sources: dict[str, object] = {}
 
@@ -97,6 +106,7 @@ class Declared:
         *,
         approval: Gate | None = None,
         safe: bool = False,
+        timeout: Duration | None = None,
     ) -> None:
         """Add a tool, of which `source` is the original: the same one may come again."""
         if name in self.tools:
@@ -118,14 +128,15 @@ class Declared:
             handler=handler,
             safe_to_retry=safe or name in self._safe,
             approval=self._approval.get(name, approval),
+            timeout=self._timeout.get(name, timeout),
         )
 
     def check(self) -> list[Tool[..., Any]]:
         """Return the tools."""
-        if unknown := sorted({*self._approval, *self._safe} - self.tools.keys()):
+        if unknown := sorted({*self._approval, *self._safe, *self._timeout} - self.tools.keys()):
             raise DefinitionError(
-                f"Agent '{self._owner}': approval and safe_to_retry name '{unknown[0]}', which it does not have; its "
-                f"tools are {', '.join(self.tools) or 'none'}"
+                f"Agent '{self._owner}': approval, safe_to_retry or timeout name '{unknown[0]}', which it does not "
+                f"have; its tools are {', '.join(self.tools) or 'none'}"
             )
         return list(self.tools.values())
 

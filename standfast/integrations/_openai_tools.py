@@ -84,7 +84,13 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, context: Any) 
             if isinstance(tool, FunctionTool):
                 call = _ToolCall(agent, tool, context)
                 declared.add(
-                    tool, tool.name, tool.description, tool.params_json_schema, call.run, approval=_gate_of(tool)
+                    tool,
+                    tool.name,
+                    tool.description,
+                    tool.params_json_schema,
+                    call.run,
+                    approval=_gate_of(tool),
+                    timeout=_time_of(tool),
                 )
             elif not isinstance(tool, _HOSTED):
                 raise DefinitionError(
@@ -100,6 +106,11 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, context: Any) 
                 _HandoffCall(one, context).run,
                 safe=given is not one,  # a Handoff may have a function that is called
             )
+
+
+def _time_of(tool: FunctionTool) -> float | None:
+    """Return the time that a call has: more than the SDK gives it, so that the SDK says that it was too long."""
+    return None if tool.timeout_seconds is None else tool.timeout_seconds + 5
 
 
 def _gate_of(tool: FunctionTool) -> Gate | None:

@@ -14,6 +14,7 @@ from standfast.integrations._foreign_agents import Declared, Gate, Options, make
 from standfast.integrations._guards import ToolGuard, check_version, key_of, said_safe
 from standfast.llm import Price
 from standfast.stores.protocol import DurableStore
+from standfast.tools import Duration
 
 check_version("langchain", "1.3", "2", "langchain")
 check_version("langgraph", "1.2", "2", "langchain")
@@ -56,6 +57,7 @@ def as_agent(
     context: Any = None,
     approval: Mapping[str, Gate | None] | None = None,
     safe_to_retry: Sequence[str] = (),
+    timeout: Mapping[str, Duration] | None = None,
     output: Any = None,
     answer: Callable[[Any], Any] | None = None,
     config: Mapping[str, Any] | None = None,
@@ -71,6 +73,7 @@ def as_agent(
         context: the graph's runtime context: a value, or a function of the `AgentContext`, which says who runs it.
         approval: gates by the name of a tool.
         safe_to_retry: names of tools that may run twice, beside those that say so in their `metadata`.
+        timeout: of calls, by the name of a tool.
         output: the type of the final answer.
         answer: a function of the graph's last values that gives the answer: text, or what is written as JSON. By
             default that is `structured_response`, or the text of the last message.
@@ -85,7 +88,7 @@ def as_agent(
     if not isinstance(graph, Pregel):
         raise DefinitionError(f"Of LangGraph only a compiled graph can be run, got {type(graph).__name__}")
     name = name_of(graph, name, graph.name)
-    declared = Declared(name, approval, safe_to_retry)
+    declared = Declared(name, approval, safe_to_retry, timeout)
     names = declare(graph, declared)
     run = GraphRun(name, graph, names, context=context, config=config, answer=answer, price=price)
     return make_agent(name, run, declared.check(), model=None, output=output, options=options)

@@ -16,6 +16,7 @@ from standfast.integrations._foreign_agents import Declared, Gate, Options, make
 from standfast.integrations._guards import ToolGuard, check_version, key_of
 from standfast.llm import Price
 from standfast.stores.protocol import DurableStore
+from standfast.tools import Duration
 from standfast.tools.given_arguments import bound
 
 check_version("openai-agents", "0.22.3", "0.23", extra="openai-agents")
@@ -45,6 +46,7 @@ def as_agent(
     context: Any = None,
     approval: Mapping[str, Gate | None] | None = None,
     safe_to_retry: Sequence[str] = (),
+    timeout: Mapping[str, Duration] | None = None,
     run_config: RunConfig | None = None,
     price: Price | None = None,
     **options: Unpack[Options],
@@ -57,6 +59,7 @@ def as_agent(
             of the model, a `ToolContext` for a tool's call).
         approval: gates by the name of a tool; None takes that of `needs_approval` away.
         safe_to_retry: names of tools that may run twice; all others, and `Handoff`s, have effects.
+        timeout: of calls, by the name of a tool; by default that of the tool, or the usual one.
         run_config: of each turn; by default all turns of a run are one group of traces.
         price: of the model, if it is not known.
         options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
@@ -66,7 +69,7 @@ def as_agent(
             two agents or tools of one name, a handoff that changes the conversation.
     """
     name = name_of(agent, name, getattr(agent, "name", None))
-    agents, declared = agents_of(agent), Declared(name, approval, safe_to_retry)
+    agents, declared = agents_of(agent), Declared(name, approval, safe_to_retry, timeout)
     declare(agents, declared, context)
     options.setdefault("description", agent.handoff_description or None)
     return make_agent(

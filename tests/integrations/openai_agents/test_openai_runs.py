@@ -355,6 +355,15 @@ def test_what_cannot_be_run_is_refused_with_its_name() -> None:
         as_agent(Agent[Any]("desk"), model="openai:gpt-5")  # type: ignore[call-arg]
 
 
+def test_a_call_has_the_time_of_its_tool_or_what_is_said() -> None:
+    async def slow() -> None:
+        """Take long."""
+
+    tools: list[Any] = [function_tool(slow, timeout=90), Agent[Any]("helper").as_tool("help", "Help.")]
+    agent = as_agent(Agent[Any]("desk", tools=tools), timeout={"help": "10m"})
+    assert {name: tool.timeout for name, tool in agent.tool_map.items()} == {"slow": 95, "help": 600}
+
+
 def test_an_agent_is_the_same_each_time_and_a_copy_another() -> None:
     agent = Agent[Any]("desk", tools=[WebSearchTool()])
     assert adopted(agent) is adopted(agent)
