@@ -84,6 +84,7 @@ def is_transport(server: object) -> bool:
 def _http(limit: int, note: Callable[[str], None], access: Access) -> Any:
     httpx2 = importlib.import_module("httpx2")
     usual = importlib.import_module("mcp.client.streamable_http").create_mcp_http_client()
+    flow_error: type[Exception] = importlib.import_module("mcp.client.auth").OAuthFlowError
 
     class Client(httpx2.AsyncClient):  # type: ignore[misc, name-defined]  # its base is known when the SDK is there
         async def send(self, request: Any, **options: Any) -> Any:
@@ -97,7 +98,7 @@ def _http(limit: int, note: Callable[[str], None], access: Access) -> Any:
             except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
                 sending.refused = f"no connection: {error}"
                 raise
-            except NotLetInError as error:
+            except (NotLetInError, flow_error) as error:  # of the `Auth`, before the server has taken anything
                 sending.refused = str(error)
                 raise
             if response.status_code in _REFUSALS and sending.refused is None:

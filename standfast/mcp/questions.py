@@ -19,12 +19,14 @@ from standfast.agents import Agent
 from standfast.errors import InputError, InterruptError
 from standfast.mcp.schemas import checked_by, schema_problem
 from standfast.messages import Message, clean_text, cut, error_text
+from standfast.stores.kept_lists import append, length
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import session_key_of
 from standfast.tools import Tool, ToolContext
 
 _LONGEST_QUESTION = 4 * 1024  # bytes
 _LONGEST_SAMPLE = 256 * 1024  # bytes of what a server lets an agent answer
+_MOST_ASKED = 8  # questions of one call for people, and as many for a model
 _NO = ("decline", "no answer")
 _TRUE, _FALSE = ("yes", "true", "y", "ok"), ("no", "false", "n")
 
@@ -49,7 +51,7 @@ class Questions:
     open: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._samples = asyncio.get_running_loop(), 0
         self._types = importlib.import_module("mcp.types")
 
     def callbacks(self) -> dict[str, Any]:
@@ -88,10 +90,13 @@ class Questions:
         while True:
             text = _in_words(self.server, self.tool, asked.message, schema, fault)
             question = self._id(asked.message, schema, fault)
-            answer = _answer_to(messages, str(self.asking), question)
+            place = _place(session.key, question)
+            answer = await _answer_to(self.store, place, messages)
+            if answer is None and len(self.open) >= _MOST_ASKED:
+                return self._types.ElicitResult(action="decline")
             if answer is None:
                 kept = json.dumps({"question": text})
-                await self.store.save_reply(_place(session.key, question), 0, kept)
+                await self.store.save_reply(place, 0, kept)
                 self.open[question] = text
                 return self._types.ElicitResult(action="cancel")
             if answer.strip().lower() in _NO:
@@ -108,6 +113,9 @@ class Questions:
     # --- questions for a model ---
 
     async def _sampled(self, _: Any, asked: Any) -> Any:
+        self._samples += 1
+        if self._samples > _MOST_ASKED:
+            return self._types.ErrorData(code=-1, message="that is too often in one call")
         parts = [part for message in asked.messages for part in _texts(message)]
         if asked.system_prompt:
             parts.insert(0, f"The server's instructions: {asked.system_prompt}")
@@ -143,6 +151,7 @@ def asking_tool(name: str, store: Any) -> Tool[..., Any]:
         kept = None if place is None else await store.load_reply(place, 0)
         if kept is None:
             raise InputError(f"No MCP server has asked the question {given.question!r:.80}")
+        await append(store, str(place), ctx.tool_call_id, await length(store, str(place)))
         raise InterruptError(str(read_kept_object("a question of an MCP server", kept)["question"]))
 
     fields: Any = {"question": (Annotated[str, Field(description="its id, as the tool gave it")], ...)}
@@ -164,15 +173,10 @@ def _place(session_key: str, question: str) -> str:
     return f"{session_key}/{int(question, 16)}"
 
 
-def _answer_to(messages: Sequence[Message], asking: str, question: str) -> str | None:
-    """Return a person's answer in a transcript; only people make such a call succeed."""
-    ids = {
-        call.id
-        for message in messages
-        for call in message.tool_calls or ()
-        if call.name == asking and isinstance(call.arguments, dict) and call.arguments.get("question") == question
-    }
-    answers = [one.content for one in messages if one.tool_call_id in ids and one.status == "completed"]
+async def _answer_to(store: Any, place: str, messages: Sequence[Message]) -> str | None:
+    """Return a person's answer: the result of a call by which our tool has asked, which only people make succeed."""
+    asked = {await store.load_reply(place, number) for number in range(1, await length(store, place))}
+    answers = [one.content for one in messages if one.tool_call_id in asked and one.status == "completed"]
     return answers[-1] if answers else None
 
 

@@ -77,9 +77,10 @@ class AgentHost:
         self.facts: dict[str, ToolFacts] = {}  # of tools, by name
         self.called: dict[Agent, dict[str, CalledTool]] = {}  # the records of turns, by agent and tool
         self.descriptions: dict[Agent, Sequence[ToolDescription]] = {}  # of tools, by agent
+        self._handlers = handlers
         for agent in self.agents.values():
             self._check_handoffs(agent)
-            self.add_tools(agent, handlers)
+            self.add_tools(agent)
         self.pipelines: dict[str, Pipeline] = {}
         if isinstance(pipelines, Pipeline):
             raise DefinitionError("pipelines must be a list of pipelines")
@@ -175,7 +176,7 @@ class AgentHost:
             if (self.given.get(name) is not target) if isinstance(target, Agent) else name not in self.given:
                 raise DefinitionError(f"Agent '{agent.name}' hands over to '{name}', which agents= does not give")
 
-    def add_tools(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
+    def add_tools(self, agent: Agent) -> None:
         children = {item.name: item for item in agent.tools if isinstance(item, Agent)}
         also = {item.name: item for toolset in agent.toolsets for item in toolset.agents}
         for name, child in {**also, **children}.items():
@@ -183,7 +184,7 @@ class AgentHost:
                 raise DefinitionError(f"Agent '{agent.name}' uses the agent '{name}', which agents= does not give")
         for name, tool in agent.tool_map.items():
             if name not in children:
-                self._add_tool(f"Agent '{agent.name}'", tool, handlers)
+                self._add_tool(f"Agent '{agent.name}'", tool, self._handlers)
         for speaker in {agent, *agent.speakers.values()}:
             within = {item.name for item in speaker.tools if isinstance(item, Agent)}
             known = speaker.tool_map.items()

@@ -111,7 +111,7 @@ class OpenToolsets:
             whole = with_found(agent, self._found)
             known = set(self._host.tools)
             try:
-                self._host.add_tools(whole, {})
+                self._host.add_tools(whole)
             except DefinitionError as error:  # a tool of its name is another agent's
                 self._host.waits[name] = str(error)
                 _LOG.error("Agent %s is not served: %s", name, error)

@@ -10,7 +10,7 @@ from support.mcp_processes import ServerProcess
 from support.temporal_runs import Temporal, result, until
 from support.transcripts import asks_for, call, error_of, result_of, tool_results
 
-from standfast import Agent, DefinitionError, InputError, StandfastError, run, tool
+from standfast import Agent, DefinitionError, InputError, StandfastError, Tool, run, tool
 from standfast.mcp import mcp_server
 from standfast.mcp.known_tools import known_servers
 from standfast.testing import ScriptedModel
@@ -139,6 +139,16 @@ async def test_an_agent_and_the_one_that_it_asks_have_their_servers(driver: Driv
             assert models["child"].calls[-1].messages[-1].content == "post is done"
         assert (server.effects, other.effects) == (["post"] * 2, ["pay"] * 2)
         assert {*await known_servers(driver.temporal.store)} == {server.url, other.url}
+
+
+async def test_handlers_that_the_worker_gives_stay_those_of_the_agents_own_tools(driver: Driver) -> None:
+    pay = Tool("pay", description="Pay.")
+    async with GatewayedServer([described("post")]) as server:
+        agent = Agent("a", tools=[pay, mcp_server(server.url)])
+        model = ScriptedModel([asks_for(call("pay", "c1"), call("post", "c2")), "done"])
+        ended = await driver.run(agent, model, tools={"pay": lambda: "paid"})
+        assert result_of(ended.messages, "c1") == "paid"
+        assert result_of(ended.messages, "c2") == "post is done"
 
 
 async def test_a_worker_has_the_agents_that_answer_for_a_model(temporal: Temporal) -> None:
