@@ -25,7 +25,6 @@ from standfast.extras import install
 from standfast.runtime.processes import until_stopped
 
 if TYPE_CHECKING:
-    import uvicorn
     from temporalio.client import Client
 
     from standfast.web import Access, SlackActions, TeamsActions
@@ -160,7 +159,7 @@ async def web(
 
 
 async def serve_until_stopped(
-    server: "uvicorn.Server", listeners: Sequence[socket.socket], close: Callable[[], object] = lambda: None
+    server: Any, listeners: Sequence[socket.socket], close: Callable[[], object] = lambda: None
 ) -> None:
     """Serve until somebody stops this process.
 

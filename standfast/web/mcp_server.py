@@ -32,7 +32,7 @@ from standfast.web.mcp_tools import Offer, Offers
 from standfast.web.visitors import Recognised, Visitors, who
 
 try:
-    import mcp_types as types
+    from mcp import types
     from mcp.server.lowlevel import Server
     from mcp.server.stdio import stdio_server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager

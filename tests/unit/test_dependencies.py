@@ -112,7 +112,7 @@ def test_what_comes_always_is_short() -> None:
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [("llm", ["openai", "anthropic", "httpx", "prices", "providers", "pydantic-ai"]),
-     ("mcp", ["mcp"]), ("web", ["web", "teams", "httpx"]),
+     ("mcp", ["mcp"]), ("web", ["web", "teams", "httpx", "mcp"]),
      ("stores", ["postgres", "httpx", "openai"]),
      ("local", ["prices"]), ("cli", ["server"]), ("testing", []), ("temporal/client", [])],
 )  # fmt: skip
