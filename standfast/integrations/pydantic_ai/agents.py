@@ -37,7 +37,7 @@ from standfast.integrations._foreign_agents import Declared, Gate, Options, data
 from standfast.integrations.pydantic_ai.toolsets import is_safe
 from standfast.integrations.pydantic_ai.transcripts import arguments_of
 from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
-from standfast.tools import Approval, ToolContext
+from standfast.tools import Approval, Duration, ToolContext
 
 _PROVIDER = "pydantic-ai-agent"
 _BUSY = (408, 409, 425, 429)
@@ -50,6 +50,7 @@ def as_agent(
     deps: Any = None,
     approval: Mapping[str, Gate | None] | None = None,
     safe_to_retry: Sequence[str] = (),
+    timeout: Mapping[str, Duration] | None = None,
     **options: Unpack[Options],
 ) -> OurAgent[Any]:
     """Return an agent of standfast that pydantic-ai runs, a request of its model at a time; its tools are run by us.
@@ -60,13 +61,14 @@ def as_agent(
             of the model, a `ToolContext` for a tool's call).
         approval: gates by the name of a tool; None takes that of `requires_approval` away.
         safe_to_retry: names of tools that may run twice, beside those whose metadata say so.
+        timeout: of calls, by the name of a tool; by default the usual one.
         options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
 
     Raises:
         DefinitionError: naming what cannot be run: a name, or a toolset other than one of functions.
     """
     name = name_of(agent, name, getattr(agent, "name", None))
-    declared = Declared(name, approval, safe_to_retry)
+    declared = Declared(name, approval, safe_to_retry, timeout)
     for toolset in _function_toolsets(agent, name):
         for tool in toolset.tools.values():
             definition = tool.tool_def
