@@ -17,10 +17,11 @@ from standfast.agents.contexts import AgentContext
 from standfast.agents.foreign_agents import ACCEPTED, ForeignAgent, adopted
 from standfast.agents.frozen_values import frozen, thawed
 from standfast.agents.handoffs import check_handoffs, speakers
-from standfast.agents.limits import CONTEXT_BYTES, Loop
+from standfast.agents.limits import Loop
+from standfast.agents.run_contexts import read_context, write_context
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import cut, error_text, explain, read_json, size_over, unfenced
+from standfast.messages import cut, explain, read_json, unfenced
 from standfast.tools import AccessRules, Tool, Toolset, check_access, check_choice, json_schema, schema_type
 
 OnTerminalToolError = Literal["message", "stop", "fail"]
@@ -303,25 +304,11 @@ class Agent(Generic[T_co]):
         Raises:
             InputError: it does not fit the type, is not JSON, or is too large.
         """
-        if self._context_type is None:
-            if given is not None:
-                raise InputError(f"Agent '{self.name}' takes no context: declare the type with Agent(context=…)")
-            return None
-        try:
-            value = self._context_type.validate_python({} if given is None else given)
-            text = self._context_type.dump_json(value, warnings=False, by_alias=True, round_trip=True).decode()
-            read_json(text)
-            self._context_type.validate_json(text)  # an infinite number is null in JSON
-        except ValidationError as error:
-            what = "needs a context (context=…)" if given is None else "the context does not fit its type"
-            raise InputError(f"Agent '{self.name}': {what}: {explain(error)}") from error
-        except (PydanticSerializationError, ValueError) as error:
-            raise InputError(f"Agent '{self.name}': the context is not JSON: {error}") from error
-        except Exception as error:  # of a validator of the user's
-            raise InputError(f"Agent '{self.name}': the context cannot be read: {error_text(error)}") from error
-        if size_over(text, CONTEXT_BYTES):
-            raise InputError(f"Agent '{self.name}': the context is longer than {CONTEXT_BYTES:,} bytes")
-        return text
+        if self._context_type is not None:
+            return write_context(self.name, self._context_type, given)
+        if given is not None:
+            raise InputError(f"Agent '{self.name}' takes no context: declare the type with Agent(context=…)")
+        return None
 
     def read_context(self, written: str | None) -> Any:
         """Read what `write_context` wrote.
@@ -329,14 +316,7 @@ class Agent(Generic[T_co]):
         Raises:
             InputError: it does not fit the type any more.
         """
-        if self._context_type is None:
-            return None
-        try:
-            return self._context_type.validate_json("{}" if written is None else written)
-        except ValidationError as error:
-            raise InputError(
-                f"Agent '{self.name}': the run's context does not fit its type: {explain(error)}"
-            ) from error
+        return None if self._context_type is None else read_context(self.name, self._context_type, written)
 
     @functools.cached_property
     def _state_type(self) -> TypeAdapter[Any]:

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from typing_extensions import TypeIs, get_protocol_members
 
+from standfast.errors import DefinitionError, MemoryStoreNotDurableError
 from standfast.stores.deletion import Deletion
 from standfast.stores.partial_answers import PartialAnswers, PartialNews
-from standfast.stores.protocol import Ledger
+from standfast.stores.protocol import DurableStore, Ledger
 from standfast.stores.standing_approvals import StandingApprovals
 from standfast.stores.waits import Waits
 from standfast.stores.workers import Workers
@@ -63,3 +64,21 @@ def largest_row(store: object) -> int | None:
 
 def _has_methods(store: object, protocol: Any) -> bool:
     return all(callable(getattr(store, name, None)) for name in get_protocol_members(protocol))
+
+
+def durable_store(store: Any) -> DurableStore:
+    """Return a store that is durable and has a ledger.
+
+    Raises:
+        DefinitionError: it is not a store, or lacks methods.
+        MemoryStoreNotDurableError: it is a memory store.
+    """
+    if not hasattr(store, "durable"):
+        raise DefinitionError(f"store must be a store, such as sqlite_store('standfast.db'), got {store!r:.80}")
+    if not store.durable:
+        raise MemoryStoreNotDurableError(f"StandfastPlugin needs a durable store, got {store!r:.80}")
+    for has, needed in ((has_ledger(store), "Ledger"), (has_workers(store), "Workers")):
+        if not has:
+            raise DefinitionError(f"store: {store!r:.80} has no ledger: see standfast.stores.{needed}")
+    result: DurableStore = store
+    return result

@@ -322,7 +322,7 @@ async def test_an_answer_that_breaks_off_may_pass(case: Case, way: str, end: Any
 
 
 async def test_silence_ends_after_the_timeout(case: Case, way: str) -> None:
-    async with served(case, Fault(200, answer="Hello", end="silent"), timeout=0.3) as (server, model):
+    async with served(case, Fault(200, answer="Hello", end="silent"), timeout="1s") as (server, model):
         with pytest.raises(ModelError) as fault:
             await ask(model, way)
         await server.hung_up.wait()

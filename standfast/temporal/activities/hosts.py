@@ -16,15 +16,15 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agents import ACCEPTED, Agent, ForeignAgent, Loop, adopted
-from standfast.errors import DefinitionError, MemoryStoreNotDurableError, SessionConflictError, SessionStoreError
+from standfast.errors import DefinitionError, SessionConflictError, SessionStoreError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
 from standfast.runtime.restores import current_epoch, note_place
 from standfast.runtime.retried_writes import retry_write
-from standfast.stores.capabilities import has_deletion, has_ledger, has_waits, has_workers
+from standfast.stores.capabilities import durable_store, has_deletion, has_waits
 from standfast.stores.deletion import DELETED, NotedRun
 from standfast.stores.kept_values import read_kept_object
-from standfast.stores.protocol import DurableStore, RunningCall
+from standfast.stores.protocol import RunningCall
 from standfast.temporal.activities.behind_stores import behind
 from standfast.temporal.activities.handler_threads import HandlerThread
 from standfast.temporal.activities.transcript_cache import TranscriptCache
@@ -383,21 +383,3 @@ def not_deleted(run: str, opened: str) -> str:
     if opened == DELETED:
         raise SessionConflictError(f"The session of run {run} was deleted; start another run")
     return opened
-
-
-def durable_store(store: Any) -> DurableStore:
-    """Return a store that is durable and has a ledger.
-
-    Raises:
-        DefinitionError: it is not a store, or lacks methods.
-        MemoryStoreNotDurableError: it is a memory store.
-    """
-    if not hasattr(store, "durable"):
-        raise DefinitionError(f"store must be a store, such as sqlite_store('standfast.db'), got {store!r:.80}")
-    if not store.durable:
-        raise MemoryStoreNotDurableError(f"StandfastPlugin needs a durable store, got {store!r:.80}")
-    for has, needed in ((has_ledger(store), "Ledger"), (has_workers(store), "Workers")):
-        if not has:
-            raise DefinitionError(f"store: {store!r:.80} has no ledger: see standfast.stores.{needed}")
-    result: DurableStore = store
-    return result

@@ -272,10 +272,7 @@ def test_facts_that_nobody_recorded_are_those_of_the_first_version() -> None:
 def test_the_retries_of_an_output_are_recorded_whatever_their_default_is() -> None:
     for retries in (1, 3):
         agent = Agent("a", output=int, loop=Loop(output_retries=retries))
-        assert write_facts(agent, {}, {"search": False})["loop"] == {
-            "output_retries": retries,
-            "on_model_outage": "retry",
-        }
+        assert write_facts(agent, {}, {"search": False})["loop"] == {"output_retries": retries}
 
 
 def test_a_tool_with_effects_has_one_attempt_whatever_is_declared() -> None:
