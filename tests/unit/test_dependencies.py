@@ -19,11 +19,11 @@ WITHOUT_IMPORT = {
     "aiosmtpd": "of the application's demo alone",
 }
 IMPORTED_AS = {
-    "agent-framework-core": "agent_framework", "any-llm-sdk": "any_llm", "google-adk": "google",
+    "agent-framework-core": "agent_framework", "any-llm-sdk": "any_llm", "google-adk": "google", "griffelib": "griffe",
     "markdown-it-py": "markdown_it", "openai-agents": "agents", "pydantic-ai-slim": "pydantic_ai", "pyjwt": "jwt",
     "strands-agents": "strands",
 }  # fmt: skip
-ALWAYS = ["click", "pydantic", "pydantic_core", "rich", "temporalio", "typing_extensions"]
+ALWAYS = ["click", "griffe", "pydantic", "pydantic_core", "rich", "temporalio", "typing_extensions"]
 
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="only a clone has what is declared")
 
