@@ -12,7 +12,7 @@ from pydantic import Field
 from typing_extensions import TypeIs, TypeVar
 
 from standfast.errors import InputError, StandfastError
-from standfast.messages import Message, Record, Usage
+from standfast.messages import Message, Record, Tripped, Usage
 
 T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -27,6 +27,7 @@ EndStatus = Literal[
     "diminishing-returns",
     "max-tokens",
     "refused",
+    "guardrail-tripped",
     "cancelled",
 ]
 RunStatus = EndStatus | Literal["interrupted"]
@@ -180,6 +181,7 @@ class RunResult(Generic[T_co]):
         checkpoint: the run as plain JSON.
         question: what the person is asked, with status "interrupted": `resume(agent, checkpoint, answer)`.
         approvals: the tool calls that wait to be approved: `resume(agent, checkpoint, decisions=[…])`.
+        tripped: which guardrail ended the run, and why, with status "guardrail-tripped".
     """
 
     status: RunStatus
@@ -196,6 +198,7 @@ class RunResult(Generic[T_co]):
     compression_count: int | None = None
     question: str = ""
     approvals: tuple[PendingApproval, ...] = ()
+    tripped: Tripped | None = None
 
     @property
     def interrupted(self) -> bool:

@@ -7,6 +7,7 @@ from standfast.agents import (
     AgentIdentity,
     ContextCompression,
     DiminishingReturns,
+    Guardrail,
     Loop,
     TokenBudget,
 )
@@ -77,7 +78,7 @@ from standfast.local import (
     run_pipeline,
     run_streaming,
 )
-from standfast.messages import Image, LLMResponse, Message, Reasoning, ToolCall, Usage
+from standfast.messages import Image, LLMResponse, Message, Reasoning, ToolCall, Tripped, Usage
 from standfast.pipelines import Pipeline, Step, StepContext, pipeline
 from standfast.stores import AgentStore, d1_store, memory_store, postgres_store, sqlite_store
 from standfast.tools import (
@@ -114,6 +115,7 @@ __all__ = [
     "GateEscalated",
     "GateOpened",
     "GateReminded",
+    "Guardrail",
     "Happened",
     "Image",
     "InputError",
@@ -172,6 +174,7 @@ __all__ = [
     "ToolLost",
     "ToolRetried",
     "ToolStarted",
+    "Tripped",
     "TurnEnded",
     "TurnStarted",
     "Usage",

@@ -22,6 +22,14 @@ from standfast.agent_loop.gates import (
     edited_digest,
 )
 from standfast.agent_loop.given_gates import gate_problem
+from standfast.agent_loop.guardrails import (
+    needs_check,
+    refusal_of,
+    unheard_by_model,
+    with_refused_calls,
+    withheld,
+    withholds,
+)
 from standfast.agent_loop.handoffs import handed_over_to, last_speaker, next_speaker
 from standfast.agent_loop.loop import LoopState, next_action
 from standfast.agent_loop.standing_approvals import (
@@ -68,7 +76,7 @@ from standfast.agent_loop.transcripts import (
     unanswered,
     with_notices,
 )
-from standfast.agent_loop.unfit_answers import unfit_calls
+from standfast.agent_loop.unfit_answers import refused_by_guardrails, unfit_calls
 
 __all__ = [
     "CANCELLED_WITHIN",
@@ -111,6 +119,7 @@ __all__ = [
     "in_call_order",
     "last_answer",
     "last_speaker",
+    "needs_check",
     "next_action",
     "next_speaker",
     "not_closed",
@@ -120,7 +129,9 @@ __all__ = [
     "outcome_of",
     "pattern_in_words",
     "read_transcript",
+    "refusal_of",
     "refused_as_changed",
+    "refused_by_guardrails",
     "repair_transcript",
     "result_message",
     "said_by_agent",
@@ -128,8 +139,12 @@ __all__ = [
     "standing_problem",
     "unanswered",
     "unfit_calls",
+    "unheard_by_model",
     "unknown_key",
     "with_edit",
     "with_notices",
+    "with_refused_calls",
+    "withheld",
+    "withholds",
     "without_dependencies",
 ]

@@ -5,6 +5,7 @@ from typing import Generic, Literal
 
 from standfast.agent_loop.tool_facts import CallT
 from standfast.checkpoints import EndStatus, Question
+from standfast.messages import Tripped
 from standfast.tools import Outcome
 
 Settled = tuple[CallT, Outcome]
@@ -67,11 +68,13 @@ class Finish:
 
     Args:
         raises: the terminal error of the turn is to be raised, once everything is recorded.
+        tripped: the guardrail that ends it.
     """
 
     status: EndStatus
     response: str
     raises: bool = False
+    tripped: Tripped | None = None
 
     @property
     def answer(self) -> str | None:

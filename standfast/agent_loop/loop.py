@@ -72,7 +72,8 @@ class LoopState(Generic[CallT, ToolT_co]):
         finished: the last answer asked for no tool.
         open_calls: calls of the last answer without an outcome; `recovering` if an earlier run may have run them.
         unasked: those of them that may need approval, until that has been checked.
-        refused: by id, why a call does not run; `cut` is the call in the middle of which the answer ends.
+        refused: by id, why a call does not run; `cut` is the call in the middle of which the answer ends, and
+            `barred` are calls that guardrails have refused: they never run, whatever an earlier run may have done.
         questions: open questions of the turn, in call order; of gates, whose calls are open, too.
         verdicts: gates of open calls that were decided.
         progressed: a call of this turn succeeded.
@@ -96,6 +97,7 @@ class LoopState(Generic[CallT, ToolT_co]):
     unasked: tuple[CallT, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     cut: str | None = None
+    barred: Sequence[str] = ()
     recovering: bool = False
     questions: tuple[Question, ...] = ()
     verdicts: tuple[Question, ...] = ()
@@ -131,7 +133,7 @@ class LoopState(Generic[CallT, ToolT_co]):
         last = last_answer(messages)
         calls = tuple(call for call in unanswered(messages) if call.id not in waiting)
         answer = Message(role="assistant") if last is None else messages[last]
-        ended, refused, cut = unfit(answer, self.loop.max_tool_calls)
+        ended, refused, cut, barred = unfit(answer, self.loop.max_tool_calls)
         return self._with(
             response=answer.content,
             ended=ended if last == len(messages) - 1 else None,
@@ -140,6 +142,7 @@ class LoopState(Generic[CallT, ToolT_co]):
             unasked=() if recovering or gates else self.to_approve(calls, refused),
             refused=refused,
             cut=cut,
+            barred=barred,
             recovering=recovering,
             questions=tuple(question for question in questions if question.is_open),
             verdicts=verdicts,
@@ -166,7 +169,7 @@ class LoopState(Generic[CallT, ToolT_co]):
     def replied(self, message: Answer[CallT], tools: Mapping[str, Any] | None = None) -> Self:
         """The model answered with `message`; `tools` are those of the agent that answers, if they may be others now."""
         calls = message.tool_calls or ()
-        ended, refused, cut = unfit(message, self.loop.max_tool_calls)
+        ended, refused, cut, barred = unfit(message, self.loop.max_tool_calls)
         state = self if tools is None else self._with(tools=tools)
         state = state._with(
             ended=ended,
@@ -177,6 +180,7 @@ class LoopState(Generic[CallT, ToolT_co]):
             unasked=state.to_approve(calls, refused),
             refused=refused,
             cut=cut,
+            barred=barred,
             recovering=False,
             progressed=False,
             warning=None,

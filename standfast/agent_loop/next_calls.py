@@ -24,7 +24,7 @@ def next_calls(state: "LoopState[CallT, ToolT_co]") -> CallTools[CallT]:
         gate = state.verdict(call)
         if gate is not None and gate.status != "approved":
             settled.append((call, Failed(refusal(gate))))
-        elif call.id == state.cut:
+        elif call.id == state.cut or call.id in state.barred:
             settled.append((call, Failed(state.refused[call.id])))
         elif (target := target_of(call, state.tools)) and call.id not in state.refused:
             settled.append((call, handoff_outcome(target, handed_over)))

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from typing_extensions import TypeVar
 
-from standfast.messages import StopReason, ToolCall, Usage, cut
+from standfast.messages import StopReason, ToolCall, Tripped, Usage, cut
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Unknown
 
 
@@ -48,6 +48,8 @@ class Answer(Protocol[CallT_co]):
     def usage(self) -> Usage | None: ...
     @property
     def stop_reason(self) -> StopReason | None: ...
+    @property
+    def tripped(self) -> tuple[Tripped, ...] | None: ...
 
 
 ToolT_co = TypeVar("ToolT_co", bound=ToolFacts, default=ToolFacts, covariant=True)

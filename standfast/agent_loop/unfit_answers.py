@@ -15,19 +15,23 @@ class Unfit(NamedTuple):
         ended: how an incomplete answer ends the run; if it has calls, the model is told instead, and the run continues.
         refused: why calls do not run, by id.
         cut: the id of the call in the middle of which the answer was cut off. That call never runs.
+        barred: ids of calls that guardrails have refused. They never run, either.
     """
 
     ended: Finish | None
     refused: Mapping[str, str]
     cut: str | None
+    barred: tuple[str, ...] = ()
 
 
 def unfit(answer: Answer[LoopCall], limit: int) -> Unfit:
     """Return what of an answer cannot be used, if at most `limit` calls run in a turn."""
     reason, calls = answer.stop_reason, answer.tool_calls
     refused = unfit_calls(answer, limit)
+    if answer.tripped and not calls:
+        return Unfit(Finish("guardrail-tripped", answer.content, tripped=answer.tripped[0]), refused, None)
     if reason is None or calls:
-        return Unfit(None, refused, _cut_call(answer))
+        return Unfit(None, refused, _cut_call(answer), tuple(refused_by_guardrails(answer)))
     return Unfit(Finish("max-tokens" if reason == "max-tokens" else "refused", answer.content), refused, None)
 
 
@@ -47,6 +51,15 @@ def judge(finish: Finish, problem: str | None, *, may_correct: bool) -> Finish |
     return replace(finish, status="error")
 
 
+def refused_by_guardrails(answer: Answer[LoopCall]) -> dict[str, str]:
+    """Return by id why guardrails do not let calls of an answer run."""
+    return {
+        one.tool_call_id: f"Not run: the guardrail {one.guardrail} refused it: {one.reason}"
+        for one in answer.tripped or ()
+        if one.tool_call_id is not None
+    }
+
+
 def unfit_calls(answer: Answer[LoopCall], limit: int) -> Mapping[str, str]:
     """Return by id why calls of an answer do not run: there are too many, or the last one was cut off.
 
@@ -54,7 +67,7 @@ def unfit_calls(answer: Answer[LoopCall], limit: int) -> Mapping[str, str]:
     """
     calls = answer.tool_calls or ()
     why = f"Not run: at most {limit} tool calls per turn (max_tool_calls); ask again for the others"
-    refused = {call.id: why for call in calls[limit:]}
+    refused = {**refused_by_guardrails(answer), **{call.id: why for call in calls[limit:]}}
     if (cut := _cut_call(answer)) is not None:
         refused[cut] = (
             f"Not run: your answer was cut off ({answer.stop_reason}), and this call may be half of what you meant; "

@@ -4,6 +4,7 @@ from standfast.agents.agent import Agent, OnTerminalToolError
 from standfast.agents.agent_names import NAME, check_former_names, check_name
 from standfast.agents.contexts import AgentContext, AgentIdentity
 from standfast.agents.foreign_agents import ACCEPTED, ForeignAgent, adopted
+from standfast.agents.guardrails import Guardrail
 from standfast.agents.limits import ContextCompression, DiminishingReturns, Loop, TokenBudget
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "ContextCompression",
     "DiminishingReturns",
     "ForeignAgent",
+    "Guardrail",
     "Loop",
     "OnTerminalToolError",
     "TokenBudget",

@@ -16,6 +16,7 @@ from standfast.agents.agent_tools import as_tool
 from standfast.agents.contexts import AgentContext
 from standfast.agents.foreign_agents import ACCEPTED, ForeignAgent, adopted
 from standfast.agents.frozen_values import frozen, thawed
+from standfast.agents.guardrails import GUARDRAILS, Check, Guardrail, read_guardrails
 from standfast.agents.handoffs import check_handoffs, speakers
 from standfast.agents.limits import Loop
 from standfast.agents.run_contexts import read_context, write_context
@@ -48,6 +49,9 @@ class _Options(TypedDict, total=False):
     loop: Loop
     settings: Mapping[str, Any]
     access: AccessRules
+    input_guardrails: Sequence[Check | Guardrail]
+    output_guardrails: Sequence[Check | Guardrail]
+    tool_guardrails: Sequence[Check | Guardrail]
     on_start: Hook | None
     on_complete: Hook | None
     on_stuck: Hook | None
@@ -83,6 +87,9 @@ class Agent(Generic[T_co]):
         settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
         access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may begin a
             run of it, and decide on its calls.
+        input_guardrails, output_guardrails, tool_guardrails: functions of `AgentContext` and the user's `Message`, the
+            final answer's, or a `ToolCall`; what they refuse the model does not read, nobody is shown, or does not run.
+            See `Guardrail`.
         on_start, on_complete, on_stuck: functions of `AgentContext`, plain or async, around the loop. `on_stuck`
             is called when the run stopped early; neither is on "error".
         on_terminal_tool_error: "message" lets the model read it, "stop" ends the run with "error" after the turn's
@@ -112,6 +119,9 @@ class Agent(Generic[T_co]):
     loop: Loop = field(default_factory=Loop)
     settings: Mapping[str, Any] = field(default_factory=dict)
     access: AccessRules = field(default_factory=dict)
+    input_guardrails: Sequence[Check | Guardrail] = ()
+    output_guardrails: Sequence[Check | Guardrail] = ()
+    tool_guardrails: Sequence[Check | Guardrail] = ()
     on_start: Hook | None = None
     on_complete: Hook | None = None
     on_stuck: Hook | None = None
@@ -149,6 +159,8 @@ class Agent(Generic[T_co]):
         object.__setattr__(self, "access", check_access(f"Agent '{self.name}'", self.access))
         if wrong := [key for key in self.settings if not isinstance(key, str) or key in ("messages", "tools")]:
             raise self._fault(f"settings are further keyword arguments for chat(messages, tools); {wrong[0]!r} is none")
+        for name in GUARDRAILS:
+            object.__setattr__(self, name, read_guardrails(self.name, name, getattr(self, name)))
         self._check_tools()
         try:
             object.__setattr__(self, "initial_state", copy.deepcopy(self.initial_state))

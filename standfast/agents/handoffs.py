@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from standfast.agents.agent_names import NAME
+from standfast.agents.guardrails import GUARDRAILS
 from standfast.errors import DefinitionError
 from standfast.tools import Tool, Toolset
 
@@ -54,11 +55,7 @@ def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
                 continue
             if target.name in found:
                 raise DefinitionError(f"Agent '{first.name}': handoffs: two agents are named '{target.name}'")
-            if any(getattr(target, name) not in (None, getattr(first, name)) for name in ("context", "deps")):
-                raise DefinitionError(
-                    f"Agent '{first.name}': handoffs: agent '{target.name}' has a context or deps of its own, while in "
-                    "a conversation all agents have those of the first"
-                )
+            _check_shared(target, first)
             found[target.name] = target
             queue.append(target)
     if len(found) == 1:
@@ -72,6 +69,19 @@ def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
             result[name] = speaker
     _check_tools(first, result.values())
     return MappingProxyType(result)
+
+
+def _check_shared(target: "Agent[Any]", first: "Agent[Any]") -> None:
+    """Refuse an agent that has what its conversation would not heed."""
+    said = f"Agent '{first.name}': handoffs: agent '{target.name}' has"
+    if any(getattr(target, name) not in (None, getattr(first, name)) for name in ("context", "deps")):
+        raise DefinitionError(
+            f"{said} a context or deps of its own, while in a conversation all agents have those of the first"
+        )
+    if any(getattr(target, name) not in ((), getattr(first, name)) for name in GUARDRAILS):
+        raise DefinitionError(
+            f"{said} guardrails of its own, while in a conversation all agents have those of the first: give them there"
+        )
 
 
 def every_tool(first: "Agent[Any]") -> Mapping[str, Tool[..., Any]]:
@@ -99,6 +109,7 @@ _SHARED = (
     "output",
     "loop",
     "access",
+    *GUARDRAILS,
     "on_start",
     "on_complete",
     "on_stuck",

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from standfast.agent_loop import CallModel, in_call_order, with_notices
+from standfast.agent_loop import CallModel, in_call_order, with_notices, withholds
 from standfast.agents import Agent
 from standfast.errors import ModelError
 from standfast.events import Event, ModelFailed, ModelRetried, TextDelta, TurnEnded, TurnStarted
@@ -80,6 +80,8 @@ class ModelCalls:
     def ended(self, turn: int, message: Message) -> None:
         """Tell of an answer once its calls have their ids."""
         if self._emit is not None:
+            if withholds(self._agent) and message.content:
+                self._emit(TextDelta(message.content))
             self._emit(TurnEnded(turn, message.content, message.tool_calls or (), message.usage))
 
     def failed(self, turn: int, error: Exception) -> None:
@@ -104,7 +106,7 @@ class ModelCalls:
 
     async def _call(self, adapter: LLMAdapter, view: list[Message]) -> LLMResponse:
         settings = settings_for(adapter, self._agent)
-        if (emit := self._emit) is None:
+        if (emit := self._emit) is None or withholds(self._agent):
             return await chat(adapter, view, self._tools, settings)
         return await streamed(adapter, view, self._tools, settings, lambda text: emit(TextDelta(text)))
 

@@ -36,16 +36,17 @@ from standfast.local.sessions import Log, open_log
 from standfast.local.speakers import Speakers
 from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
-from standfast.messages import Message, ToolCall, Usage, error_text
+from standfast.messages import LLMResponse, Message, ToolCall, Usage, error_text
 from standfast.runtime import inputs
 from standfast.runtime.child_agents import session_of_call
 from standfast.runtime.dependencies import begin_context, dependencies
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
+from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.model_answers import note_failure
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.toolsets import with_toolsets
-from standfast.runtime.users_functions import output_problem
+from standfast.runtime.users_functions import call_users, output_problem
 from standfast.stores.protocol import AgentStore
 from standfast.tools import Identity, Terminated, ToolContext
 
@@ -262,16 +263,19 @@ class Run:
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
         turn = state.iterations + 1
+        guardrails = Guardrails(self._agent.speaking(action.agent), lambda check: call_users(check, self._context))
         try:
             if action.agent != self._speakers.current:
                 self._model.prompt(await self._speakers.let_speak(action.agent, self._model, self._context))
-            response = await self._model.ask(action, turn)
+            response = await guardrails.around(self._transcript.messages, lambda: self._model.ask(action, turn))
         except Exception as error:
+            if error is guardrails.raised:
+                raise
             self._model.failed(turn, error)
             note_failure(self._agent, action.model, error)
             return state.failed(error_text(error))
         message = answer_message(
-            response,
+            response or LLMResponse(),
             turn=self._last_seq,  # so that ids do not repeat after pruning
             taken=self._transcript.call_ids,
             tools=self._speakers.tools(action.agent).keys(),
@@ -279,6 +283,7 @@ class Run:
             model=action.model,
             agent=action.agent or None,
         )
+        message = await guardrails.checked(message)
         self._model.ended(turn, message)
         self._transcript.add([message])
         for call in message.tool_calls or ():
@@ -412,5 +417,6 @@ class Run:
             output=self._agent.read_output(finish.response) if ending.status == "complete" else None,
             error=finish.response if finish.status == "error" else problem,
             tool_call_summary=self._counts or None,
+            tripped=ending.tripped,
             compression_count=self._model.compressions if self._agent.loop.context_compression else None,
         )

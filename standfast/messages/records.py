@@ -7,7 +7,8 @@ whose arguments are not a JSON object keeps them as text, and is answered with a
 import base64
 import copy
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
@@ -206,6 +207,22 @@ class ToolCall(Record):
             return text if clean_text(text) == text else json.dumps(text)
 
 
+@dataclass(frozen=True, slots=True)
+class Tripped:
+    """A guardrail's refusal of a message, an answer or a call.
+
+    Args:
+        reason: in words for people, and for the model if a call is refused.
+        metadata: further plain JSON about it, for programs.
+        guardrail, tool_call_id: which one refused, and which call, if it was one; set where the refusal is kept.
+    """
+
+    reason: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    guardrail: str = ""
+    tool_call_id: str | None = None
+
+
 class Message(Record):
     """One message of a transcript. The system prompt is never part of a stored one.
 
@@ -221,6 +238,7 @@ class Message(Record):
         by: who said it, of what a person said or answered.
         id: of what was said to a run: the same message is not heard again.
         context: as JSON, that of the run which a user's message began.
+        tripped: of an answer in whose place this stands, or of calls of it that do not run: guardrails' refusals.
     """
 
     role: Role
@@ -239,6 +257,7 @@ class Message(Record):
     by: Annotated[str, AfterValidator(lambda value: check_whole(value, "by"))] | None = None
     id: CleanText | None = None
     context: CleanText | None = None
+    tripped: tuple[Tripped, ...] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from standfast import Agent, InputError, InterruptedResponse, Message, TerminalError, Usage, is_interrupted, resume, run
+from standfast import Agent, InputError, InterruptedResponse, Message, TerminalError, Tripped, Usage, is_interrupted, resume, run
 from support.temporal_runs import Run, Temporal, check_healthy, has_ended, pending, result, until, waiting
 
 Decisions = Sequence[Mapping[str, Any] | None]
@@ -39,6 +39,7 @@ class Ended:
     waits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
     status_code: int | None = None
+    tripped: Tripped | None = None
 
 
 class Driver(Protocol):
@@ -115,7 +116,7 @@ class InProcess:
         messages = await self.temporal.store.load_messages(session)
         return Ended(
             ended.status, ended.response, ended.iterations, ended.usage, ended.output, ended.error,
-            tuple(messages), tuple(asked), refused=tuple(refused),
+            tuple(messages), tuple(asked), refused=tuple(refused), tripped=ended.tripped,
         )  # fmt: skip
 
 
@@ -166,7 +167,7 @@ class OnTemporal:
         return Ended(
             ended["status"], ended["response"], ended["iterations"], None if usage is None else Usage(**usage),
             ended.get("output"), ended.get("error"), tuple(await self.temporal.messages(session)), tuple(asked),
-            refused=refused,
+            refused=refused, tripped=Tripped(**ended["tripped"]) if "tripped" in ended else None,
         )  # fmt: skip
 
     async def _decide(self, handle: Run, decisions: Decisions) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,11 +13,12 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import CallPlace, LoopState, answer_message, unfit_calls
+from standfast.agent_loop import CallPlace, LoopState, answer_message, refused_by_guardrails, unfit_calls, withholds
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
-from standfast.messages import Message, cut, read_json, size_over, unfenced
+from standfast.messages import LLMResponse, Message, cut, read_json, size_over, unfenced
+from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.model_answers import note_cost, note_failure
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.users_functions import output_problem
@@ -26,6 +28,7 @@ from standfast.stores.protocol import Append
 from standfast.temporal.activities.adapter_calls import ModelRefusedError, call_adapter, failure_of, with_shown_notices
 from standfast.temporal.activities.at_work import begin_work, end_work
 from standfast.temporal.activities.behind_stores import check_conflict
+from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
@@ -39,6 +42,7 @@ from standfast.temporal.wire.activity_types import Asked, LastReply, ModelRefere
 from standfast.temporal.wire.inputs import Said, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW
 from standfast.temporal.wire.outcomes import shown_arguments
+from standfast.temporal.wire.states import write_tripped
 from standfast.temporal.wire.turn_records import KeptView, TurnRecord, read_record
 from standfast.tools.attempts import turn_scope
 
@@ -166,10 +170,16 @@ class ModelActivities:
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
         adapter = self._host.adapter(agent, reference.get("model"))
+        guardrails = Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context)))
         try:
             described = self._host.descriptions[agent]
-            asking = call_adapter(agent, adapter, context, messages, described, tell)
-            response, shorter = await self._host.thread.run(asking)
+            tell = None if withholds(agent) else tell
+            asking = guardrails.around(
+                [*transcript.messages, *said],
+                lambda: call_adapter(agent, adapter, context, messages, described, tell),
+            )
+            answered: tuple[LLMResponse, list[Message] | None] | None = await self._host.thread.run(asking)
+            response, shorter = answered or (LLMResponse(), None)
         except Exception as error:
             failure = failure_of(error, agent, reference.get("model"))
             if failure is error:
@@ -177,7 +187,8 @@ class ModelActivities:
             # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
             note_failure(agent, reference.get("model"), error)
             raise failure from None
-        note_cost(agent, reference.get("model"), response, self._unpriced)
+        if answered is not None:
+            note_cost(agent, reference.get("model"), response, self._unpriced)
         if shorter is not None:
             # The newest messages will be in the transcript, too, so the view that is kept ends before them.
             kept = KeptView(seq=transcript.seq, messages=tuple(shorter[: -len(said)] if said else shorter))
@@ -192,10 +203,11 @@ class ModelActivities:
             model=reference.get("model"),
             agent=reference.get("agent"),
         )
+        message = await self._host.thread.run(guardrails.checked(message))
         unfit = unfit_calls(message, agent.loop.max_tool_calls)
         asks = LoopState(loop=agent.loop, tools=agent.tool_map).to_approve(message.tool_calls or (), unfit)
         gates: list[Question] = []
-        refused: dict[str, str] = {}
+        refused = refused_by_guardrails(message)
         if asks:
             session = transcript.session
             heard = transcript.messages if view is None else await self._host.store.load_messages(session.id)
@@ -208,7 +220,8 @@ class ModelActivities:
                 tenant_id=context.tenant_id,
                 user_id=context.user_id,
             )
-            gates, refused = await find_gates(self._host, agent, asks, reference["run"], spoke, place)
+            gates, unasked = await find_gates(self._host, agent, asks, reference["run"], spoke, place)
+            refused |= unasked
         tools, available = called_tools(self._host, agent, message.tool_calls or ())
         return TurnRecord(
             message=message,
@@ -293,6 +306,9 @@ class ModelActivities:
                 reply["declared"] = declared
             return {**reply, **_requested_calls(record)}
         await transcript.prune()
+        if message.tripped:
+            reply["tripped"] = write_tripped(message.tripped[0])
+            return {**reply, "text": cut(message.content, INLINE_BYTES)}
         return {**reply, **await _final(self._host.agent(), message.content)}
 
 

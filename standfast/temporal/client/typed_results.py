@@ -7,7 +7,7 @@ from typing import Any
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, StepResult, T
 from standfast.errors import InputError
-from standfast.messages import Usage
+from standfast.messages import Tripped, Usage
 from standfast.pipeline_loop import typed_output
 from standfast.pipelines import Branch, Pipeline, Stage
 
@@ -39,6 +39,7 @@ def run_result(agent: Agent[T], ended: Mapping[str, Any]) -> RunResult[T]:
         usage=usage,
         output=output,
         error=ended.get("error"),
+        tripped=None if "tripped" not in ended else Tripped(**ended["tripped"]),
     )
 
 

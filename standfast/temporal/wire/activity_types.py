@@ -298,12 +298,16 @@ class Declared(TypedDict, total=False):
 
 
 class LastReply(TypedDict, total=False):
-    """The text of an answer, with its whole `size` in bytes if it is cut, and the output that is read from it."""
+    """The text of an answer, with its whole `size` in bytes if it is cut, and the output that is read from it.
+
+    Or the text in its place, and the guardrail that has `tripped`; see `write_tripped`.
+    """
 
     text: str
     size: int
     output: Any
     output_error: str
+    tripped: dict[str, Any]
 
 
 class Asked(LastReply, total=False):

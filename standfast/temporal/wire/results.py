@@ -188,10 +188,17 @@ def _is_reply(reference: Mapping[str, Any], found: ModelReply) -> bool:
     ids, gates = [call[0] for call in found.get("calls", ())], found.get("gates", ())
     return (
         ("usage" not in found or is_usage(found["usage"]))
+        and ("tripped" not in found or _is_tripped(found["tripped"]))
         and _is_declared(found.get("declared", {}))
         and all(_is_gate(gate) and gate["gate"]["name"] in ids for gate in gates)
         and all(0 <= index < len(reference.get("say", ())) for index in found.get("untold", ()))
     )
+
+
+def _is_tripped(found: Mapping[str, Any]) -> bool:
+    """Whether it is what `write_tripped` writes."""
+    kinds = {"guardrail": str, "reason": str, "metadata": dict}
+    return found.keys() == kinds.keys() and all(isinstance(found[name], kind) for name, kind in kinds.items())
 
 
 def _is_gate(found: object) -> bool:

@@ -1,13 +1,13 @@
 """The state of an agent's loop as a run carries it: numbers, names and open calls, as plain JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from standfast.agent_loop import Finish, LoopState
 from standfast.agents import Loop
 from standfast.checkpoints import Question
-from standfast.messages import StopReason, Usage, read_usage
+from standfast.messages import StopReason, Tripped, Usage, read_usage
 from standfast.temporal.wire.snapshots import Facts, ToolFacts
 
 
@@ -33,6 +33,19 @@ class Reply:
     tool_calls: tuple[Call, ...] | None = None
     usage: Usage | None = None
     stop_reason: StopReason | None = None
+    tripped: tuple[Tripped, ...] | None = None
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any], calls: tuple[Call, ...]) -> Self:
+        """Read the reply of the model's activity; its calls are read already."""
+        tripped = (Tripped(**reply["tripped"]),) if "tripped" in reply else None
+        usage = read_usage(reply.get("usage"))
+        return cls(reply.get("text", ""), calls or None, usage, reply.get("stop_reason"), tripped)
+
+
+def write_tripped(tripped: Tripped) -> dict[str, Any]:
+    """Return the guardrail that has ended a run as JSON."""
+    return {"guardrail": tripped.guardrail, "reason": tripped.reason, "metadata": dict(tripped.metadata)}
 
 
 _PLAIN = (
@@ -51,6 +64,7 @@ _PLAIN = (
     "corrections",
     "cut",
     "agent",
+    "barred",
 )
 FRESH: RunLoop = LoopState(loop=Loop(), tools={})
 
@@ -71,8 +85,17 @@ def write_state(state: RunLoop) -> dict[str, Any]:
     if any(state.grants):
         data["grants"] = list(state.grants)
     if state.ended is not None:
-        data["ended"] = asdict(state.ended)
+        data["ended"] = _write_end(state.ended)
     return data
+
+
+def _write_end(ended: Finish) -> dict[str, Any]:
+    plain = {"status": ended.status, "response": ended.response, "raises": ended.raises}
+    return plain if ended.tripped is None else {**plain, "tripped": write_tripped(ended.tripped)}
+
+
+def _read_end(data: Mapping[str, Any]) -> Finish:
+    return Finish(**{**data, "tripped": Tripped(**data["tripped"])} if "tripped" in data else data)
 
 
 def read_state(data: Mapping[str, Any], facts: Facts) -> RunLoop:
@@ -93,7 +116,7 @@ def read_state(data: Mapping[str, Any], facts: Facts) -> RunLoop:
         usage=read_usage(data.get("usage")),
         session_usage=read_usage(data.get("session_usage")),
         grants=tuple(data.get("grants", (0, 0))),
-        ended=None if "ended" not in data else Finish(**data["ended"]),
+        ended=None if "ended" not in data else _read_end(data["ended"]),
         **plain,
     )
 

@@ -23,7 +23,6 @@ from standfast.agent_loop import (
 )
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import read_usage
 from standfast.temporal.wire import activity_types, names
 from standfast.temporal.wire.inputs import AgentInput, said_id
 from standfast.temporal.wire.run_state import Progress
@@ -262,7 +261,7 @@ class AgentRun(RunHandlers):
         progress.opened.pop("agent_state", None)
         gates, refused = reply.pop("gates", ()), reply.pop("refused", {})
         calls = progress.replied(reply)
-        answer = Reply(reply.get("text", ""), calls or None, read_usage(reply.get("usage")), reply.get("stop_reason"))
+        answer = Reply.of(reply, calls)
         since = {"since": workflow.now().isoformat()}
         questions = [Question(**{**item, "gate": {**item["gate"], **since}}) for item in gates]
         state, tools = self._run.loop, tools_of(self._run.facts.tools, progress.turn.declared)

@@ -8,6 +8,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from standfast.agent_loop import Finish
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Finished, FinishReference, RunReference
+from standfast.temporal.wire.states import write_tripped
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.messages import Messages
 from standfast.temporal.workflows.run_failures import fail, why
@@ -64,7 +65,8 @@ class Closing:
         if status == "error":
             return self.result(status, {"response": finish.response, "error": finish.response})
         # The whole text of the last answer is in the store; the state has its beginning.
-        return self.result(status, {"response": response if finish.response else ""})
+        more = {} if finish.tripped is None else {"tripped": write_tripped(finish.tripped)}
+        return self.result(status, {"response": response if finish.response else "", **more})
 
     async def cancelled(self) -> NoReturn:
         await self._messages.until_kept()

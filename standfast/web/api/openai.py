@@ -24,7 +24,12 @@ from standfast.web.api.senders import dumped, read_body
 from standfast.web.api.talks import Answer, Talk, Waits, listen, say, texts_of
 
 _PARTS = ("text", "input_text", "output_text")
-_ENDINGS = {"complete": "stop", "max-tokens": "length", "refused": "content_filter"}
+_ENDINGS = {
+    "complete": "stop",
+    "max-tokens": "length",
+    "refused": "content_filter",
+    "guardrail-tripped": "content_filter",
+}
 
 
 class _Asked(BaseModel):

@@ -1,0 +1,72 @@
+"""Decides what guardrails check, and what their verdicts mean. These are kept with the answer (`Message.tripped`).
+
+An answer that tripped one is never kept: a message in its place says which guardrail withheld it, and why.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pydantic_core import to_json
+
+from standfast.agent_loop.unfit_answers import unfit_calls
+from standfast.agents import Agent, Guardrail
+from standfast.agents.guardrails import declared
+from standfast.errors import StandfastError
+from standfast.messages import Message, ToolCall, Tripped, clean_text, cut, json_problem, size_over
+
+_REASON_BYTES = 2_000
+_METADATA_BYTES = 8_192
+
+
+def unheard_by_model(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages of the user at the end of a transcript, on which no model has acted yet."""
+    at = len(messages)
+    while at and messages[at - 1].role == "user":
+        at -= 1
+    return list(messages[at:])
+
+
+def needs_check(agent: Agent, answer: Message) -> list[ToolCall]:
+    """Return the calls of an answer that can run, for guardrails to check."""
+    unfit = unfit_calls(answer, agent.loop.max_tool_calls)
+    return [call for call in answer.tool_calls or () if call.id not in unfit and call.name in agent.tool_map]
+
+
+def refusal_of(guardrail: Guardrail, verdict: object) -> Tripped | None:
+    """Return what a guardrail has refused, by what its function has returned; None if it lets the value pass.
+
+    Raises:
+        StandfastError: it returned something that is no verdict.
+    """
+    if verdict is None or verdict is True:
+        return None
+    given = Tripped(verdict) if isinstance(verdict, str) else verdict
+    if not isinstance(given, Tripped) or not isinstance(given.reason, str) or not given.reason.strip():
+        raise StandfastError(
+            f"Guardrail {guardrail.name} returned {verdict!r:.80}: return None to let it pass, or Tripped(reason)"
+        )
+    metadata = dict(given.metadata)
+    if (problem := json_problem(metadata)) or size_over(to_json(metadata).decode(), _METADATA_BYTES):
+        raise StandfastError(
+            f"Guardrail {guardrail.name}: metadata: {problem or f'longer than {_METADATA_BYTES:,} bytes'}"
+        )
+    return Tripped(cut(clean_text(given.reason), _REASON_BYTES), metadata, guardrail.name)
+
+
+def withheld(answer: Message, tripped: Tripped) -> Message:
+    """Return the message that stands in the place of an answer that nobody is shown; its usage was paid for."""
+    text = f"[withheld by the guardrail {tripped.guardrail}: {tripped.reason}]"
+    # An earlier version reads it as an answer that a content filter has stopped.
+    changes = {"content": text, "tool_calls": None, "reasoning": None, "stop_reason": "content-filter"}
+    return answer.model_copy(update={**changes, "tripped": (tripped,)})
+
+
+def with_refused_calls(answer: Message, refused: Iterable[tuple[str, Tripped]]) -> Message:
+    """Return an answer with the refusals of its calls, by id."""
+    found = tuple(replace(tripped, tool_call_id=call_id) for call_id, tripped in refused)
+    return answer.model_copy(update={"tripped": found}) if found else answer
+
+
+def withholds(agent: Agent) -> bool:
+    """Whether no word of an answer may be shown before all of it has been checked."""
+    return bool(agent.output_guardrails) or any(one.beside for one in declared(agent.input_guardrails))
