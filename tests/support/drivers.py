@@ -9,7 +9,18 @@ from typing import Any, Protocol
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from standfast import Agent, InputError, InterruptedResponse, Message, TerminalError, Tripped, Usage, is_interrupted, resume, run
+from standfast import (
+    Agent,
+    InputError,
+    InterruptedResponse,
+    Message,
+    TerminalError,
+    Tripped,
+    Usage,
+    is_interrupted,
+    resume,
+    run,
+)
 from support.temporal_runs import Run, Temporal, check_healthy, has_ended, pending, result, until, waiting
 
 Decisions = Sequence[Mapping[str, Any] | None]

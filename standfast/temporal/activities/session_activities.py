@@ -283,6 +283,9 @@ class SessionActivities:
         messages: list[Message],
         state: LoopState,
     ) -> types.Opened:
+        is_heard = "message" in opened and "call" in reference["input"]
+        if state.ended is not None and (opened.keys() & {"message", "unheard"}) and not is_heard:
+            state = state.with_user_message()  # otherwise the run would end as the last one has
         last = last_answer(messages)
         answer = None if last is None else messages[last]
         calls = () if answer is None else answer.tool_calls or ()

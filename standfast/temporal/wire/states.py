@@ -94,8 +94,8 @@ def _write_end(ended: Finish) -> dict[str, Any]:
     return plain if ended.tripped is None else {**plain, "tripped": write_tripped(ended.tripped)}
 
 
-def _read_end(data: Mapping[str, Any]) -> Finish:
-    return Finish(**{**data, "tripped": Tripped(**data["tripped"])} if "tripped" in data else data)
+def _end_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**data, "tripped": Tripped(**data["tripped"])} if "tripped" in data else data
 
 
 def read_state(data: Mapping[str, Any], facts: Facts) -> RunLoop:
@@ -116,7 +116,7 @@ def read_state(data: Mapping[str, Any], facts: Facts) -> RunLoop:
         usage=read_usage(data.get("usage")),
         session_usage=read_usage(data.get("session_usage")),
         grants=tuple(data.get("grants", (0, 0))),
-        ended=None if "ended" not in data else _read_end(data["ended"]),
+        ended=None if "ended" not in data else Finish(**_end_of(data["ended"])),
         **plain,
     )
 
