@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, Un
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from standfast.agents.agent_models import check_models
 from standfast.agents.agent_names import check_former_names, check_name
 from standfast.agents.agent_tools import as_tool
 from standfast.agents.contexts import AgentContext
@@ -141,7 +142,7 @@ class Agent(Generic[T_co]):
     def __post_init__(self) -> None:
         check_name(self.name, "Agent")
         object.__setattr__(self, "formerly", check_former_names(self.name, self.formerly, f"Agent '{self.name}'"))
-        self._check_models()
+        object.__setattr__(self, "fallback_models", check_models(self))
         if self.description is not None and (not isinstance(self.description, str) or not self.description.strip()):
             raise self._fault("description must be a non-empty string")
         if not isinstance(self.loop, Loop):
@@ -177,25 +178,6 @@ class Agent(Generic[T_co]):
     def names(self) -> tuple[str, ...]:
         """Its name, and its former names."""
         return (self.name, *self.formerly)
-
-    def _check_models(self) -> None:
-        if self.model is not None and not isinstance(self.model, str):
-            raise self._fault(
-                f"model must be text like 'anthropic:claude-sonnet-4-6', got {self.model!r:.80}; "
-                "give an adapter as llm= to what runs the agent"
-            )
-        others = self.fallback_models
-        if (
-            isinstance(others, str)
-            or not isinstance(others, Iterable)
-            or not all(isinstance(one, str) for one in others)
-        ):
-            raise self._fault(f"fallback_models must be a list of texts, got {others!r}")
-        object.__setattr__(self, "fallback_models", tuple(others))
-        if self.adapter is not None and not callable(getattr(self.adapter, "chat", None)):
-            raise self._fault(f"adapter must have `async def chat(messages, tools)`, got {self.adapter!r:.80}")
-        if self.adapter is not None and self.fallback_models:
-            raise self._fault("it has an adapter of its own, which no fallback model can stand in for")
 
     def _freeze_instructions(self) -> None:
         parts = self.instructions

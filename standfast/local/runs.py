@@ -32,6 +32,7 @@ from standfast.local.gates import GivenDecision, pending_approvals, read_decisio
 from standfast.local.invocations import Invocations
 from standfast.local.model_calls import ModelCalls
 from standfast.local.run_gates import RunGates
+from standfast.local.run_results import run_result
 from standfast.local.sessions import Log, open_log
 from standfast.local.speakers import Speakers
 from standfast.local.tool_calls import ToolCalls
@@ -404,19 +405,5 @@ class Run:
                 await self._transcript.write()
         if finish.raises and self._terminal is not None:
             raise self._terminal
-        budget = self._agent.loop.budget
-        return RunResult(
-            status=ending.status,
-            response=finish.response,
-            messages=tuple(self._transcript.messages),
-            iterations=state.iterations,
-            checkpoint=self._transcript.checkpoint(state),
-            session_id=self._log.session_id,
-            usage=state.usage,
-            budget_percent=state.usage.total_tokens / budget.max * 100 if budget and state.usage else None,
-            output=self._agent.read_output(finish.response) if ending.status == "complete" else None,
-            error=finish.response if finish.status == "error" else problem,
-            tool_call_summary=self._counts or None,
-            tripped=ending.tripped,
-            compression_count=self._model.compressions if self._agent.loop.context_compression else None,
-        )
+        compressions = self._model.compressions if self._agent.loop.context_compression else None
+        return run_result(self._agent, state, finish, ending, problem, self._transcript, self._counts, compressions)

@@ -3,29 +3,19 @@
 import asyncio
 from typing import Any
 
-import pytest
 from support.drivers import Driver, OnTemporal
-from support.temporal_runs import pending, until
 from support.transcripts import asks_for, call, tool_results
 
 from standfast import (
     Agent,
     AgentContext,
     Approval,
-    DefinitionError,
     Guardrail,
-    Image,
     LLMResponse,
     Message,
-    StandfastError,
-    TextDelta,
     ToolCall,
     Tripped,
     Usage,
-    resume,
-    run,
-    run_streaming,
-    sqlite_store,
     tool,
 )
 from standfast.testing import ScriptedModel
