@@ -3,21 +3,32 @@
 import asyncio
 from typing import Any
 
+import pytest
 from support.drivers import Driver, OnTemporal
+from support.resets import resets
+from support.stores import crash_on_write
+from support.temporal_runs import Temporal, pending, result
 from support.transcripts import asks_for, call, tool_results
 
 from standfast import (
     Agent,
     AgentContext,
     Approval,
+    DefinitionError,
     Guardrail,
+    Image,
     LLMResponse,
     Message,
+    StandfastError,
+    TextDelta,
     ToolCall,
     Tripped,
     Usage,
+    run,
+    run_streaming,
     tool,
 )
+from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 
 USED = Usage(input_tokens=10, output_tokens=5)
@@ -150,3 +161,114 @@ async def test_a_run_that_a_guardrail_has_ended_ends_so_again_without_asking_any
     again = await driver.run(agent, model, message=None)
     assert (again.status, again.tripped, again.messages) == (first.status, first.tripped, first.messages)
     assert asked == ["go"]
+
+
+async def test_a_guardrail_that_raises_ends_a_run_in_process_and_lets_one_on_temporal_wait(driver: Driver) -> None:
+    mended: list[bool] = []
+
+    def fragile(ctx: AgentContext, value: Message) -> None:
+        if not mended:
+            raise OSError("no connection")
+
+    for options in ({"input_guardrails": [fragile]}, {"output_guardrails": [fragile]}):
+        mended.clear()
+        agent, session = Agent("guarded", model="m", **options), next(iter(options))  # type: ignore[arg-type]
+        if not isinstance(driver, OnTemporal):
+            with pytest.raises(OSError, match="no connection"):
+                await driver.run(agent, ScriptedModel(["Hello"]), session=session)
+            continue
+        async with driver.temporal.worker(agent, llm=ScriptedModel(["Hello", "Hello"])):
+            handle = await driver.temporal.start(agent, "go", session=session)
+            (paused,) = await pending(handle)
+            assert "fragile raised OSError: no connection" in paused["message"]
+            mended.append(True)
+            await handle.signal("resume", {"action": "retry"})
+            assert (await result(handle))["status"] == "complete"
+
+
+async def test_what_is_no_verdict_is_an_error_and_lets_nothing_pass() -> None:
+    agent = Agent("guarded", input_guardrails=[lambda ctx, said: False])
+    model = ScriptedModel([])
+    with pytest.raises(StandfastError, match="returned False: return None to let it pass, or Tripped"):
+        await run(agent, message="hi", llm=model)
+    assert model.calls == []
+
+
+async def test_a_verdict_is_found_again_after_the_run_was_reset(temporal: Temporal) -> None:
+    asked: list[str] = []
+
+    def once(ctx: AgentContext, answer: Message) -> str | None:
+        asked.append(answer.content)
+        return "first" if len(asked) == 1 else None
+
+    agent = Agent("guarded", model="m", output_guardrails=[once])
+    async with temporal.worker(agent, llm=ScriptedModel(["secret", "another"])):
+        handle = await temporal.start(agent, "go")
+        before = await result(handle)
+        found = [await result(again) async for again in resets(temporal, handle)]
+    assert found
+    assert all(again == before for again in found)
+    assert asked == ["secret"]
+    assert before["tripped"] == {"guardrail": "once", "reason": "first", "metadata": {}}
+
+
+@pytest.mark.parametrize("is_safe", [True, False])
+async def test_a_refused_call_never_runs_and_is_refused_again_after_a_crash(store: SQLiteStore, is_safe: bool) -> None:
+    ran: list[str] = []
+    verdicts = iter(["not this one"])
+
+    @tool(safe_to_retry=is_safe)
+    def post(text: str) -> str:
+        ran.append(text)
+        return "posted"
+
+    agent = Agent("poster", tools=[post], tool_guardrails=[lambda ctx, call: next(verdicts, None)])
+    await crash_on_write(store, agent, [asks_for(call("post", "c1", text="x"))], 2)
+    ended = await run(agent, llm=ScriptedModel(["done"]), store=store, session_id="s")
+    (told,) = tool_results(ended.messages)
+    assert told.content.endswith('refused it: not this one"}')
+    assert (ended.status, ran) == ("complete", [])
+
+
+async def test_no_word_of_an_answer_is_streamed_before_it_was_checked() -> None:
+    agent = Agent("guarded", output_guardrails=[no_secrets])
+    for answer, shown_text in (
+        ("It is hunter2", "[withheld by the guardrail no_secrets: it has a password]"),
+        ("It is fine", "It is fine"),
+    ):
+        events = [event async for event in run_streaming(agent, message="hi", llm=ScriptedModel([answer]))]
+        assert [event.text for event in events if isinstance(event, TextDelta)] == [shown_text]
+        assert ("hunter2" in repr(events)) is False
+
+
+async def test_a_guardrail_sees_images_and_cannot_change_the_message() -> None:
+    def dim(ctx: AgentContext, said: Message) -> str | None:
+        return "no images" if said.images else None
+
+    image = Image(url="https://example.org/a.png")
+    agent = Agent("guarded", input_guardrails=[dim])
+    ended = await run(agent, message="look", images=[image], llm=ScriptedModel([]))
+    assert ended.tripped == Tripped("no images", {}, "dim")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"input_guardrails": ["x"]}, "input_guardrails: 'x' is not a function"),
+        ({"tool_guardrails": no_weapons}, "tool_guardrails must be a list of functions"),
+        ({"output_guardrails": [Guardrail(no_secrets, beside=True)]}, "only input guardrails can have beside=True"),
+        ({"handoffs": [Agent("other", input_guardrails=[no_weapons])]}, "has guardrails of its own"),
+    ],
+    ids=["text", "no list", "beside", "handoff"],
+)
+def test_wrong_guardrails_are_refused_when_they_are_declared(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        Agent("guarded", **options)
+
+
+async def test_guardrails_of_the_first_agent_stay_when_it_hands_over(driver: Driver) -> None:
+    billing = Agent("billing", model="n")
+    agent = Agent("desk", model="m", handoffs=[billing], output_guardrails=[no_secrets])
+    model = ScriptedModel([asks_for(call("transfer_to_billing", "c1")), "hunter2"])
+    ended = await driver.run(agent, model, also=[billing])
+    assert (ended.status, ended.messages[-1].agent) == ("guardrail-tripped", "billing")
