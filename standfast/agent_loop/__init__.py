@@ -63,6 +63,7 @@ from standfast.agent_loop.tool_gates import (
     unknown_key,
     with_edit,
 )
+from standfast.agent_loop.tool_states import ToolState
 from standfast.agent_loop.transcripts import (
     answer_message,
     extended,
@@ -98,6 +99,7 @@ __all__ = [
     "Settled",
     "StandingApproval",
     "ToolFacts",
+    "ToolState",
     "access_problem",
     "agent_failure",
     "agent_outcome",

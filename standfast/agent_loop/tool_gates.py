@@ -202,7 +202,7 @@ def with_edit(outcome: Outcome, by: Sequence[str], arguments: Mapping[str, Any],
                 result = content
             for told in ({"note": note, "arguments": arguments, "result": result}, {"note": note, "result": result}):
                 if not size_over(text := to_json(told).decode(), limit):
-                    return Returned(text)
+                    return replace(outcome, content=text)
             return outcome
         case Failed(error):
             return replace(outcome, error=cut(f"{error} ({note}: {to_json(arguments).decode()})", limit))

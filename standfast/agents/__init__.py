@@ -5,11 +5,12 @@ from standfast.agents.agent_names import NAME, check_former_names, check_name
 from standfast.agents.contexts import AgentContext, AgentIdentity
 from standfast.agents.foreign_agents import ACCEPTED, ForeignAgent, adopted
 from standfast.agents.guardrails import Guardrail
-from standfast.agents.limits import ContextCompression, DiminishingReturns, Loop, TokenBudget
+from standfast.agents.limits import STATE_BYTES, ContextCompression, DiminishingReturns, Loop, TokenBudget
 
 __all__ = [
     "ACCEPTED",
     "NAME",
+    "STATE_BYTES",
     "Agent",
     "AgentContext",
     "AgentIdentity",

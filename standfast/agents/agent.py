@@ -83,7 +83,8 @@ class Agent(Generic[T_co]):
         deps: makes what tools, hooks and instructions read as `ctx.deps`, in the process that runs them: a function of
             `AgentContext`, whose `context` it reads, plain or async. An async context manager that it returns is
             entered, and closed again. Without it `ctx.deps` is the context.
-        state, initial_state: the type of `ctx.state`, and the value of which each run gets a copy at its start.
+        state, initial_state: the type of `ctx.state`, and the value of which each session gets a copy at its
+            start. Tools have it, too, if its type is given.
         output: the type that the final answer, read as JSON, must match; else the run ends with "error".
         settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
         access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may begin a
@@ -313,7 +314,7 @@ class Agent(Generic[T_co]):
         return None if self._context_type is None else read_context(self.name, self._context_type, written)
 
     @functools.cached_property
-    def _state_type(self) -> TypeAdapter[Any]:
+    def state_type(self) -> TypeAdapter[Any]:
         return schema_type(dict[str, Any] if self.state is None else self.state, f"Agent '{self.name}'", "state")
 
     @functools.cached_property
@@ -329,14 +330,14 @@ class Agent(Generic[T_co]):
         """Return a copy of the initial state for one run."""
         try:
             initial = {} if self._pristine is None else copy.deepcopy(self._pristine)
-            return self._state_type.validate_python(initial)
+            return self.state_type.validate_python(initial)
         except ValidationError as error:
             raise self._fault(f"initial_state does not fit its type: {explain(error)}") from error
 
     def read_state(self, stored: str) -> Any:
         """Read a stored state; the initial one if it is not JSON or no longer fits the type."""
         try:
-            return self._state_type.validate_json(stored)
+            return self.state_type.validate_json(stored)
         except ValidationError:
             return self.new_state()
 
@@ -347,7 +348,9 @@ class Agent(Generic[T_co]):
             DefinitionError: a hook put something into the state that JSON cannot carry.
         """
         try:
-            return "{}" if state == {} else self._state_type.dump_json(state, warnings=False).decode()
+            if state == {}:
+                return "{}"
+            return self.state_type.dump_json(state, warnings=False, by_alias=True, round_trip=True).decode()
         except (PydanticSerializationError, ValueError) as error:
             raise self._fault(f"its state is not JSON: {error}") from error
 

@@ -12,6 +12,7 @@ from standfast.tools import Duration, RetryPolicy, check_choice, check_count, se
 
 MODEL_RETRY = RetryPolicy(initial_interval=1, maximum_interval=60, maximum_attempts=8)
 CONTEXT_BYTES = 64 * 1024  # of a run's context, as JSON
+STATE_BYTES = 256 * 1024  # of an agent's state that a tool leaves, as JSON text
 MAX_DEPTH = 16  # stops agents that invoke each other for ever
 
 OnStuck = Literal["stop", "retry", "escalate"]

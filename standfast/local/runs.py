@@ -17,7 +17,7 @@ from standfast.agent_loop import (
     Finish,
     LoopState,
     OpenGates,
-    Settled,
+    ToolState,
     answer_message,
     last_speaker,
     next_action,
@@ -49,7 +49,7 @@ from standfast.runtime.session_states import begin_state
 from standfast.runtime.toolsets import with_toolsets
 from standfast.runtime.users_functions import call_users, output_problem
 from standfast.stores.protocol import AgentStore
-from standfast.tools import Identity, Terminated, ToolContext
+from standfast.tools import Identity, KeptState, Terminated, ToolContext
 
 _LOG = logging.getLogger("standfast")
 
@@ -295,7 +295,7 @@ class Run:
             try:
                 await self._transcript.write()
             except asyncio.CancelledError:
-                await self._give_up(state, self._tool_calls(state, CallTools(())).outcomes())
+                await self._give_up(state, self._tool_calls(state, CallTools(())))
                 raise
         return state
 
@@ -310,9 +310,10 @@ class Run:
             await self._transcript.write_rest(state)  # no handler runs before what asks for it is stored
             await calls.run()
         except asyncio.CancelledError:
-            await self._give_up(state, calls.outcomes())
+            await self._give_up(state, calls)
             raise
         outcomes = calls.outcomes()
+        self._take_state(calls)
         self._terminal = next((outcome.error for _, outcome in outcomes if isinstance(outcome, Terminated)), None)
         used, self._nested_usage = self._nested_usage, {}
         self._transcript.add(results := state.results(outcomes, used))
@@ -329,10 +330,17 @@ class Run:
         write = partial(self._transcript.write, state.kept_questions)
         fence = Fence(write, self._store, *coordinates(self._transcript.messages, self._last_seq, self._log.key))
         tools = self._speakers.tools(last_speaker(self._transcript.messages))
-        return ToolCalls(tools, state, action, self._contexts(), fence, self._emit, self._store)
+        kept = ToolState(self._agent, KeptState(0, self._transcript.state()))
+        return ToolCalls(tools, state, action, self._contexts(), fence, self._emit, self._store, kept)
 
-    async def _give_up(self, state: LoopState, outcomes: list[Settled]) -> None:
+    def _take_state(self, calls: ToolCalls) -> None:
+        if calls.agent_state.kept.number:
+            self._context.state = calls.agent_state.read()
+
+    async def _give_up(self, state: LoopState, calls: ToolCalls) -> None:
         """Keep what is known when the run is cancelled, so that the session can be resumed."""
+        outcomes = calls.outcomes()
+        self._take_state(calls)
         self._transcript.add(state.results(outcomes, self._nested_usage))
         try:
             await self._transcript.write(state.asked(outcomes, self._nested_usage))

@@ -11,6 +11,7 @@ from standfast.agent_loop import (
     Gate,
     LoopState,
     Settled,
+    ToolState,
     cancelled,
     failed_for_good,
     not_found,
@@ -36,6 +37,7 @@ class ToolCalls:
         fence: is crossed before a call runs that may have run before.
         emit: is called at every start and end; None if nobody listens.
         store: keeps the results.
+        agent_state: the calls change it, and it is not kept before their results are.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class ToolCalls:
         fence: Fence,
         emit: Callable[[Event], None] | None,
         store: AgentStore | None,
+        agent_state: ToolState,
     ) -> None:
+        self.agent_state = agent_state
         self._tools = tools
         self._store = store
         self._state = state
@@ -119,6 +123,7 @@ class ToolCalls:
             outcome = CANCELLED_WITHIN
         outcome = within_row(outcome, call.name, self._store)
         self._outcomes[call.id] = outcome
+        self.agent_state = self.agent_state.after(outcome)
         if self._state.stops_at(outcome):
             self._stopped_by = failed_for_good(call)
         if self._emit is not None:
@@ -175,6 +180,7 @@ class ToolCalls:
             tool,
             call.arguments,
             self._context(call, attempt),
+            state=self.agent_state,
             limit=self._state.loop.max_message_bytes,
             seconds=tool.seconds,
         )

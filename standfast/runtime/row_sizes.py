@@ -11,9 +11,10 @@ _ROOM = 20_000  # bytes for what else stands in the row, such as keys and the na
 def within_row(outcome: Outcome, tool: str, store: object) -> Outcome:
     """Return an outcome of a tool that a store can keep, as JSON in its ledger, and as a message."""
     largest = largest_row(store)
-    if largest is None or not isinstance(outcome, Returned) or 6 * len(outcome.content) + _ROOM <= largest:
+    if largest is None or not isinstance(outcome, Returned):
         return outcome
-    if (size := len(to_json(outcome.content)) + _ROOM) <= largest:
+    largest -= 0 if outcome.state is None else len(to_json(outcome.state.text))
+    if 6 * len(outcome.content) + _ROOM <= largest or (size := len(to_json(outcome.content)) + _ROOM) <= largest:
         return outcome
     return Failed(
         f'Tool "{tool}" ran, but its result was lost: {size - _ROOM:,} bytes as JSON, more than the '

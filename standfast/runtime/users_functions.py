@@ -10,7 +10,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from standfast.agent_loop import Decision, GateRule, ToolFacts, cut_off, edit_problem, open_gates, refused_as_changed
+from standfast.agent_loop import (
+    Decision,
+    GateRule,
+    ToolFacts,
+    ToolState,
+    cut_off,
+    edit_problem,
+    open_gates,
+    refused_as_changed,
+)
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
@@ -103,6 +112,7 @@ async def run_bounded(
     arguments: dict[str, Any] | str,
     context: ToolContext,
     *,
+    state: ToolState,
     limit: int,
     seconds: float | None,
 ) -> Outcome | None:
@@ -111,9 +121,11 @@ async def run_bounded(
     Args:
         ask: the tool's `attempt` or `ask_whether_it_happened`.
         facts: decide what a timeout means.
+        state: the agent's; what the handler makes of it goes with its result.
         limit: the largest result in bytes.
     """
     loop = asyncio.get_running_loop()
+    context.state = state.read()
     try:
         async with time_limit(seconds) as until:
 
@@ -126,13 +138,17 @@ async def run_bounded(
                     until.reschedule(end)
 
             async def write(value: object, limit: int) -> Outcome:
-                if tool.writes_at_once(value):
-                    return tool.write_result(value, limit)
+                def written() -> Outcome:
+                    outcome = tool.write_result(value, limit)
+                    return state.with_change(outcome, context.state, tool.name, parallel=facts.parallel)
+
+                if tool.writes_at_once(value) and context.state is None:
+                    return written()
                 end = until.when()
                 if not until.expired():
                     until.reschedule(None)  # a call that is cut off here has run: what came of it is known
                 left = None if end is None else end - loop.time()
-                return await _write_result(tool, partial(tool.write_result, value, limit), left)
+                return await _write_result(tool, written, left)
 
             within = partial(in_thread, limit=until)
             return await ask(arguments, context, limit=limit, read=read, write=write, in_thread=within)

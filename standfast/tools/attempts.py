@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, cast, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, cast, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -106,7 +106,7 @@ def _no_heartbeat(*details: Any) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ToolContext(Generic[DepsT]):
     """A handler's view of the call it serves: annotate a parameter with it and it is passed in.
 
@@ -117,6 +117,8 @@ class ToolContext(Generic[DepsT]):
         agents: `await ctx.agents.invoke(agent, message=…)` runs another agent.
         heartbeat: tells the engine that a long call is alive; does nothing in process.
         deps: what the agent's `deps` has made for this run, or its context.
+        state: a copy of the agent's state, by the type `Agent(state=…)`; None without one. A call that changes it, or
+            sets another one, has it kept with its result: both, or neither. A tool with `parallel=True` only reads it.
     """
 
     agent_name: str = ""
@@ -130,13 +132,22 @@ class ToolContext(Generic[DepsT]):
     agents: AgentInvoker = field(default_factory=_NoAgents)
     heartbeat: Callable[..., None] = _no_heartbeat
     deps: DepsT = None  # type: ignore[assignment]  # no context has been made for a run yet
+    state: Any = None
+
+
+class KeptState(NamedTuple):
+    """An agent's state as JSON, after a number of changes that calls of the turn have made."""
+
+    number: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The handler returned; the model reads `content`."""
+    """The handler returned; the model reads `content`, and the agent has the `state` from then on, if there is one."""
 
     content: str
+    state: KeptState | None = None
 
 
 @dataclass(frozen=True, slots=True)

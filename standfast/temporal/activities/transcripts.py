@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -17,6 +17,7 @@ from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
 from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.turn_states import last_state
 from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import RunReference, Source, WrittenOutcome
@@ -137,10 +138,12 @@ class Transcript:
             message = result_message(call, read_outcome(written), self.host.max_message_bytes, spent)
             if message is not None:
                 results.append(message.model_copy(update={"by": written["by"]}) if "by" in written else message)
+        left = last_state(in_ledger.values())
         append = self.take(
             results,
             key=f"{turn}.{self.reference.get('part', 0)}",
             turn=turn,
+            state=None if left is None else left.text,
             questions=tuple(Question.model_validate(dict(question)) for question in questions),
         )
         return [append]
@@ -207,6 +210,8 @@ class Transcript:
         state = self.reference.get("agent_state") if state is None else state
         if state is not None:
             changes["state"] = state
+            known = {name: value for name, value in self.reference.items() if name != "agent_state"}
+            self.reference = cast(RunReference, known)
         append = Append(self.session.model_copy(update=changes), messages, f"{run}/{key}", self.seq)
         self.session = append.session
         self.seq += len(messages)

@@ -67,6 +67,7 @@ def strictest(recorded: CalledTool | None, today: ToolFacts) -> ToolFacts:
     then = read_tool_facts(recorded.facts)
     return replace(
         then,
+        parallel=then.parallel or today.parallel,
         safe_to_retry=then.safe_to_retry and today.safe_to_retry,
         timeout=min(then.timeout, today.timeout),
     )

@@ -6,6 +6,7 @@ from typing import Any, Generic, NotRequired, Required, TypedDict, TypeVar, fina
 from standfast.messages import StopReason
 from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.snapshots import Surroundings
+from standfast.tools import KeptState
 
 TakenT = TypeVar("TakenT", bound=Mapping[str, object])
 FoundT = TypeVar("FoundT")
@@ -106,13 +107,14 @@ class LetThrough(TypedDict):
 
 
 class CallReference(Located, total=False):
-    """A tool's call: by turn and position, or by the path of a pipeline's step."""
+    """A tool's call: by turn and position, or by the path of a pipeline's step; `agent_state` is not written yet."""
 
     turn: int
     path: str
     position: int
     dispatch: int
     depth: int
+    agent_state: str
     approved: LetThrough
 
 
@@ -214,7 +216,10 @@ class NotifyReference(Located, total=False):
 
 
 class WrittenOutcome(TypedDict, total=False):
-    """The outcome of a call, as `write_outcome` writes it: one of the first six keys, and its further fields."""
+    """The outcome of a call, as `write_outcome` writes it: one of the first six keys, and its further fields.
+
+    A `state` is in the ledger alone.
+    """
 
     returned: str
     failed: str
@@ -224,6 +229,7 @@ class WrittenOutcome(TypedDict, total=False):
     cancelled: str
     status_code: int
     metadata: dict[str, Any] | None
+    state: KeptState
     size: int
     spent: Any
     by: str

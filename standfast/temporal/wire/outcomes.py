@@ -15,8 +15,8 @@ from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Termina
 def write_outcome(outcome: Outcome) -> WrittenOutcome:
     """Return an outcome as JSON: one key that says which it is, and the fields that go with it."""
     match outcome:
-        case Returned(content):
-            return {"returned": content}
+        case Returned(content, state):
+            return {"returned": content} if state is None else {"returned": content, "state": state}
         case Failed(error):
             return {"failed": error}
         case Asked(question):
@@ -61,14 +61,14 @@ def read_outcome(data: Mapping[str, Any]) -> Outcome:
 
 def previewed(written: WrittenOutcome) -> WrittenOutcome:
     """Return a written outcome with its text cut for a history, and the whole size if it was cut."""
-    outcome = cast(dict[str, Any], written)
+    outcome = {name: value for name, value in written.items() if name != "state"}  # the store has it
     kind = next(iter(outcome))
-    text = outcome[kind]
+    text = cast(str, outcome[kind])
     if kind in ("asked", "terminated"):
         # A question and a terminal error keep their own words, as far as a history has room.
         return cast(WrittenOutcome, {**outcome, kind: cut(text, QUESTION_BYTES)})
     if len(text) <= PREVIEW:
-        return written
+        return cast(WrittenOutcome, outcome)
     return cast(WrittenOutcome, {**outcome, kind: text[:PREVIEW] + "…", "size": len(text.encode())})
 
 

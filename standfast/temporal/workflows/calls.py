@@ -199,6 +199,8 @@ class Calls:
             reference["dispatch"] = dispatch
         if self._run.given.depth:
             reference["depth"] = self._run.given.depth
+        if (state := self._run.progress.opened.get("agent_state")) is not None:
+            reference["agent_state"] = state
         if call.position in turn.approved:
             reference["approved"] = turn.approved[call.position]
         return reference

@@ -32,6 +32,7 @@ class Closing:
         except ActivityError as error:
             fail(error)
         if seq is not None:
+            self._run.progress.opened.pop("agent_state", None)  # it was written, too
             self._wrote(seq)
 
     def _wrote(self, seq: int) -> None:
