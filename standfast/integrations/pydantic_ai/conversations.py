@@ -84,13 +84,11 @@ class Given:
     Args:
         history: the messages that it goes on from; empty for those of the conversation.
         run_id: names the turn, so that the same one is not begun twice.
-        has_results: it brings the results of calls that have waited for them.
     """
 
     prompt: Prompt
     history: Sequence[ModelMessage]
     run_id: str | None
-    has_results: bool
 
 
 @dataclass(slots=True)
@@ -337,7 +335,7 @@ async def open_conversation(
 
 
 def _asks_nothing(given: Given) -> bool:
-    return given.prompt is None and not given.history and not given.has_results
+    return given.prompt is None and not given.history
 
 
 def _unshown(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:

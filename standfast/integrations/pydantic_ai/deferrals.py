@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 from pydantic_ai import DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, ToolApproved, ToolDenied
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturn
+from pydantic_core import PydanticSerializationError
 
 from standfast.agent_loop import Decision
 from standfast.errors import InputError
@@ -40,7 +41,9 @@ class Deferrals:
         if verdicts is None or None in results.values():
             return None
         approvals = {call_id: _result(verdict) for call_id, verdict in verdicts.items()}
-        return DeferredToolResults(calls=results, approvals=dict(approvals)), verdicts
+        metadata = {part.tool_call_id: await self._load_metadata(ctx, part) for part in requests.approvals}
+        given = {call_id: one for call_id, one in metadata.items() if one is not None}
+        return DeferredToolResults(calls=results, approvals=dict(approvals), metadata=given), verdicts
 
     async def _load(self, ctx: RunContext[Any], part: ToolCallPart) -> Any:
         kept = await self.turn.load_result(ctx.run_step, _place(ctx, part.tool_call_id))
@@ -53,13 +56,17 @@ class Deferrals:
                 return ToolFailed(kept["message"])
         return _RETURN.validate_python(kept["result"])
 
+    async def _load_metadata(self, ctx: RunContext[Any], part: ToolCallPart) -> dict[str, Any] | None:
+        kept = await self.turn.load_result(ctx.run_step, _place(ctx, part.tool_call_id))
+        return kept["metadata"] if kept is not None and kept["kind"] == "approval" else None
+
     async def bring(self, results: DeferredToolResults) -> None:
         """Keep what somebody has decided, or the results that they bring; what was kept before stays.
 
         Raises:
-            InputError: a decision does not count, or a call does not wait.
+            InputError: a decision does not count, or a call does not wait; or metadata is not JSON.
         """
-        decisions = []
+        decisions, metadata = [], _metadata_of(results)
         pending = {one.gate: one for one in await self.gates.pending()}
         for call_id, approval in results.approvals.items():
             said = {"gate": call_id, "by": results.answered_by.get(call_id)}
@@ -76,9 +83,11 @@ class Deferrals:
                     decisions.append(Decision(**said, decision="reject", comment=comment))
         if decisions:
             await self.gates.decide(decisions)
-        if not results.calls:
+        if not results.calls and not metadata:
             return
         step, waiting = await self.turn.last_calls()
+        for call_id, given in metadata.items():
+            await self.turn.keep_result(step, waiting.index(call_id), {"kind": "approval", "metadata": given})
         for call_id, result in results.to_tool_call_results().items():
             if call_id in results.calls:
                 if call_id not in waiting:
@@ -115,6 +124,18 @@ def _place(ctx: RunContext[Any], call_id: str) -> int:
     response = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
     ids = [] if response is None else [call.tool_call_id for call in response.tool_calls]
     return ids.index(call_id) if call_id in ids else len(ids)
+
+
+def _metadata_of(results: DeferredToolResults) -> dict[str, Any]:
+    """Return what the tools of approved calls are given beside their arguments."""
+    try:
+        return {
+            call_id: _ANY.dump_python(results.metadata[call_id], mode="json")
+            for call_id in results.approvals
+            if call_id in results.metadata
+        }
+    except PydanticSerializationError as error:
+        raise InputError(f"DeferredToolResults.metadata must be JSON: {error}") from None
 
 
 def _data_of(result: Any) -> dict[str, Any]:

@@ -112,6 +112,9 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
     def _bind_models(self, agent: Any) -> None:
         """Bind no models: requests are made in this process, by whatever model the run has."""
 
+    def _register_toolsets(self, agent: Any) -> None:
+        """Register no toolsets: calls are known by their place in a turn, so that a toolset needs no `id`."""
+
     # --- a run ---
 
     def get_default_run_id(self) -> str | None:
@@ -144,7 +147,6 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
                 prompt=ctx.prompt,
                 history=tuple(ctx.messages),
                 run_id=None if ctx.run_id == own_run else ctx.run_id,
-                has_results=False,
             )
             turn = await conversation.take_up(given)
             ctx.messages[:] = turn.history

@@ -1,8 +1,9 @@
 """Runs a function that makes an agent's output at most once, as a tool is run: it may have effects."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, get_type_hints
+from typing import Any, Self, get_type_hints
 
+from pydantic import PydanticUserError, TypeAdapter
 from pydantic_ai import ModelRetry, NativeOutput, PromptedOutput, TextOutput, ToolOutput
 from pydantic_ai.output import OutputContext
 
@@ -48,9 +49,17 @@ def type_of_output(output_type: Any, context: OutputContext) -> Any:
     """Return the type of what an agent's output function returns, by which it is read again; Any if it is not said."""
     named = [one for one in _functions(output_type) if getattr(one, "__name__", None) == context.function_name]
     try:
-        return get_type_hints(named[0]).get("return", Any) if len(named) == 1 else Any
+        found = get_type_hints(named[0]).get("return", Any) if len(named) == 1 else Any
     except (NameError, TypeError):
         return Any
+    if found is Self:
+        owner = getattr(named[0], "__self__", None)
+        found = owner if isinstance(owner, type) else type(owner)
+    try:
+        TypeAdapter(found)
+    except PydanticUserError:  # it has no schema: what is read again is JSON
+        return Any
+    return found
 
 
 def _functions(spec: Any) -> Iterator[Any]:

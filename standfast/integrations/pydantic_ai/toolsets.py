@@ -84,7 +84,8 @@ async def call_guarded(
         try:
             found = await function()
         except ModelRetry as error:
-            if isinstance(error.__context__, TimeoutError):  # nobody knows what a tool that timed out has done
+            # Nobody knows what a tool that timed out has done; a safe one may be tried again.
+            if isinstance(error.__context__, TimeoutError) and not safe_to_retry:
                 raise ToolDurabilityError(name, call_id, reason=error.message) from None
             raise
         return _Result(whole=found) if isinstance(found, ToolReturn) else _Result(found)

@@ -3,11 +3,11 @@
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent, ModelRetry, RunContext, ToolOutput, UsageLimits
+from pydantic_ai import Agent, FunctionToolset, ModelRetry, RunContext, ToolOutput, UsageLimits
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -240,6 +240,41 @@ async def test_a_safe_tool_runs_again_only_if_its_result_was_lost(store: SQLiteS
     assert (result.output, len(looked)) == ('["found"]', 2)
 
 
+async def test_a_safe_tool_that_timed_out_is_tried_again_and_one_with_effects_is_not(store: SQLiteStore) -> None:
+    tried = list[str]()
+
+    async def slow() -> str:
+        tried.append("slow")
+        if len(tried) == 1:
+            await asyncio.sleep(60)
+        return "done"
+
+    def read(messages: list[ModelMessage]) -> ModelResponse:
+        return says(str([getattr(part, "content", None) for part in messages[-1].parts]))
+
+    script = Script(calls(("slow", {})), calls(("slow", {})), reads)
+    agent = agent_of(store, script)
+    agent.tool_plain(timeout=0.05, metadata={"safe_to_retry": True})(slow)
+    assert (await agent.run("Go.", conversation_id="safe")).output == '["done"]'
+    (told,) = script.asked[1][-1].parts
+    assert getattr(told, "content", None) == "Timed out after 0.05 seconds."
+    agent = agent_of(store, Script(calls(("slow", {})), read))
+    agent.tool_plain(timeout=0.05)(slow)
+    tried.clear()
+    result = await agent.run("Go.", conversation_id="unsafe")
+    assert ("tool-durability-error" in result.output, "Timed out after 0.05 seconds" in result.output) == (True, True)
+
+
+async def test_timeouts_of_a_safe_tool_count_as_retries(store: SQLiteStore) -> None:
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    agent = agent_of(store, Script(*[calls(("slow", {}))] * 9), retries={"tools": 1})
+    agent.tool_plain(timeout=0.05, metadata={"safe_to_retry": True})(slow)
+    with pytest.raises(UnexpectedModelBehavior, match="slow"):
+        await agent.run("Go.", conversation_id="order-7")
+
+
 class Receipt(BaseModel):
     cents: int
 
@@ -258,6 +293,45 @@ async def test_an_output_function_runs_once_and_its_type_stays(store: SQLiteStor
     for _ in range(2):
         result = await agent.run("Write it.", conversation_id="order-7", run_id="r")
         assert (result.output, written, len(script.asked)) == (Receipt(cents=5), [5], 2)
+
+
+class Shop(BaseModel):
+    town: str
+
+    async def moved(self, town: str) -> Self:
+        return self.model_copy(update={"town": town})
+
+
+class Handle:
+    """A type that has no schema."""
+
+
+async def test_an_output_function_may_return_its_own_type_or_one_without_a_schema(store: SQLiteStore) -> None:
+    made = list[str]()
+
+    async def open_shop(town: str) -> Handle:
+        made.append(town)
+        return Handle()
+
+    script = Script(calls(("final", {"town": "Rome"})), calls(("final", {"town": "Rome"})))
+    agent = agent_of(store, script, output_type=ToolOutput(Shop(town="Oslo").moved, name="final"))
+    for _ in range(2):
+        result = await agent.run("Move.", conversation_id="moved", run_id="r")
+        assert result.output == Shop(town="Rome")
+    with pytest.warns(UserWarning, match="Could not generate return schema"):
+        agent = agent_of(store, script, output_type=ToolOutput(open_shop, name="final"))
+    assert isinstance((await agent.run("Open.", conversation_id="opened")).output, Handle)
+    assert made == ["Rome"]
+
+
+async def test_toolsets_that_are_made_for_a_run_need_no_id(store: SQLiteStore) -> None:
+    till = Till()
+    toolsets = [lambda ctx: FunctionToolset([till.charge])]
+    agent = agent_of(store, Script(CHARGE, Power(), reads), toolsets=toolsets)
+    with pytest.raises(Power):
+        await agent.run("Sell it.", conversation_id="order-7")
+    assert (await agent.run("Sell it.", conversation_id="order-7")).output == "[5]"
+    assert till.charged == [5]
 
 
 async def test_an_output_validator_and_limits_hold_when_a_turn_goes_on(store: SQLiteStore) -> None:

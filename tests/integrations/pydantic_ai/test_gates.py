@@ -183,6 +183,56 @@ async def test_a_result_that_somebody_brings_is_kept_and_the_first_one_stays(sto
     assert result.output == '[[3, "left"]]'
 
 
+async def test_what_comes_with_an_approval_reaches_the_tool_in_a_later_run_too(store: SQLiteStore) -> None:
+    seen = list[Any]()
+
+    async def pay(ctx: RunContext[Any], cents: int) -> int:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        seen.append(ctx.tool_call_metadata)
+        if len(seen) == 1:
+            raise Power
+        return cents
+
+    agent = agent_of(store, Script(calls(("pay", {"cents": 5}), ("pay", {"cents": 7})), reads), output_type=BOTH)
+    agent.tool(metadata={"safe_to_retry": True})(pay)
+    await agent.run("Pay it.", conversation_id="order-7")
+    with pytest.raises(InputError, match=r"metadata must be JSON"):
+        await agent.run(
+            conversation_id="order-7",
+            deferred_tool_results=DeferredToolResults(approvals={"c0": True}, metadata={"c0": {"bad": object()}}),
+        )
+    with pytest.raises(InputError, match="shows something else now"):  # what comes with it does not count either
+        await agent.run(
+            conversation_id="order-7",
+            deferred_tool_results=DeferredToolResults(approvals={"c0": True}, metadata={"c0": {"digest": "other"}}),
+        )
+    given = {"role": "cashier", "on": datetime(2026, 1, 1, tzinfo=UTC)}
+    first = DeferredToolResults(approvals={"c0": True}, metadata={"c0": given})
+    asked = await agent.run(conversation_id="order-7", deferred_tool_results=first)
+    assert isinstance(asked.output, DeferredToolRequests)
+    with pytest.raises(Power):
+        await agent.run(
+            conversation_id="order-7", deferred_tool_results=DeferredToolResults(approvals={"c1": ToolApproved()})
+        )
+    result = await agent.run("Pay it.", conversation_id="order-7")
+    kept = {"role": "cashier", "on": "2026-01-01T00:00:00Z"}
+    assert (result.output, sorted(map(str, seen))) == ("[5, 7]", sorted(map(str, [kept, kept, None])))
+
+
+async def test_results_are_refused_where_nothing_waits_for_them(store: SQLiteStore) -> None:
+    agent, till = shop_of(store, Script(says("Hello."), says("Bye.")))
+    await agent.run("Hello.", conversation_id="order-7")
+    for results, problem in (
+        (DeferredToolResults(approvals={"c0": True}), "Conversation order-7 does not wait for anybody"),
+        (DeferredToolResults(calls={"c0": 1}), "Conversation order-7 has no call 'c0' that waits"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            await agent.run(conversation_id="order-7", deferred_tool_results=results)
+    assert (await agent.run("Bye.", conversation_id="order-7")).output == "Bye."
+    assert till.charged == []
+
+
 async def test_an_agent_without_deferred_outputs_waits_too(store: SQLiteStore) -> None:
     agent, till = shop_of(store, Script(calls(("charge", {"cents": 5})), reads), output_type=str)
     with pytest.raises(UserError, match="DeferredToolRequests"):
