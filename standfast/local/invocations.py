@@ -1,17 +1,72 @@
 """Runs an agent on behalf of another agent's tool: `ctx.agents.invoke`."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from standfast.agent_loop import agent_outcome, said_by_agent
-from standfast.agents import Agent
+from standfast.agents import Agent, AgentContext
 from standfast.errors import SessionNotFoundError
+from standfast.llm import LLM
 from standfast.messages import Usage
-from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth
+from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth, session_of_call
+from standfast.runtime.inputs import Handlers
+from standfast.stores.protocol import AgentStore
 from standfast.tools import Identity
 
 if TYPE_CHECKING:
     from standfast.local.runs import Run
+
+
+@dataclass(frozen=True, slots=True)
+class NestedRuns:
+    """Makes the runs of agents that a run's tools invoke, with what that run was given.
+
+    Args:
+        make: the class of runs.
+        home: the store in which toolsets keep what they need.
+        depth: the number of agents above the run.
+    """
+
+    make: "type[Run]"
+    llm: LLM | None
+    tools: Handlers
+    who: AgentContext
+    store: AgentStore | None
+    home: AgentStore | None
+    depth: int
+
+    def run(
+        self,
+        agent: Agent,
+        key: str,
+        instance_id: str | None,
+        user_id: str | Identity | None,
+        tenant_id: str | Identity | None,
+        session_id: str | None = None,
+        context: object = None,
+    ) -> "Run":
+        """Return the run of an agent; its calls have keys that begin with `key`."""
+        return self.make(
+            agent,
+            context=context,
+            llm=self.llm,
+            tools=self.tools,
+            instance_id=instance_id,
+            user_id=Identity.of(user_id, self.who.user_id),
+            tenant_id=Identity.of(tenant_id, self.who.tenant_id),
+            invoked_by=key,
+            depth=self.depth + 1,
+            store=None if session_id is None else self.store,
+            session_id=session_id,
+            create_session=False,
+            home=self.home,
+        )
+
+    def lost(self, session_id: str, key: str, call_id: str, agent: Agent) -> "Run":
+        """Return the run that continues an agent which a lost call of a session has run on Temporal."""
+        child, own = session_of_call(session_id, call_id, key.removesuffix(f"/{call_id}")), Identity.INHERITED
+        return self.run(agent, key, None, own, own, child)
 
 
 class Invocations:

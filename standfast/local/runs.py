@@ -29,7 +29,7 @@ from standfast.events import CheckpointReached, Event, RunStarted
 from standfast.llm import LLM, tools_to_descriptions
 from standfast.local.contexts import call_hook, coordinates, tool_contexts
 from standfast.local.gates import GivenDecision, pending_approvals, read_decisions
-from standfast.local.invocations import Invocations
+from standfast.local.invocations import Invocations, NestedRuns
 from standfast.local.model_calls import ModelCalls
 from standfast.local.run_gates import RunGates
 from standfast.local.run_results import run_result
@@ -39,7 +39,6 @@ from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import LLMResponse, Message, ToolCall, Usage, error_text
 from standfast.runtime import inputs
-from standfast.runtime.child_agents import session_of_call
 from standfast.runtime.dependencies import begin_context, dependencies
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
@@ -49,7 +48,7 @@ from standfast.runtime.session_states import begin_state
 from standfast.runtime.toolsets import with_toolsets
 from standfast.runtime.users_functions import call_users, output_problem
 from standfast.stores.protocol import AgentStore
-from standfast.tools import Identity, KeptState, Terminated, ToolContext
+from standfast.tools import KeptState, Terminated, ToolContext
 
 _LOG = logging.getLogger("standfast")
 
@@ -102,6 +101,7 @@ class Run:
         self._state: LoopState  # before the action that is being carried out
         self._transcript: RunTranscript
         self._gates: RunGates
+        self._nested = NestedRuns(Run, llm, self._injected, self._context, store, self._home, depth)
         self._use(agent)
 
     def _use(self, agent: Agent) -> None:
@@ -359,43 +359,14 @@ class Run:
             session_id=self._log.session_id,
             who=self._context,
             invoker=lambda key, call_id: Invocations(
-                self._invoked, self._lost(key, call_id), key, self._depth, partial(self._count_nested, call_id)
+                self._nested.run, self._lost(key, call_id), key, self._depth, partial(self._count_nested, call_id)
             ),
         )
 
-    def _invoked(
-        self,
-        agent: Agent,
-        key: str,
-        instance_id: str | None,
-        user_id: str | Identity | None,
-        tenant_id: str | Identity | None,
-        session_id: str | None = None,
-        context: object = None,
-    ) -> "Run":
-        return Run(
-            agent,
-            context=context,
-            llm=self._llm,
-            tools=self._injected,
-            instance_id=instance_id,
-            user_id=Identity.of(user_id, self._context.user_id),
-            tenant_id=Identity.of(tenant_id, self._context.tenant_id),
-            invoked_by=key,
-            depth=self._depth + 1,
-            store=None if session_id is None else self._store,
-            session_id=session_id,
-            create_session=False,
-            home=self._home,
-        )
-
     def _lost(self, key: str, call_id: str) -> "Callable[[Agent], Run] | None":
-        """Return a function that continues the agent which a lost call has run on Temporal; None without a store."""
         if self._store is None or not self._store.durable:
             return None
-        session_id = session_of_call(str(self._log.session_id), call_id, key.removesuffix(f"/{call_id}"))
-        own = Identity.INHERITED
-        return lambda agent: self._invoked(agent, key, None, own, own, session_id)
+        return partial(self._nested.lost, str(self._log.session_id), key, call_id)
 
     def _count_nested(self, call_id: str, usage: Usage) -> None:
         self._nested_usage[call_id] = usage + self._nested_usage.get(call_id)

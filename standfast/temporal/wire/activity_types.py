@@ -375,14 +375,6 @@ class AskedAtGate(TypedDict):
     edits: NotRequired[bool]
 
 
-class ChangedCall(TypedDict):
-    """What a step's activity has made for a call if a deploy has changed its tool."""
-
-    shown: str
-    tool: str
-    facts: dict[str, Any]
-
-
 AgentEnd = dict[str, Any]
 """An `AgentResult`; or `LOST` or `OTHER`, for an agent that is looked for."""
 

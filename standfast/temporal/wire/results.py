@@ -10,7 +10,7 @@ from copy import deepcopy
 from datetime import datetime
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, TypedDict, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Question
@@ -21,7 +21,6 @@ from standfast.temporal.wire.activity_types import (
     ActivityName,
     AgentResult,
     AskedAtGate,
-    ChangedCall,
     Declared,
     ModelReply,
     Opened,
@@ -37,6 +36,15 @@ from standfast.temporal.wire.states import read_state
 
 LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can go on
 OTHER = {"status": "other"}  # for an agent that was asked something else
+
+
+class _ChangedCall(TypedDict):
+    """What a step's activity has made for a call if a deploy has changed its tool."""
+
+    shown: str
+    tool: str
+    facts: dict[str, Any]
+
 
 T = TypeVar("T")
 RECEIPTED = (names.DECIDE, names.KEEP, names.COMMIT)
@@ -173,7 +181,7 @@ def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
     if what == "gate":
         return isinstance(made, dict) and ("decided" in made or _conforms(made, AskedAtGate))
     if what == "with" and isinstance(made, dict):
-        return _conforms(made, ChangedCall) and is_tool_facts(made["facts"])
+        return _conforms(made, _ChangedCall) and is_tool_facts(made["facts"])
     return "made" in found and (what != "with" or _conforms(made, str | None))
 
 
