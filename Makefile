@@ -14,7 +14,7 @@ LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expression
 # Tests start hundreds of processes, each of which would compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage test-pythons test-lowest test-integrations test-providers deployment-check check format bench races test-llm test-browser pictures wheel-test clean
+.PHONY: demo test coverage test-pythons test-lowest test-integrations test-pydantic-ai-suite test-providers deployment-check check format bench races test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
@@ -54,6 +54,15 @@ $(INTEGRATIONS:%=test-%): test-%: .cache/uv/bin/uv
 	$(UV) pip install --python .cache/integrations/$*/bin/python $(PINNED) --editable ".[$*,server]" \
 		pytest pytest-asyncio pytest-timeout $(WITH_$*)
 	.cache/integrations/$*/bin/python -m pytest -q --timeout=300 -p no:cacheprovider tests/integrations/$(subst -,_,$*)
+
+SUITE = dirty-equals==0.11 httpx inline-snapshot==0.36.1 logfire==5.2.0 pytest-mock==3.17.0 pytest-recording==0.14.1 pytest-xdist
+
+test-pydantic-ai-suite: .cache/uv/bin/uv  ## pydantic-ai's own tests with every run durable; SOURCES=its repository
+	@test -n "$(SOURCES)" || { echo "SOURCES=path of pydantic-ai's repository" >&2; exit 2; }
+	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/integrations/$@
+	$(UV) pip install --python .cache/integrations/$@/bin/python $(PINNED) --editable ".[pydantic-ai]" \
+		"pydantic-ai-slim[openai]" pytest pytest-timeout $(SUITE)
+	.cache/integrations/$@/bin/python tests/integrations/pydantic_ai/suite/durable_runs.py $(SOURCES)
 
 # any-llm needs an SDK of Anthropic older than the one that pydantic-ai needs: each library has an environment of its own.
 PINNED_PROVIDERS = $(if $(NEWEST),--upgrade,--constraint constraints-providers.txt)
