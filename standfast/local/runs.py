@@ -18,7 +18,6 @@ from standfast.agent_loop import (
     LoopState,
     OpenGates,
     ToolState,
-    answer_message,
     last_speaker,
     next_action,
 )
@@ -275,21 +274,13 @@ class Run:
             self._model.failed(turn, error)
             note_failure(self._agent, action.model, error)
             return state.failed(error_text(error))
-        message = answer_message(
-            response or LLMResponse(),
-            turn=self._last_seq,  # so that ids do not repeat after pruning
-            taken=self._transcript.call_ids,
-            tools=self._speakers.tools(action.agent).keys(),
-            limit=self._agent.loop.max_message_bytes,
-            model=action.model,
-            agent=action.agent or None,
-        )
-        message = await guardrails.checked(message)
+        tools = self._speakers.tools(action.agent)
+        message = await guardrails.checked(self._transcript.answer(response or LLMResponse(), action, tools.keys()))
         self._model.ended(turn, message)
         self._transcript.add([message])
         for call in message.tool_calls or ():
             self._counts[call.name] = self._counts.get(call.name, 0) + 1
-        state = state.replied(message, self._speakers.tools(action.agent))
+        state = state.replied(message, tools)
         self.usage = state.usage
         if message.tool_calls and not state.unasked:  # a final text is written with the state that on_complete leaves
             try:

@@ -1,14 +1,14 @@
 """Holds the messages of a run in this process, and writes them to its session."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
-from standfast.agent_loop import LoopState, in_call_order, unanswered
+from standfast.agent_loop import CallModel, LoopState, answer_message, in_call_order, unanswered
 from standfast.agents import Agent, AgentContext
 from standfast.checkpoints import Checkpoint, Question, signed
 from standfast.events import Event, MessageAdded
 from standfast.local.model_calls import ModelCalls
 from standfast.local.sessions import Log
-from standfast.messages import Message, Usage
+from standfast.messages import LLMResponse, Message, Usage
 
 
 class RunTranscript:
@@ -54,6 +54,18 @@ class RunTranscript:
         self.unwritten.extend(messages)
         self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
         self._model.add(messages)
+
+    def answer(self, response: LLMResponse, action: CallModel, tools: Set[str]) -> Message:
+        """Return what the model has answered as the message that comes next; `tools` are the names that exist."""
+        return answer_message(
+            response,
+            turn=self.log.last_seq + len(self.unwritten),  # so that ids do not repeat after pruning
+            taken=self.call_ids,
+            tools=tools,
+            limit=self._agent.loop.max_message_bytes,
+            model=action.model,
+            agent=action.agent or None,
+        )
 
     async def take_answer(
         self, question: Question, answer: str, by: str | None, questions: tuple[Question, ...]

@@ -60,7 +60,7 @@ MAY_COMPARE = {
     "local/pipelines.py:_run_step",
     "local/pipelines.py:_at_gate",
     "local/run_gates.py:decide",
-    "local/runs.py:_finish",
+    "local/run_results.py:run_result",
     "temporal/activities/gate_activities.py:decide",
     "temporal/activities/open_gates.py:let_through",
     "temporal/activities/run_activities.py:_finish",
