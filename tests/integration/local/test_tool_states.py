@@ -1,7 +1,10 @@
 """Tools read and change the state of their agent, and a change is kept with the result; the same with both drivers."""
 
 import asyncio
+import base64
 import json
+import re
+from dataclasses import replace
 from typing import Annotated, Any
 
 import pytest
@@ -15,7 +18,9 @@ from support.transcripts import asks_for, call, tool_contents, tool_results
 from standfast import (
     Agent,
     AgentContext,
+    Happened,
     InterruptError,
+    NotHappened,
     RetryableError,
     RetryPolicy,
     ToolContext,
@@ -297,53 +302,87 @@ async def test_a_call_that_the_ledger_has_from_a_lost_run_brings_its_state_along
     assert await kept(temporal) == {"items": ["a", "waited", "b"]}
 
 
-async def test_a_start_hook_comes_before_the_calls_that_an_earlier_run_has_left(driver: Driver) -> None:
-    @tool
-    def ask() -> None:
-        raise InterruptError("Which?")
-
-    temporal, store = driver.temporal, driver.temporal.store
-    agent = shop(ask, on_start=lambda ctx: ctx.state.items.append("start"))
-    calls = asks_for(call("ask", "a1"), call("add", "c1", item="a"))
-    with pytest.raises(BaseException, match="cut"):
-        await run(
-            shop(_cut(), on_start=agent.on_start), message="go", session_id=temporal.session(), store=store,
-            llm=ScriptedModel([asks_for(call("safe_add", "c0", item="x")), "never"]),
-        )  # fmt: skip
-    del calls
-    assert await kept(temporal) == {"items": ["start"]}
-
-    @tool(safe_to_retry=True)
-    def safe_add(item: str, ctx: ToolContext) -> list[str]:
-        ctx.state.items.append(item)
-        return list(ctx.state.items)
-
-    mended = shop(safe_add, on_start=agent.on_start)
-    ended = await driver.run(mended, ScriptedModel([adds("b"), "done"]), message=None)
-    assert tool_contents(ended.messages) == [("c0", '["start","start","x"]'), ("cb", '["start","start","x","b"]')]
-    assert await kept(temporal) == {"items": ["start", "start", "x", "b"]}
-
-
-def _cut() -> Any:
-    @tool(safe_to_retry=True)
-    async def safe_add(item: str, ctx: ToolContext) -> None:
-        ctx.state.items.append(item)
-        raise Cut("cut")
-
-    return safe_add
-
-
 class Cut(BaseException):
     """The end of a process, as far as a run in it can see."""
 
 
+@tool(safe_to_retry=True)
+async def cut(item: str, ctx: ToolContext) -> None:
+    """Die in the middle of it."""
+    ctx.state.items.append(item)
+    raise Cut("cut")
+
+
+async def cut_off(temporal: Temporal, *calls: Any, **options: Any) -> None:
+    """Let a run in process die in the first of these calls."""
+    agent = shop(replace(cut, name=calls[0].name), **options)
+    with pytest.raises(Cut):
+        await run(
+            agent, message="go", session_id=temporal.session(), store=temporal.store,
+            llm=ScriptedModel([asks_for(*calls), "never"]),
+        )  # fmt: skip
+
+
+@tool(safe_to_retry=True)
+def safe_add(item: str, ctx: ToolContext) -> list[str]:
+    """Put something into the basket, however often it takes."""
+    ctx.state.items.append(item)
+    return list(ctx.state.items)
+
+
+def starts(ctx: AgentContext) -> None:
+    ctx.state.items.append("start")
+
+
+async def test_a_start_hook_comes_before_the_calls_that_an_earlier_run_has_left(driver: Driver) -> None:
+    await cut_off(driver.temporal, call("safe_add", "c0", item="x"), on_start=starts)
+    assert await kept(driver.temporal) == {"items": ["start"]}
+    agent = shop(safe_add, on_start=starts)
+    ended = await driver.run(agent, ScriptedModel([adds("b"), "done"]), message=None)
+    assert tool_contents(ended.messages) == [("c0", '["start","start","x"]'), ("cb", '["start","start","x","b"]')]
+    assert await kept(driver.temporal) == {"items": ["start", "start", "x", "b"]}
+
+
+async def test_a_verify_handler_may_change_the_state_and_a_call_before_it_is_not_half_kept(driver: Driver) -> None:
+    during: list[Any] = []
+
+    def happened(item: str, ctx: ToolContext) -> Happened:
+        ctx.state.items.append(f"verified {item}")
+        return Happened("it did")
+
+    @tool(verify=happened)
+    def post(item: str, ctx: ToolContext) -> str:
+        raise AssertionError("it has happened")
+
+    def not_happened(item: str) -> NotHappened:
+        return NotHappened()
+
+    @tool(verify=not_happened)
+    async def send(item: str) -> str:
+        during.append(await kept(driver.temporal))
+        return "sent"
+
+    calls = [call(name, f"c{at}", item=name) for at, name in enumerate(("safe_add", "post", "send"))]
+    await cut_off(driver.temporal, *calls)
+    ended = await driver.run(shop(safe_add, post, send), ScriptedModel(["done"]), message=None)
+    assert tool_contents(ended.messages) == [("c0", '["safe_add"]'), ("c1", "it did"), ("c2", "sent")]
+    assert (during, await kept(driver.temporal)) == ([{"items": []}], {"items": ["safe_add", "verified post"]})
+
+
 async def test_the_history_of_a_run_has_no_state(temporal: Temporal) -> None:
-    agent = shop()
-    async with temporal.worker(agent, llm=ScriptedModel([adds("secret-word"), "done"])):
-        going = await temporal.start(agent)
+    @tool
+    def hide(ctx: ToolContext) -> str:
+        ctx.state.items.append("secret")
+        return "hidden"
+
+    async with temporal.worker(shop(hide), llm=ScriptedModel([asks_for(call("hide", "c1")), "done"])):
+        going = await temporal.start("shop")
         await result(going)
-        text = str(await going.fetch_history())
-    assert '"state"' not in text.replace('\\"', '"') or "items" not in text
+        history = (await going.fetch_history()).to_json()
+    payloads = [base64.b64decode(data) for data in re.findall(r'"data": ?"([^"]*)"', history)]
+    assert any(b"hidden" in data for data in payloads)
+    assert not any(b"secret" in data for data in payloads)
+    assert await kept(temporal) == {"items": ["secret"]}
 
 
 async def test_deps_and_hooks_see_the_state_that_the_tools_left(driver: Driver) -> None:
