@@ -98,6 +98,9 @@ def test_an_agent_needs_only_a_name() -> None:
         "on_stuck": None,
         "on_terminal_tool_error": "message",
         "adapter": None,
+        "input_guardrails": (),
+        "output_guardrails": (),
+        "tool_guardrails": (),
     }
 
 
