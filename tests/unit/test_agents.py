@@ -101,9 +101,6 @@ def test_an_agent_needs_only_a_name() -> None:
         "on_stuck": None,
         "on_terminal_tool_error": "message",
         "adapter": None,
-        "input_guardrails": (),
-        "output_guardrails": (),
-        "tool_guardrails": (),
     }
 
 
