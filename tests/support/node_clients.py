@@ -25,7 +25,10 @@ def missing() -> str | None:
     _FOLDER.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="doors-", dir=_FOLDER.parent) as folder:
         command = ["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--no-save", *_PACKAGES]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        except subprocess.TimeoutExpired:
+            return "the clients cannot be installed by npm: it has not ended in 300 seconds"
         if done.returncode != 0:
             return f"the clients cannot be installed by npm: {done.stderr[-500:]}"
         with contextlib.suppress(OSError):  # another process was quicker
