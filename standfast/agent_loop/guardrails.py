@@ -3,7 +3,7 @@
 An answer that tripped one is never kept: a message in its place says which guardrail withheld it, and why.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pydantic_core import to_json
@@ -45,6 +45,8 @@ def refusal_of(guardrail: Guardrail, verdict: object) -> Tripped | None:
         raise StandfastError(
             f"Guardrail {guardrail.name} returned {verdict!r:.80}: return None to let it pass, or Tripped(reason)"
         )
+    if not isinstance(given.metadata, Mapping):
+        raise StandfastError(f"Guardrail {guardrail.name}: metadata must be a mapping, got {given.metadata!r:.80}")
     metadata = dict(given.metadata)
     if (problem := json_problem(metadata)) or size_over(to_json(metadata).decode(), _METADATA_BYTES):
         raise StandfastError(

@@ -39,7 +39,7 @@ def test_only_what_the_user_has_said_since_the_last_answer_is_checked() -> None:
     assert unheard_by_model([said[0], Message(role="assistant")]) == []
 
 
-@pytest.mark.parametrize("verdict", [False, "", 0, Tripped(""), Tripped("x", {"a": object()}), ["no"]])
+@pytest.mark.parametrize("verdict", [False, "", 0, Tripped(""), Tripped("x", {"a": object()}), Tripped("x", 5), ["no"]])
 def test_what_is_no_verdict_lets_nothing_pass(verdict: object) -> None:
     with pytest.raises(StandfastError, match="Guardrail"):
         refusal_of(CHECK, verdict)
