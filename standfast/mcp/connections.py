@@ -16,6 +16,7 @@ from standfast.tools import ToolContext
 T = TypeVar("T")
 MAX_TOOLS, MAX_PAGES = 1_000, 100
 _DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
+_TURNS = 3  # of the event loop, in which it reads that a process has ended before a call would be sent to it
 CONNECT_TIMEOUT = 30.0  # seconds in which a server that was started or called must identify itself
 
 
@@ -235,6 +236,8 @@ class Connection:
         async with self._opening:
             if self._is_closed:
                 raise StandfastError("The tools of an MCP server are for the `async with` block that gives them")
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
             if (session := self._session) is not None and session.ended is not None:
                 self._give_up(session)
                 if not session.calls:
