@@ -71,29 +71,30 @@ class Agent(Generic[T_co]):
         fallback_models: models to call, in this order, if that one cannot be called. A run that has switched to one
             stays with it; its messages say which model answered.
         instructions: the system prompt: a text, a function of `AgentContext`, or several, joined by a newline.
-        tools: `Tool`s; agents, which then are tools with the argument `message`; and `Toolset`s, whose tools are
-            found when a run or a worker begins.
+        tools: `Tool`s; agents, also of other frameworks, which then are tools with the argument `message`; and
+            `Toolset`s, whose tools are found when a run or a worker begins.
         handoffs: agents that it can hand the conversation over to, each a tool such as `transfer_to_billing`. From then
             on that agent answers, in the same session and run. A name stands for an agent of the same conversation,
-            such as the first, to hand back. Limits, context, deps, state, output, access and hooks stay those of the
-            first.
+            such as the first, to hand back. Limits, context, deps, state, output, access, guardrails and hooks stay
+            those of the first.
         description: the text that a model reads when the agent is a tool, or can be handed over to.
-        context: the type of what each run is given as `context=`, which is recorded with the message: a pydantic model,
-            a dataclass or anything else with a schema.
-        deps: makes what tools, hooks and instructions read as `ctx.deps`, in the process that runs them: a function of
-            `AgentContext`, whose `context` it reads, plain or async. An async context manager that it returns is
-            entered, and closed again. Without it `ctx.deps` is the context.
+        context: the type of the `context=` of each run, which is recorded with the message: a pydantic model, a
+            dataclass or anything else with a schema.
+        deps: a function of `AgentContext`, plain or async, that returns what tools, hooks and instructions read as
+            `ctx.deps`. It reads `ctx.context`, and is called in the process that runs them. If it returns an async
+            context manager, that is entered, and closed again. Without it `ctx.deps` is the context.
         state, initial_state: the type of `ctx.state`, and the value of which each session gets a copy at its
-            start. Tools have it, too, if its type is given.
-        output: the type that the final answer, read as JSON, must match; else the run ends with "error".
+            start. Tools have the state, too, if its type is given.
+        output: the type that the final answer, read as JSON, must match. The model is told what is wrong and asked
+            again, `loop.output_retries` times; then the run ends with "error".
         settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
         access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may begin a
             run of it, and decide on its calls.
-        input_guardrails, output_guardrails, tool_guardrails: functions of `AgentContext` and the user's `Message`, the
-            final answer's, or a `ToolCall`; what they refuse the model does not read, nobody is shown, or does not run.
-            See `Guardrail`.
+        input_guardrails, output_guardrails, tool_guardrails: functions of `AgentContext` and of the user's `Message`,
+            the final answer's `Message`, or a `ToolCall`. The model does not read a message that they refuse, nobody is
+            shown an answer that they refuse, and a call that they refuse does not run. See `Guardrail`.
         on_start, on_complete, on_stuck: functions of `AgentContext`, plain or async, around the loop. `on_stuck`
-            is called when the run stopped early; neither is on "error".
+            is called in place of `on_complete` when the run stopped early; after "error" neither is called.
         on_terminal_tool_error: "message" lets the model read it, "stop" ends the run with "error" after the turn's
             calls, "fail" raises it from `run` and starts no further call.
         adapter: an object with `async def chat(messages, tools)` that is called in place of any model or `llm=`.

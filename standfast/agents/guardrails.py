@@ -13,12 +13,13 @@ GUARDRAILS = ("input_guardrails", "output_guardrails", "tool_guardrails")
 
 @dataclass(frozen=True, slots=True)
 class Guardrail:
-    """A guardrail with options; a function alone is one without.
+    """A guardrail with options; one without options may be given as the function alone.
 
     Args:
-        check: a function, plain or async, of `AgentContext` and a `Message` or a `ToolCall`. None or True lets it pass;
-            `Tripped(reason)`, or the reason alone, refuses it.
-        beside: only for input: it runs at the same time as the model. If it trips, the model's answer is dropped.
+        check: a function, plain or async, of `AgentContext` and a `Message` or a `ToolCall`. If it returns None or
+            True, that passes; if it returns `Tripped(reason)`, or the reason alone, that is refused.
+        beside: the guardrail runs at the same time as the model, which only input guardrails can do. If it trips, the
+            model's answer is dropped.
     """
 
     check: Check
@@ -31,7 +32,7 @@ class Guardrail:
 
 
 def declared(guardrails: Sequence[Check | Guardrail]) -> tuple[Guardrail, ...]:
-    """Return guardrails of an agent, which has read them."""
+    """Return guardrails as an agent has them once `read_guardrails` has read them."""
     return cast("tuple[Guardrail, ...]", guardrails)
 
 
@@ -39,7 +40,7 @@ def read_guardrails(agent: str, field: str, given: Any) -> tuple[Guardrail, ...]
     """Return an agent's guardrails of one kind.
 
     Raises:
-        DefinitionError: naming the one that cannot be one.
+        DefinitionError: one of them cannot be a guardrail.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise DefinitionError(f"Agent '{agent}': {field} must be a list of functions, got {given!r:.80}")

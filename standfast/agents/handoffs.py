@@ -1,4 +1,4 @@
-"""Puts together the agents of a conversation: those that its first agent, or one of them, can hand it over to."""
+"""Finds the agents of a conversation: the first, and those to which it can be handed over from one to the next."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _LONGEST = 64 - len("transfer_to_")  # of a tool's name
 
 
 def check_handoffs(agent: "Agent[Any]", kind: type[Any]) -> "tuple[Agent[Any] | str, ...]":
-    """Return what an agent's `handoffs` name, once it is known to be agents and names of agents.
+    """Return an agent's `handoffs`, after a check that they are agents and names of agents.
 
     Raises:
         DefinitionError: naming the agent and the rule.
@@ -41,8 +41,8 @@ def check_handoffs(agent: "Agent[Any]", kind: type[Any]) -> "tuple[Agent[Any] | 
 def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
     """Return the agents of a conversation that `first` begins, each as it speaks in it, by all their names.
 
-    None if it hands over to nobody. In the conversation an agent has its own model, settings, instructions and tools,
-    and the handoffs as further tools. What `_SHARED` names is the first agent's.
+    The mapping is empty if `first` hands over to nobody. In the conversation an agent has its own model, settings,
+    instructions and tools, and the handoffs as further tools. What `_SHARED` names is the first agent's.
 
     Raises:
         DefinitionError: two agents have one name, or two tools.

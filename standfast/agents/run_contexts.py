@@ -1,4 +1,4 @@
-"""Writes and reads the context of a run, as the type says that its agent has declared."""
+"""Writes and reads the context of a run by the type that its agent has declared."""
 
 from typing import Any
 

@@ -127,8 +127,8 @@ async def resume(
 ) -> None:
     """Let a paused run try again, give up, or continue without a call or step that no worker has.
 
-    With --all, every paused run does: those of one cause (--cause model), or those that match --query. The command asks
-    first, or needs --yes, and names the runs that could not be resumed. To run it again does no harm.
+    With --all, do so for all paused runs, those of one cause (--cause model), or those that match --query. The command
+    asks first, or needs --yes, and names the runs that could not be resumed. To run it again does no harm.
     """
     action: Literal["retry", "abort", "skip"] = "skip" if skip else "abort" if abort else "retry"
     given["by"] = who(by)

@@ -1,1 +1,1 @@
-"""Agents of other frameworks: as agents of ours, or with the guard of `standfast.effects` under their tools."""
+"""Runs agents of other frameworks as our own, or puts the guard of `standfast.effects` around their tools."""

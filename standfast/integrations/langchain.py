@@ -64,15 +64,15 @@ def as_agent(
     price: Price | None = None,
     **options: Unpack[Options],
 ) -> Agent[Any]:
-    """Return an agent of standfast that runs a graph, of which `messages` is a key; its tools' calls are run by us.
+    """Return an agent of standfast that runs a graph whose state has `messages`; we run the calls of its tools.
 
     Args:
         graph: a compiled one, such as that of `create_agent`. With a checkpointer, which should be durable, it goes on
             where it stands. Without one it begins at its start with each turn, with all messages.
         name: by default the graph's own.
-        context: the graph's runtime context: a value, or a function of the `AgentContext`, which says who runs it.
+        context: the graph's runtime context: a value, or a function of the `AgentContext` that returns it.
         approval: gates by the name of a tool.
-        safe_to_retry: names of tools that may run twice, beside those that say so in their `metadata`.
+        safe_to_retry: names of tools that may run twice, besides those that say so in their `metadata`.
         timeout: of calls, by the name of a tool.
         output: the type of the final answer.
         answer: a function of the graph's last values that gives the answer: text, or what is written as JSON. By
@@ -98,7 +98,7 @@ class AtMostOnce(AgentMiddleware[Any, Any, Any]):
     """Middleware for `create_agent`, by which a tool's call runs at most once; put it last, next to the tools.
 
     A tool is safe, and not guarded, if its `metadata` has `{"safe_to_retry": True}`. All others have effects. What a
-    server says in the metadata of an MCP tool does not count.
+    server says in the metadata of an MCP tool counts only with `trust_hints`.
 
     Elsewhere: `ToolNode(tools, wrap_tool_call=guard.wrap_tool_call, awrap_tool_call=guard.awrap_tool_call)`.
 

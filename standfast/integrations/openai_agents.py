@@ -51,13 +51,13 @@ def as_agent(
     price: Price | None = None,
     **options: Unpack[Options],
 ) -> OurAgent[Any]:
-    """Return an agent of standfast that is run by the SDK, a turn of its model at a time; tools and handoffs by us.
+    """Return an agent of standfast; the SDK runs it, one turn of the model at a time, and we run tools and handoffs.
 
     Args:
         name: by default the agent's own.
-        context: the SDK's context of runs: a value, or a function of who runs the agent (an `AgentContext` for a turn
-            of the model, a `ToolContext` for a tool's call).
-        approval: gates by the name of a tool; None takes that of `needs_approval` away.
+        context: the SDK's context of runs: a value, or a function that returns it, of an `AgentContext` for a turn of
+            the model and of a `ToolContext` for a tool's call.
+        approval: gates by the name of a tool; None takes away the gate of its `needs_approval`.
         safe_to_retry: names of tools that may run twice; all others, and `Handoff`s, have effects.
         timeout: of calls, by the name of a tool; by default that of the tool, or the usual one.
         run_config: of each turn; by default all turns of a run are one group of traces.

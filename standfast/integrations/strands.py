@@ -28,7 +28,7 @@ class AtMostOnce(Plugin):
     """A plugin by which a tool's call runs at most once: `Agent(plugins=[AtMostOnce(store)], session_manager=…)`.
 
     A tool is safe, and not guarded, if the `annotations` of its spec have `{"safe_to_retry": True}`. All others have
-    effects. What a server says in the annotations of an MCP tool does not count.
+    effects. What a server says in the annotations of an MCP tool counts only with `trust_hints`.
 
     Args:
         store: a durable one, which may be shared.

@@ -1,6 +1,6 @@
 """An adapter for the models of any-llm, a library that knows many providers and speaks one format: Chat Completions.
 
-One request per call, where the provider's SDK lets us say so. any-llm is imported only when an adapter is made.
+A call is one request, where the provider's SDK lets us say so. any-llm is imported only when an adapter is made.
 """
 
 import inspect
@@ -52,10 +52,11 @@ class AnyLLMModel:
 
     Args:
         model: the provider and its model, as any-llm writes them, such as "gemini:gemini-2.5-pro".
-        api_key: that of the provider's own variable by default, as any-llm reads it.
+        api_key: by default that of the provider's own environment variable, as any-llm reads it.
         base_url: the provider's address, if not the usual one.
-        timeout: seconds after which a call fails, where the provider's SDK can be told so.
-        limits: how long an answer may take, and, of providers with OpenAI's format, how much of it is read.
+        timeout: seconds after which a call fails, if the provider's SDK takes such a limit.
+        limits: how long an answer may take; with any-llm's providers that use OpenAI's client, also how much of it is
+            read.
         price: the price of its tokens; by default that of the library `genai-prices`, if it is installed.
 
     Raises:

@@ -1,7 +1,7 @@
 """An adapter for the models of pydantic-ai, which is imported only when an adapter is made.
 
-One request per call: its `max_retries` is zero. What its providers want to have back is kept as pydantic-ai itself
-writes messages.
+A call is one request: its `max_retries` is zero. What a provider wants to get back is kept in the form in which
+pydantic-ai itself writes messages.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -36,9 +36,9 @@ class PydanticAIModel:
     """Calls a model of pydantic-ai.
 
     Args:
-        model: its name there, such as "google:gemini-2.5-pro", or one that you have made; you close its client.
+        model: its name there, such as "google:gemini-2.5-pro", or a model that you have made, whose client you close.
         timeout: seconds after which a call fails.
-        limits: how long an answer may take; how much of it is read is for pydantic-ai to say.
+        limits: how long an answer may take; pydantic-ai itself decides how much of it is read.
         price: the price of its tokens; by default that of the library `genai-prices`, which pydantic-ai brings.
 
     Raises:
@@ -208,7 +208,7 @@ def pydantic_ai_model(
     price: Price | None = None,
     limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
 ) -> PydanticAIModel:
-    """Return an adapter for a model of pydantic-ai that you have made; its maker closes its client.
+    """Return an adapter for a model of pydantic-ai that you have made; you close its client.
 
     Args:
         timeout, price, limits: as of `create_adapter(provider="pydantic-ai")`.

@@ -21,15 +21,16 @@ async def mcp_tools(
     Args:
         server: the URL of a server with streamable HTTP; an `mcp.StdioServerParameters`, whose process is started; or
             a function that makes a transport of the SDK's kind.
-        store: a durable one, that of the runs; what the server declares is kept in it, as with `mcp_server`.
-        only: names of the tools to take, as the server has them; all if None. Here a tool's name has letters, digits,
-            `_` and `-` alone, and a number at its end if another one has it.
+        store: the durable store of the runs; what the server declares is kept in it, as with `mcp_server`.
+        only: names of the tools to take, as the server has them; all if None. For models, other characters of a name
+            than letters, digits, `_` and `-` are replaced, and a number is added if another tool has the name.
         prefix: what the names of the tools begin with here, such as "docs_".
         safe_to_retry: by the name of a tool; others have effects, unless `trust_hints` says otherwise.
-        approval: one for all tools, including those that the server adds later; or by the name of a tool, where "*" is
-            for all that are not named, and None for a tool that needs none. Without "*", those need none either.
+        approval: one for all tools, including those that the server adds later; or a mapping by the name of a tool, in
+            which "*" stands for all tools that are not named, and None says that a tool needs no approval. Without
+            "*", tools that are not named need none.
         trust_hints: believe the server, whose tools are then safe if their `readOnlyHint` or `idempotentHint` is set.
-        timeout: the limit of one call.
+        timeout: the limit of one call; 55 seconds if None.
         max_answer_bytes: the most that the server may send at once; if it sends more, the connection is closed.
         headers: a mapping, or a function of a call's `ToolContext` that returns one, for a token per user. The tools
             are listed with the headers of a context that has no user.

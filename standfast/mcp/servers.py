@@ -1,4 +1,4 @@
-"""Tools of MCP servers, declared before anybody is connected to, and read when a run or a worker begins."""
+"""Declares tools of MCP servers before a connection is made, and reads them when a run or a worker begins."""
 
 import hashlib
 import importlib
@@ -99,7 +99,7 @@ class MCPToolset:
 
     @property
     def agents(self) -> Sequence[Agent]:
-        """Those that its tools run."""
+        """The agents that its tools run."""
         return () if self.sampling is None else (self.sampling,)
 
     @property
@@ -227,13 +227,14 @@ class MCPToolset:
 
 
 def mcp_server(server: Any, **options: Unpack[MCPOptions]) -> MCPToolset:
-    """Return a server's tools for `Agent(tools=[…])`; it is connected to when a run begins, or a worker starts.
+    """Return a server's tools for `Agent(tools=[…])`; the connection is made when a run begins or a worker starts.
 
-    What it declares is kept in the store, so that runs begin while it is away, and a tool that it changes is held back
-    until people accept it. On Temporal, an agent whose server has never been seen waits until it is there.
+    What the server declares is kept in the store, so that runs can begin while it is away. A tool that it changes is
+    held back until a person accepts the change. On Temporal, an agent whose server has never been seen waits until it
+    is there.
 
     Args:
-        server, options: see `mcp_tools`. A transport can be opened once: give a function that makes it.
+        server, options: see `mcp_tools`. A transport can be opened only once: give a function that makes it.
 
     Raises:
         DefinitionError: an option is wrong.

@@ -117,8 +117,9 @@ class ToolContext(Generic[DepsT]):
         agents: `await ctx.agents.invoke(agent, message=…)` runs another agent.
         heartbeat: tells the engine that a long call is alive; does nothing in process.
         deps: what the agent's `deps` has made for this run, or its context.
-        state: a copy of the agent's state, by the type `Agent(state=…)`; None without one. A call that changes it, or
-            sets another one, has it kept with its result: both, or neither. A tool with `parallel=True` only reads it.
+        state: a copy of the agent's state, by the type `Agent(state=…)`; None without one. If a call changes it, or
+            assigns another value, that is kept with the call's result: both, or neither. A tool with `parallel=True`
+            only reads it.
     """
 
     agent_name: str = ""

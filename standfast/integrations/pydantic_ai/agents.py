@@ -53,14 +53,14 @@ def as_agent(
     timeout: Mapping[str, Duration] | None = None,
     **options: Unpack[Options],
 ) -> OurAgent[Any]:
-    """Return an agent of standfast that pydantic-ai runs, a request of its model at a time; its tools are run by us.
+    """Return an agent of standfast; pydantic-ai runs it, one request of the model at a time, and we run its tools.
 
     Args:
         name: by default the agent's own.
-        deps: the dependencies of runs: a value, or a function of who runs the agent (an `AgentContext` for a request
-            of the model, a `ToolContext` for a tool's call).
-        approval: gates by the name of a tool; None takes that of `requires_approval` away.
-        safe_to_retry: names of tools that may run twice, beside those whose metadata say so.
+        deps: the dependencies of runs: a value, or a function that returns it, of an `AgentContext` for a request of
+            the model and of a `ToolContext` for a tool's call.
+        approval: gates by the name of a tool; None takes away the gate of its `requires_approval`.
+        safe_to_retry: names of tools that may run twice, besides those whose metadata say so.
         timeout: of calls, by the name of a tool; by default the usual one.
         options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
 

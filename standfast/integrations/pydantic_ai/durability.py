@@ -53,15 +53,15 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
 
     `Agent(…, capabilities=[StandfastDurability(store)])`, then `agent.run("…", conversation_id="issue-42")`. What the
     model answers is kept and not paid for again. A tool with effects runs at most once; `metadata={"safe_to_retry":
-    True}` declares one that may run again. The same `run` again, after a crash, ends the turn that was begun. A run
-    without a conversation_id is not durable, but for one that a tool of a durable run makes.
+    True}` declares one that may run again. After a crash, the same `run` again finishes the turn that was begun. A
+    run without a conversation_id is not durable, unless a tool of a durable run makes it.
 
     Args:
         store: a durable one, which may be shared.
         user_id, tenant_id: return whose conversation it is, from the context of a run; nobody's by default.
-        approval: how people let a call through that pydantic-ai defers for approval; or a function of standfast's
-            `ToolCall` that returns the `Approval` for it. By default anybody may decide, in 30 days.
-        name: of the agent, by which its conversations are known; its own by default.
+        approval: the `Approval` of calls that pydantic-ai defers for approval; or a function of standfast's `ToolCall`
+            that returns it. By default anybody may decide, within 30 days.
+        name: the agent's name, by which its conversations are known; by default its own.
         trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
 
     Raises:
@@ -70,7 +70,8 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
     A run of a conversation raises:
         SessionConflictError: another run is at work on it.
         SessionAccessDeniedError: it belongs to another user or tenant.
-        InputError: it belongs to another agent, or its last turn has not ended and began with another message.
+        InputError: it belongs to another agent, or is not a conversation of pydantic-ai; or its turn with the `run_id`
+            began with another message.
         StoreError: the store does not answer.
     """
 
