@@ -26,22 +26,33 @@ async def with_toolsets(agent: Agent, store: Any) -> AsyncIterator[Agent]:
         yield with_found(agent, {one: await stack.enter_async_context(one.opened(store)) for one in agent.toolsets})
 
 
-def with_found(agent: Agent, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> Agent:
+def with_found(
+    agent: Agent, found: Mapping[Toolset, Sequence[Tool[..., Any]]], made: dict[Agent, Agent] | None = None
+) -> Agent:
     """Return an agent, and those that it hands over to, with the tools that their toolsets have.
 
     Tools that have the name of others are left out.
+
+    Args:
+        made: what was made already: two agents that hand over to a third hand over to the same one.
+
+    Raises:
+        DefinitionError: two tools of agents of its conversation have one name.
     """
     if not agent.toolsets:
         return agent
-    whole = agent.with_tools(found)
-    for toolset in (item for item in agent.tools if isinstance(item, Toolset)):
-        for tool in found[toolset]:
-            if whole.tool_map.get(tool.name) is not tool:
-                _LOG.warning(
-                    "Agent %s: it already has a tool named %r, so that of %s is left out; prefix= tells them apart",
-                    agent.name,
-                    tool.name,
-                    toolset.name,
-                )
-    targets = [with_found(one, found) if isinstance(one, Agent) else one for one in agent.handoffs]
-    return replace(whole, handoffs=targets)
+    made = {} if made is None else made
+    if agent not in made:
+        whole = agent.with_tools(found)
+        for toolset in (item for item in agent.tools if isinstance(item, Toolset)):
+            for tool in found[toolset]:
+                if whole.tool_map.get(tool.name) is not tool:
+                    _LOG.warning(
+                        "Agent %s: it already has a tool named %r, so that of %s is left out; prefix= tells them apart",
+                        agent.name,
+                        tool.name,
+                        toolset.name,
+                    )
+        targets = [with_found(one, found, made) if isinstance(one, Agent) else one for one in agent.handoffs]
+        made[agent] = replace(whole, handoffs=targets)
+    return made[agent]

@@ -108,9 +108,9 @@ class OpenToolsets:
         for name, agent in tuple(self._waiting()):
             if not all(one in self._found for one in agent.toolsets):
                 continue
-            whole = with_found(agent, self._found)
             known = set(self._host.tools)
             try:
+                whole = with_found(agent, self._found)
                 self._host.add_tools(whole)
             except DefinitionError as error:  # a tool of its name is another agent's
                 self._host.waits[name] = str(error)
