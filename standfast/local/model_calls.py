@@ -31,16 +31,20 @@ class ModelCalls:
         emit: Callable[[Event], None] | None,
     ) -> None:
         self.compressions = 0
-        self._llm = llm
-        self.let_speak(agent, tools)
+        self._llm, self._agent = llm, agent
+        self._tools, self._adapters = tools, self._adapters_of(agent)
         self._view: list[Message] = []
         self._unpriced: set[tuple[str, str]] = set()
         self._emit = emit
 
     def let_speak(self, agent: Agent, tools: Sequence[ToolDescription]) -> None:
         """Call the model of this agent from now on, with these tools."""
-        self._agent, self._tools = agent, tools
-        self._adapters = {model: named(self._llm, agent, model) for model in (None, *agent.fallback_models)}
+        if agent is not self._agent:
+            self._agent, self._adapters = agent, self._adapters_of(agent)
+        self._tools = tools
+
+    def _adapters_of(self, agent: Agent) -> dict[str | None, LLMAdapter]:
+        return {model: named(self._llm, agent, model) for model in (None, *agent.fallback_models)}
 
     def prompt(self, text: str) -> None:
         """Replace the system prompt."""
