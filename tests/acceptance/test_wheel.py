@@ -26,6 +26,7 @@ def test_the_wheel_holds_the_library_its_types_and_its_licence(tmp_path: Path) -
     needed = [line.split(": ")[1] for line in metadata.splitlines() if line.startswith("Requires-Dist")]
     assert sorted(line.split("<")[0].split(">")[0] for line in needed if "extra" not in line) == [
         "click",
+        "griffelib",
         "pydantic",
         "pydantic-core",
         "rich",

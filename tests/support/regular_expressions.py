@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
@@ -76,8 +77,11 @@ def declared() -> list[str]:
 
 def _value(path: Path, expression: ast.expr) -> Any:
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    code = compile(ast.Expression(expression), str(path), "eval")
+    with suppress(NameError):
+        return eval(code, {"re": re})  # without its module: that of a framework cannot be imported here
     try:
-        return eval(compile(ast.Expression(expression), str(path), "eval"), vars(importlib.import_module(name)))
+        return eval(code, vars(importlib.import_module(name)))
     except NameError as error:
         raise NameError(f"{path}:{expression.lineno}: write the expression down, at the top of the module") from error
 

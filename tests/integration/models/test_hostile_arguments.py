@@ -15,9 +15,11 @@ from support.transcripts import asks_for, call, tool_results
 
 from integration.models.test_hostile_mcp_servers import described
 from standfast import Agent, Approval, Happened, Tool, ToolContext, is_interrupted, mcp, run, tool
+from standfast.agent_loop import ToolState
+from standfast.mcp import servers
 from standfast.runtime import users_functions
 from standfast.testing import ScriptedModel
-from standfast.tools import Unknown
+from standfast.tools import KeptState, Unknown
 
 
 class Endless:
@@ -137,6 +139,7 @@ async def test_a_verify_whose_arguments_are_never_done_with_reading_settles_noth
         post,
         {"text": "hang"},
         ToolContext(agent_name="a", tool_call_id="c1"),
+        state=ToolState(Agent("a"), KeptState(0, "{}")),
         limit=10_000,
         seconds=None,
     )
@@ -151,7 +154,7 @@ async def test_what_a_server_says_of_its_arguments_is_checked_beside_the_event_l
     def checked_by(schema: Any) -> Any:
         return lambda given: checked.append(threading.current_thread()) or given
 
-    monkeypatch.setattr(mcp, "checked_by", checked_by)
+    monkeypatch.setattr(servers, "checked_by", checked_by)
     async with GatewayedServer([described("post")]) as server, mcp.mcp_tools(server.url) as tools:
         await driver.run(Agent("a", tools=tools), asks("hi"))
         assert server.effects == ["post"]

@@ -14,10 +14,11 @@ from support.tools import Point
 from support.transcripts import asks_for, call, tool_results
 
 from standfast import Agent, Happened, Tool, ToolContext, run, tool
+from standfast.agent_loop import ToolState
 from standfast.runtime import users_functions
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
-from standfast.tools import Failed, Outcome, Returned
+from standfast.tools import Failed, KeptState, Outcome, Returned
 
 
 class Endless:
@@ -130,7 +131,10 @@ async def test_the_result_of_a_run_that_is_cancelled_while_it_is_written_is_kept
 
 async def bounded(subject: Tool[..., Any], ask: Any, seconds: float | None = None) -> Outcome | None:
     context = ToolContext(agent_name="a", tool_call_id="c1")
-    return await users_functions.run_bounded(ask, subject, subject, {}, context, limit=10_000, seconds=seconds)
+    state = ToolState(Agent("a"), KeptState(0, "{}"))
+    return await users_functions.run_bounded(
+        ask, subject, subject, {}, context, state=state, limit=10_000, seconds=seconds
+    )
 
 
 async def test_a_run_that_is_cancelled_does_not_wait_for_a_result_for_ever(
