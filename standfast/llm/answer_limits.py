@@ -6,7 +6,7 @@ A server may send without end, or send a little that unpacks to gigabytes.
 import asyncio
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,11 +48,21 @@ class PastLimitError(Exception):
     """An answer exceeds its limits."""
 
 
-def too_long(limits: AnswerLimits) -> PastLimitError:
-    return PastLimitError(
-        f"its answer took more than {limits.max_seconds:g} s; "
-        "ask for less, or pass limits=AnswerLimits(max_seconds=…) if that is usual"
-    )
+@asynccontextmanager
+async def in_time(limits: AnswerLimits, seconds: float | None = None) -> AsyncIterator[None]:
+    """Wait for an answer, or its head, no longer than an answer may take, or for what is left of that time.
+
+    Raises:
+        PastLimitError: the time is over.
+    """
+    try:
+        async with time_limit(limits.max_seconds if seconds is None else seconds):
+            yield
+    except TimeoutError as error:
+        raise PastLimitError(
+            f"its answer took more than {limits.max_seconds:g} s; "
+            "ask for less, or pass limits=AnswerLimits(max_seconds=…) if that is usual"
+        ) from error
 
 
 def _too_large(name: str, limit: int) -> PastLimitError:
@@ -93,13 +103,11 @@ async def timely(raw: AsyncIterator[T], limits: AnswerLimits) -> AsyncGenerator[
     """
     until = asyncio.get_running_loop().time() + limits.max_seconds
     while True:
-        try:
-            async with time_limit(until - asyncio.get_running_loop().time()):
+        async with in_time(limits, until - asyncio.get_running_loop().time()):
+            try:
                 piece = await anext(raw)
-        except StopAsyncIteration:
-            return
-        except TimeoutError as error:
-            raise too_long(limits) from error
+            except StopAsyncIteration:
+                return
         yield piece
 
 

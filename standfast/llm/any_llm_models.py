@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from standfast.errors import DefinitionError, InputError, ModelError
 from standfast.extras import install
-from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, timely, too_long
+from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, in_time, timely
 from standfast.llm.chat_completions import (
     Answer,
     AnswerSoFar,
@@ -22,10 +22,9 @@ from standfast.llm.chat_completions import (
     with_tool_choice,
 )
 from standfast.llm.prices import Price, check_price, priced
-from standfast.llm.provider_errors import hidden, refusal
+from standfast.llm.provider_errors import hidden, no_answer, refusal
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message, Reasoning, cut, error_text, explain
-from standfast.time_limits import time_limit
 from standfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class AnyLLMModel:
         """
         request, answer = self._request(messages, tools, settings), _AnswerSoFar()
         with self._faults():
-            async with self._client() as client, self._in_time():
+            async with self._client() as client, in_time(self._limits):
                 answer.add((await client.acompletion(**request)).model_dump())
             return self._whole(answer)
 
@@ -127,7 +126,7 @@ class AnyLLMModel:
             async with self._client() as client, AsyncExitStack() as opened:
                 if self._is_openai:
                     request.setdefault("stream_options", {"include_usage": True})
-                async with self._in_time():
+                async with in_time(self._limits):
                     chunks = await client.acompletion(**request)
                 if close := getattr(chunks, "aclose", None):
                     opened.push_async_callback(close)
@@ -175,14 +174,6 @@ class AnyLLMModel:
         finally:
             await _close(getattr(made, "client", None))
 
-    @asynccontextmanager
-    async def _in_time(self) -> AsyncIterator[None]:
-        try:
-            async with time_limit(self._limits.max_seconds):
-                yield
-        except TimeoutError as error:
-            raise too_long(self._limits) from error
-
     def _whole(self, answer: "_AnswerSoFar") -> LLMResponse:
         provider = _PRICED_AS.get(self._name, self._name)
         return priced(answer.response(self._keeper), provider=provider, model=self.model, price=self._price)
@@ -198,20 +189,11 @@ class AnyLLMModel:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        with hidden(self._secrets):
+        with hidden(self._secrets), no_answer(self._who, OSError):
             try:
                 yield
             except self._errors.AnyLLMError as error:
                 raise self._refused(error) from error
-            except PastLimitError as error:
-                raise ModelError(f"{self._who} gave no answer: {error}") from error
-            except NotImplementedError as error:
-                raise ModelError(f"{self._who} cannot do that: {error_text(error)}") from error
-            except (InputError, OSError) as error:
-                raise ModelError(f"{self._who} gave no answer: {error_text(error)}", transient=True) from error
-            except (AttributeError, TypeError, LookupError, ValueError) as error:  # an answer that it cannot handle
-                text = f"its answer is not in the provider's format ({type(error).__name__}: {error_text(error)})"
-                raise ModelError(f"{self._who} gave no answer: {cut(text, 600)}", transient=True) from error
 
     def _refused(self, error: Any) -> ModelError:
         cause = error.original_exception

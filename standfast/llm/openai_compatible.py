@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from standfast.errors import DefinitionError, InputError, ModelError
 from standfast.extras import install
-from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, read_bounded, too_long
+from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, in_time, read_bounded
 from standfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools, with_tool_choice
 from standfast.llm.json_tool_calls import plain_messages, read_reply, response_format
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.provider_errors import check_key, hidden, refusal
 from standfast.messages import LLMResponse, Message, error_text
-from standfast.time_limits import time_limit
 from standfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
@@ -185,11 +184,8 @@ class OpenAICompatible:
         """Make a request; the head of its answer may take no longer than an answer."""
         headers = {"Accept-Encoding": ENCODINGS, **self._headers}
         sent = client.build_request("POST", self._url, json=request, headers=headers, timeout=self._timeout)
-        try:
-            async with time_limit(self._limits.max_seconds):
-                response = await client.send(sent, stream=True)
-        except TimeoutError as error:
-            raise too_long(self._limits) from error
+        async with in_time(self._limits):
+            response = await client.send(sent, stream=True)
         try:
             yield response
         finally:

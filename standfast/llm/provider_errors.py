@@ -12,8 +12,9 @@ from email.utils import parsedate_to_datetime
 from typing import cast
 from urllib.parse import urlsplit
 
-from standfast.errors import DefinitionError, ModelError, StandfastError
-from standfast.messages import cut
+from standfast.errors import DefinitionError, InputError, ModelError, StandfastError
+from standfast.llm.answer_limits import PastLimitError
+from standfast.messages import cut, error_text
 from standfast.tools import RetryPolicy
 
 TOO_LONG = 413
@@ -115,6 +116,28 @@ def hidden(secrets: Sequence[str]) -> Iterator[None]:
             raise
         text = masked(text, secrets)
         raise ModelError(text, transient=error.transient, retry_after=error.retry_after) from None
+
+
+@contextmanager
+def no_answer(who: str, *unreachable: type[Exception]) -> Iterator[None]:
+    """Turn what prevents reading an answer into a `ModelError`; a library's own errors are caught inside of it.
+
+    Args:
+        who: the model and its address, with which the message begins.
+        unreachable: errors of the network; calling again may help.
+    """
+    passing: tuple[type[Exception], ...] = (InputError, *unreachable)
+    try:
+        yield
+    except PastLimitError as error:
+        raise ModelError(f"{who} gave no answer: {error}") from error
+    except NotImplementedError as error:
+        raise ModelError(f"{who} cannot do that: {error_text(error)}") from error
+    except passing as error:
+        raise ModelError(f"{who} gave no answer: {error_text(error)}", transient=True) from error
+    except (AttributeError, TypeError, LookupError, ValueError) as error:  # an answer that a library cannot handle
+        text = f"its answer is not in the provider's format ({type(error).__name__}: {error_text(error)})"
+        raise ModelError(f"{who} gave no answer: {cut(text, _SHOWN)}", transient=True) from error
 
 
 def retry_delay(error: BaseException, policy: RetryPolicy, attempt: int, *, has_fallback: bool = False) -> float | None:

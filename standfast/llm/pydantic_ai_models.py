@@ -5,19 +5,18 @@ pydantic-ai itself writes messages.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from standfast.errors import DefinitionError, InputError, ModelError
 from standfast.extras import install
-from standfast.llm.answer_limits import AnswerLimits, PastLimitError, timely, too_long
+from standfast.llm.answer_limits import AnswerLimits, in_time, timely
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
 from standfast.llm.prices import Price, check_price, priced
-from standfast.llm.provider_errors import hidden, refusal
+from standfast.llm.provider_errors import hidden, no_answer, refusal
 from standfast.llm.reasoning import Part, parts_of, reasoning_of
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import Image, LLMResponse, Message, ToolCall, cut, error_text
-from standfast.time_limits import time_limit
 from standfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class PydanticAIModel:
 
         request = self._request(messages, tools, settings)
         with self._faults():
-            async with self._model, self._in_time():
+            async with self._model, in_time(self._limits):
                 answer = await model_request(self._model, **request)
             return self._read(answer)
 
@@ -101,7 +100,7 @@ class PydanticAIModel:
         request = self._request(messages, tools, settings)
         with self._faults():
             async with self._model, AsyncExitStack() as stack:
-                async with self._in_time():
+                async with in_time(self._limits):
                     opened = await stack.enter_async_context(model_request_stream(self._model, **request))
                 async with aclosing(timely(aiter(opened), self._limits)) as events:
                     async for event in events:
@@ -161,34 +160,17 @@ class PydanticAIModel:
         provider = answer.provider_name or self._model.system
         return priced(response, provider=provider, model=self.model, price=self._price)
 
-    @asynccontextmanager
-    async def _in_time(self) -> AsyncIterator[None]:
-        try:
-            async with time_limit(self._limits.max_seconds):
-                yield
-        except TimeoutError as error:
-            raise too_long(self._limits) from error
-
     @property
     def _who(self) -> str:
         return f"Model '{self.model}' of {self._model.system}, by pydantic-ai,"
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        with hidden(self._secrets):
+        with hidden(self._secrets), no_answer(self._who, OSError):
             try:
                 yield
             except (self._errors.AgentRunError, self._errors.UserError) as error:
                 raise self._refused(error) from error
-            except PastLimitError as error:
-                raise ModelError(f"{self._who} gave no answer: {error}") from error
-            except NotImplementedError as error:
-                raise ModelError(f"{self._who} cannot do that: {error_text(error)}") from error
-            except (InputError, OSError) as error:
-                raise ModelError(f"{self._who} gave no answer: {error_text(error)}", transient=True) from error
-            except (AttributeError, TypeError, LookupError, ValueError) as error:  # an answer that it cannot handle
-                text = f"its answer is not in the provider's format ({type(error).__name__}: {error_text(error)})"
-                raise ModelError(f"{self._who} gave no answer: {cut(text, 600)}", transient=True) from error
 
     def _refused(self, error: Any) -> ModelError:
         after = getattr(error, "retry_after", None)

@@ -12,12 +12,11 @@ from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nu
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from standfast.errors import DefinitionError, InputError, ModelError
-from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, too_long
+from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, in_time
 from standfast.llm.json_tool_calls import plain_messages, read_reply
 from standfast.llm.prices import Price, check_price, priced
-from standfast.llm.provider_errors import check_key, check_url, hidden, refusal
-from standfast.messages import LLMResponse, Message, cut, error_text
-from standfast.time_limits import time_limit
+from standfast.llm.provider_errors import check_key, check_url, hidden, no_answer, refusal
+from standfast.messages import LLMResponse, Message, error_text
 from standfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
@@ -159,11 +158,8 @@ class SDKAdapter:
 
     async def _opened(self, asked: Awaitable[T]) -> T:
         """Make a request and return its answer, whose head may take no longer than an answer."""
-        try:
-            async with time_limit(self._limits.max_seconds):
-                return await asked
-        except TimeoutError as error:
-            raise too_long(self._limits) from error
+        async with in_time(self._limits):
+            return await asked
 
     @property
     def _who(self) -> str:
@@ -213,15 +209,14 @@ def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
     import httpx2
 
     try:
-        yield
+        with no_answer(who, httpx2.HTTPError, httpx2.StreamError):
+            yield
     except sdk.APIStatusError as error:
         after = error.response.headers.get("Retry-After")
         if error.response.is_success:  # an error in the middle of a stream
             raise refused(who, error.body, after, secrets=secrets) from error
         text = _words(error.body) or error.response.text
         raise refusal(who, error.status_code, text, after, codes=_codes(error.body), secrets=secrets) from error
-    except PastLimitError as error:
-        raise ModelError(f"{who} gave no answer: {error}") from error
     except sdk.APIConnectionError as error:
         cause = error.__cause__ or error
         if isinstance(cause, PastLimitError):
@@ -231,11 +226,6 @@ def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
         raise ModelError(f"{who} gave no answer: {text}", transient=True) from error
     except sdk.APIError as error:
         raise refused(who, error.body, secrets=secrets) from error
-    except (httpx2.HTTPError, httpx2.StreamError, InputError) as error:
-        raise ModelError(f"{who} gave no answer: {error_text(error)}", transient=True) from error
-    except (AttributeError, TypeError, LookupError, ValueError) as error:  # an answer that SDKs, or we, cannot handle
-        text = f"its answer is not in the provider's format ({type(error).__name__}: {error_text(error)})"
-        raise ModelError(f"{who} gave no answer: {cut(text, 600)}", transient=True) from error
 
 
 def refused(who: str, body: object, retry_after: str | None = None, *, secrets: Sequence[str] = ()) -> ModelError:
