@@ -33,12 +33,17 @@ class _Options(TypedDict, total=False):
 
 
 class _Runs(_Options, total=False):
-    """The same, and the thing that it runs."""
+    """The same, and the thing that it runs, if that is not an agent."""
 
-    agent: Agent | ForeignAgent | None
     run: Tool[..., Any] | None
     approval: Approval[Any] | None
     pipeline: "Pipeline | None"
+
+
+class _RunsAny(_Runs, total=False):
+    """The same, and the thing that it runs."""
+
+    agent: Agent | ForeignAgent | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +85,7 @@ class Step(Generic[T]):
     if TYPE_CHECKING:  # the type of a step's output follows from the thing that it runs
 
         @overload
-        def __init__(self, name: str, *, output: type[T], **options: Unpack[_Runs]) -> None: ...
+        def __init__(self, name: str, *, output: type[T], **options: Unpack[_RunsAny]) -> None: ...
         @overload
         def __init__(self, name: str, *, agent: Agent[T], **options: Unpack[_Options]) -> None: ...
         @overload
@@ -88,7 +93,11 @@ class Step(Generic[T]):
         @overload
         def __init__(self, name: str, *, approval: Approval[T]) -> None: ...
         @overload
-        def __init__(self: "Step[Any]", name: str, *, output: Any = None, **options: Unpack[_Runs]) -> None: ...
+        def __init__(self: "Step[Any]", name: str, *, output: Any, **options: Unpack[_RunsAny]) -> None: ...
+        @overload  # mypy takes the type of an agent with unknown deps for ambiguous if two overloads fit it
+        def __init__(self: "Step[Any]", name: str, *, agent: ForeignAgent, **options: Unpack[_Options]) -> None: ...
+        @overload
+        def __init__(self: "Step[Any]", name: str, **options: Unpack[_Runs]) -> None: ...
         def __init__(self, name: str, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
