@@ -17,6 +17,7 @@ from standfast.pipelines.shapes import digest_of, plain_value
 from standfast.pipelines.visits import check_step_name
 from standfast.tools import Approval, Tool, json_schema, schema_type
 from standfast.tools.checks import AccessRules, check_access, check_function
+from standfast.tools.signatures import wanted_deps
 
 T = TypeVar("T", default=Any)
 StepInput = Callable[[StepContext], Any]
@@ -289,6 +290,7 @@ class Pipeline:
     input: Any = None
     access: AccessRules = field(default_factory=dict)
     formerly: Sequence[str] = ()
+    deps: Callable[[StepContext], object] | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, "Pipeline")
@@ -303,10 +305,22 @@ class Pipeline:
                     raise DefinitionError(f"Pipeline '{self.name}': two steps are named {name!r}")
                 seen.add(name)
         self._check_rejections()
+        self._check_deps()
         if (count := self.size) > MAX_STEPS:
             raise DefinitionError(f"Pipeline '{self.name}': {count:,} steps, more than {MAX_STEPS:,}")
         object.__setattr__(self, "access", check_access(whose, self.access))
         _ = self._input_type
+
+    def _check_deps(self) -> None:
+        if self.deps is not None and not callable(self.deps):
+            raise DefinitionError(f"Pipeline '{self.name}': deps must be callable, got {self.deps!r:.80}")
+        for step in self.all_steps():
+            wanted = None if step.run is None else wanted_deps(step.run.handler)
+            if wanted is not None and self.deps is None:
+                raise DefinitionError(
+                    f"Pipeline '{self.name}', step '{step.name}': its tool needs a ToolContext[{wanted}]: give "
+                    "pipeline(…, deps=…), a function of StepContext that makes what it depends on"
+                )
 
     def _check_rejections(self) -> None:
         before: list[str] = []
