@@ -214,21 +214,34 @@ async def test_a_step_in_process_runs_once_its_dependencies_can_be_made(temporal
 
 
 async def test_dependencies_that_cannot_be_closed_leave_the_outcome_of_a_step_unknown(temporal: Temporal) -> None:
+    ran: list[str] = []
+    mended: list[bool] = []
+
     @asynccontextmanager
     async def leaky(ctx: StepContext) -> AsyncIterator[str]:
         yield "till"
-        raise ConnectionError("not committed")
+        if not mended:
+            raise ConnectionError("not committed")
 
     @tool
     def charge(ctx: ToolContext[str]) -> str:
+        ran.append(ctx.deps)
         return ctx.deps
 
     flow = pipeline("p", deps=leaky).step("charge", run=charge).build()
+    options: dict[str, Any] = {"store": temporal.store, "run_key": "in-process"}
+    with pytest.raises(ConnectionError, match="not committed"):
+        await run_pipeline(flow, input="hi", **options)
+    mended.append(True)
+    assert (await run_pipeline(flow, **options)).outputs == {"charge": "till"}
+    assert ran == ["till"]
+    mended.clear()
     async with temporal.worker(pipelines=[flow]):
         run = await start_pipeline(temporal.client, flow, task_queue=temporal.name, run_key=temporal.session("k"))
         ended = await result(run)
     assert (ended["status"], ended["error_reason"]) == ("error", "tool-failed")
     assert "could not be closed: not committed" in ended["error"]
+    assert ran == ["till", "till"]
 
 
 async def test_a_killed_process_leaves_a_step_whose_dependencies_are_made_again(tmp_path: Path) -> None:
