@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
-from typing_extensions import TypeVar
 
 from standfast.agents.agent_models import check_models
 from standfast.agents.agent_names import check_former_names, check_name
@@ -35,16 +34,14 @@ from standfast.agents.run_contexts import read_context, write_context
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import explain, read_json, unfenced
-from standfast.tools import AccessRules, Tool, Toolset, check_access, check_choice, json_schema, schema_type
-
-D = TypeVar("D", default=Any)
+from standfast.tools import AccessRules, DepsT_co, Tool, Toolset, check_access, check_choice, json_schema, schema_type
 
 
 @dataclass(frozen=True, eq=False)
-class Agent(Generic[T_co, DepsT]):
+class Agent(Generic[T_co, DepsT_co]):
     """A model with instructions and tools: an `Agent[Output, Deps]`.
 
-    `Agent[Invoice]` is one with such an output, `Agent[None]` one without any; whatever it depends on is not checked.
+    `Agent[Invoice]` is one with such an output, `Agent[None]` one without any, whatever they depend on.
 
     Args:
         name: `^[a-z][a-z0-9_-]*$`; on Temporal the workflow type.
@@ -95,25 +92,25 @@ class Agent(Generic[T_co, DepsT]):
     formerly: Sequence[str] = ()
     model: str | None = None
     fallback_models: Sequence[str] = ()
-    instructions: Instructions[DepsT] | Sequence[Instructions[DepsT]] | None = None
+    instructions: Instructions[DepsT_co] | Sequence[Instructions[DepsT_co]] | None = None
     tools: "Sequence[Tool[..., Any] | Agent | Toolset]" = ()
     handoffs: "Sequence[Agent | str]" = ()
     description: str | None = None
     context: Any = None
-    deps: MakesDeps[DepsT] | None = None
+    deps: MakesDeps[DepsT_co] | None = None
     state: Any = None
     initial_state: Any = None
     output: type[T_co] | None = None
     loop: Loop = field(default_factory=Loop)
     settings: Mapping[str, Any] = field(default_factory=dict)
     access: AccessRules = field(default_factory=dict)
-    input_guardrails: Sequence[Check[DepsT] | Guardrail[DepsT]] = ()
-    output_guardrails: Sequence[Check[DepsT] | Guardrail[DepsT]] = ()
-    tool_guardrails: Sequence[Check[DepsT] | Guardrail[DepsT]] = ()
-    output_validators: Sequence[OutputValidator[DepsT]] = ()
-    on_start: Hook[DepsT] | None = None
-    on_complete: Hook[DepsT] | None = None
-    on_stuck: Hook[DepsT] | None = None
+    input_guardrails: Sequence[Check[DepsT_co] | Guardrail[DepsT_co]] = ()
+    output_guardrails: Sequence[Check[DepsT_co] | Guardrail[DepsT_co]] = ()
+    tool_guardrails: Sequence[Check[DepsT_co] | Guardrail[DepsT_co]] = ()
+    output_validators: Sequence[OutputValidator[DepsT_co]] = ()
+    on_start: Hook[DepsT_co] | None = None
+    on_complete: Hook[DepsT_co] | None = None
+    on_stuck: Hook[DepsT_co] | None = None
     on_terminal_tool_error: OnTerminalToolError = "message"
     adapter: Any = field(default=None, repr=False)
 
@@ -121,7 +118,7 @@ class Agent(Generic[T_co, DepsT]):
 
         @overload
         def __init__(
-            self: "Agent[None, D]", name: str, *, output: None = None, **options: Unpack[WithDeps[D]]
+            self: "Agent[None, DepsT]", name: str, *, output: None = None, **options: Unpack[WithDeps[DepsT]]
         ) -> None: ...
         @overload
         def __init__(
@@ -129,18 +126,18 @@ class Agent(Generic[T_co, DepsT]):
         ) -> None: ...
         @overload
         def __init__(
-            self: "Agent[None, D]", name: str, *, output: None = None, **options: Unpack[WithContext[D]]
+            self: "Agent[None, DepsT]", name: str, *, output: None = None, **options: Unpack[WithContext[DepsT]]
         ) -> None: ...
         @overload
-        def __init__(self, name: str, *, output: type[T_co], **options: Unpack[WithDeps[DepsT]]) -> None: ...
+        def __init__(self, name: str, *, output: type[T_co], **options: Unpack[WithDeps[DepsT_co]]) -> None: ...
         @overload
         def __init__(self, name: str, *, output: type[T_co], **options: Unpack[WithNeither]) -> None: ...
         @overload
-        def __init__(self, name: str, *, output: type[T_co], **options: Unpack[WithContext[DepsT]]) -> None: ...
+        def __init__(self, name: str, *, output: type[T_co], **options: Unpack[WithContext[DepsT_co]]) -> None: ...
         @overload
-        def __init__(self, name: str, *, output: Any, **options: Unpack[WithDeps[DepsT]]) -> None: ...
+        def __init__(self, name: str, *, output: Any, **options: Unpack[WithDeps[DepsT_co]]) -> None: ...
         @overload
-        def __init__(self, name: str, *, output: Any, **options: Unpack[WithoutDeps[DepsT]]) -> None: ...
+        def __init__(self, name: str, *, output: Any, **options: Unpack[WithoutDeps[DepsT_co]]) -> None: ...
         def __init__(self, name: str, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
@@ -204,7 +201,7 @@ class Agent(Generic[T_co, DepsT]):
         others = [one for target in self.handoffs if isinstance(target, Agent) for one in target.toolsets]
         return tuple(dict.fromkeys([*own, *others]))
 
-    def with_tools(self, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> "Agent[T_co, DepsT]":
+    def with_tools(self, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> "Agent[T_co, DepsT_co]":
         """Return the agent with the tools of its toolsets. Of several with one name the first is taken, or its own."""
         taken = dict.fromkeys(item.name for item in self.tools if not isinstance(item, Toolset))
         tools: list[Tool[..., Any] | Agent] = []

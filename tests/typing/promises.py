@@ -147,6 +147,10 @@ def agents_with_other_dependencies_stand_beside_each_other(seller: Agent[None, S
     banker = Agent("banker", output=Invoice, deps=lambda ctx: Bank())
     desk = Agent("desk", tools=[look_up, seller, banker], handoffs=[seller, banker, Agent("helper"), "desk"])
     all_of([seller, banker, desk])
+    agents = [seller, banker, desk]
+    all_of(agents)
+    StandfastPlugin(agents=agents, store=memory_store())
+    Agent("other", tools=agents, handoffs=agents)
     StandfastPlugin(agents=[seller, banker, desk], store=memory_store())
     pipeline("w").step("sell", agent=seller).step(Step("bank", agent=banker)).build()
     assert_type(Step("bank", agent=banker), Step[Invoice])
