@@ -53,12 +53,13 @@ class Evaluations:
 
     def dependencies(self, path: str) -> Callable[[object], object] | None:
         """Return what makes the dependencies of a tool's step; None if its pipeline declares none."""
-        deps, input_key = (owner := owner_of(self.pipeline, path)).pipeline.deps, owner.input_key
+        owner, input_key = owner_of(self.pipeline, path)
+        deps = owner.deps
         if deps is None:
             return None
 
         def make(_: object) -> object:
-            given = owner.pipeline.read_input(self.load(input_key))
+            given = owner.read_input(self.load(input_key))
             return deps(StepContext(given, user_id=self.user_id, tenant_id=self.tenant_id, run_key=self.run_key))
 
         return make

@@ -85,10 +85,13 @@ async def call_with_deps(
 async def with_step_deps(host: AgentHost, caller: Agent, reference: CallReference, record: TurnRecord) -> Agent:
     """Return the caller of a tool; if it is a pipeline with `deps`, they are made for the step."""
     path = reference.get("path")
-    if path is None or (above := owner_of(pipeline := host.pipeline(), path)).pipeline.deps is None:
+    if path is None:
         return caller
-    kept = Kept(reference["run"], host.store)
-    await kept.find(above.input_key)
+    pipeline, kept = host.pipeline(), Kept(reference["run"], host.store)
+    owner = owner_of(pipeline, path)
+    if owner.pipeline.deps is None:
+        return caller
+    await kept.find(owner.input_key)
     known = {"run_key": (await host.load_opened(kept.name)).get("run_key")}
     who = {"user_id": record.user_id, "tenant_id": record.tenant_id}
     evaluations = Evaluations(pipeline, PipelineState(()), kept.__getitem__, **who, **known)
