@@ -24,6 +24,7 @@ from standfast.agent_loop.gates import (
 from standfast.agent_loop.given_gates import gate_problem
 from standfast.agent_loop.guardrails import (
     needs_check,
+    reason_of,
     refusal_of,
     unheard_by_model,
     with_refused_calls,
@@ -131,6 +132,7 @@ __all__ = [
     "outcome_of",
     "pattern_in_words",
     "read_transcript",
+    "reason_of",
     "refusal_of",
     "refused_as_changed",
     "refused_by_guardrails",

@@ -1,4 +1,6 @@
-"""Decides what guardrails check, and what their verdicts mean. These are kept with the answer (`Message.tripped`).
+"""Decides what guardrails and output validators check, and what their verdicts mean.
+
+Verdicts are kept with the answer (`Message.tripped`, `Message.unfit`).
 
 An answer that tripped one is never kept: a message in its place says which guardrail withheld it, and why.
 """
@@ -9,7 +11,7 @@ from dataclasses import replace
 from pydantic_core import to_json
 
 from standfast.agent_loop.unfit_answers import unfit_calls
-from standfast.agents import Agent, Guardrail
+from standfast.agents import Agent, Guardrail, OutputValidator
 from standfast.agents.guardrails import declared
 from standfast.errors import StandfastError
 from standfast.messages import Message, ToolCall, Tripped, clean_text, cut, json_problem, size_over
@@ -53,6 +55,22 @@ def refusal_of(guardrail: Guardrail, verdict: object) -> Tripped | None:
             f"Guardrail {guardrail.name}: metadata: {problem or f'longer than {_METADATA_BYTES:,} bytes'}"
         )
     return Tripped(cut(clean_text(given.reason), _REASON_BYTES), metadata, guardrail.name)
+
+
+def reason_of(validator: OutputValidator, verdict: object) -> str | None:
+    """Return why an output validator does not take an output, by what it has returned; None if it takes it.
+
+    Raises:
+        StandfastError: it returned something that is no verdict.
+    """
+    if verdict is None or verdict is True:
+        return None
+    if not isinstance(verdict, str) or not verdict.strip():
+        name = getattr(validator, "__name__", type(validator).__name__)
+        raise StandfastError(
+            f"Output validator {name} returned {verdict!r:.80}: return None to take the output, or the reason as text"
+        )
+    return cut(clean_text(verdict), _REASON_BYTES)
 
 
 def withheld(answer: Message, tripped: Tripped) -> Message:

@@ -154,9 +154,9 @@ class LoopState(Generic[CallT, ToolT_co]):
         state.__dict__.update(self.__dict__, **changes)
         return state
 
-    def judged(self, finish: Finish, problem: str | None) -> Finish | Correct:
+    def judged(self, finish: Finish, problem: str | None, refused: str | None = None) -> Finish | Correct:
         """Return what to do at the end of a run; see `judge`."""
-        return judge(finish, problem, may_correct=self.corrections < self.loop.output_retries)
+        return judge(finish, problem, refused, may_correct=self.corrections < self.loop.output_retries)
 
     def corrected(self) -> Self:
         """The model was told that its answer does not fit."""

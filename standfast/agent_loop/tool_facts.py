@@ -84,19 +84,20 @@ def not_started(tool: ToolFacts | None, *, recovering: bool = False, why: str | 
     return Cancelled(f"Not run: {why or 'the run was cancelled before this call started'}")
 
 
-def without_dependencies(agent: str, error: str, *, has_begun: bool) -> Failed | Unknown:
-    """Return the outcome of a call if what its agent's tools depend on could not be made.
+def without_dependencies(owner: str, error: str, *, has_begun: bool) -> Failed | Unknown:
+    """Return the outcome of a call if what the tools of its agent or pipeline depend on could not be made.
 
     Args:
+        owner: that agent or pipeline.
         has_begun: the call may have run before, and was to be verified.
     """
-    why = f"the dependencies of agent '{agent}' could not be made: {error}"
+    why = f"the dependencies of '{owner}' could not be made: {error}"
     return Unknown(f"verify was not asked: {why}") if has_begun else Failed(f"Not run: {why}", raised=True)
 
 
-def not_closed(tool: ToolFacts, agent: str, error: str) -> Failed | Unknown:
+def not_closed(tool: ToolFacts, owner: str, error: str) -> Failed | Unknown:
     """Return the outcome of a call if what it depended on could not be closed, which may undo what it did."""
-    why = f"it ran, and the dependencies of agent '{agent}' could not be closed: {error}"
+    why = f"it ran, and the dependencies of '{owner}' could not be closed: {error}"
     return Failed(why, raised=True) if tool.safe_to_retry else Unknown(why)
 
 

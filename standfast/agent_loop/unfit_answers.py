@@ -35,20 +35,21 @@ def unfit(answer: Answer[LoopCall], limit: int) -> Unfit:
     return Unfit(Finish("max-tokens" if reason == "max-tokens" else "refused", answer.content), refused, None)
 
 
-def judge(finish: Finish, problem: str | None, *, may_correct: bool) -> Finish | Correct:
+def judge(finish: Finish, problem: str | None, refused: str | None, *, may_correct: bool) -> Finish | Correct:
     """Return what to do at the end of a run whose answer has been read as the agent's output.
 
     Args:
-        problem: why the answer does not fit; None if it does, or if nothing was read.
+        problem: why the answer is not of the output's type; None if it is, or if nothing was read.
+        refused: why an output validator does not take it.
         may_correct: the model may be asked once more.
     """
-    if problem is None or finish.answer is None:
+    if finish.answer is None or (problem is None and refused is None):
         return finish
-    if may_correct:
-        return Correct(
-            f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
-        )
-    return replace(finish, status="error")
+    if not may_correct:
+        return replace(finish, status="error")
+    if refused is not None:
+        return Correct(f"Your answer could not be used: {refused.rstrip('.')}. Answer again.")
+    return Correct(f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema.")
 
 
 def refused_by_guardrails(answer: Answer[LoopCall]) -> dict[str, str]:

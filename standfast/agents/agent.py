@@ -3,66 +3,45 @@
 import copy
 import functools
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from standfast.agents.agent_models import check_models
 from standfast.agents.agent_names import check_former_names, check_name
-from standfast.agents.agent_tools import as_tool
-from standfast.agents.contexts import AgentContext
-from standfast.agents.foreign_agents import ACCEPTED, ForeignAgent, adopted
+from standfast.agents.agent_options import (
+    Hook,
+    Instructions,
+    MakesDeps,
+    OnTerminalToolError,
+    WithContext,
+    WithDeps,
+    WithNeither,
+    WithoutDeps,
+)
+from standfast.agents.agent_tools import as_tool, check_tools
+from standfast.agents.contexts import AgentContext, DepsT
 from standfast.agents.frozen_values import frozen, thawed
 from standfast.agents.guardrails import GUARDRAILS, Check, Guardrail, read_guardrails
 from standfast.agents.handoffs import check_handoffs, speakers
 from standfast.agents.limits import Loop
+from standfast.agents.output_validators import OutputValidator, read_output_validators
 from standfast.agents.run_contexts import read_context, write_context
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import cut, explain, read_json, unfenced
-from standfast.tools import AccessRules, Tool, Toolset, check_access, check_choice, json_schema, schema_type
-
-OnTerminalToolError = Literal["message", "stop", "fail"]
-
-
-Hook = Callable[[AgentContext], object]
-Instructions = str | Callable[[AgentContext], str | Awaitable[str]]
-
-
-class _Options(TypedDict, total=False):
-    """The arguments of an `Agent` besides its name and output."""
-
-    formerly: Sequence[str]
-    model: str | None
-    fallback_models: Sequence[str]
-    instructions: Instructions | Sequence[Instructions] | None
-    tools: "Sequence[Tool[..., Any] | Agent | ForeignAgent | Toolset]"
-    handoffs: "Sequence[Agent[Any] | str]"
-    description: str | None
-    context: Any
-    deps: Callable[[AgentContext], object] | None
-    state: Any
-    initial_state: Any
-    loop: Loop
-    settings: Mapping[str, Any]
-    access: AccessRules
-    input_guardrails: Sequence[Check | Guardrail]
-    output_guardrails: Sequence[Check | Guardrail]
-    tool_guardrails: Sequence[Check | Guardrail]
-    on_start: Hook | None
-    on_complete: Hook | None
-    on_stuck: Hook | None
-    on_terminal_tool_error: OnTerminalToolError
-    adapter: Any
+from standfast.messages import explain, read_json, unfenced
+from standfast.tools import AccessRules, DepsT_co, Tool, Toolset, check_access, check_choice, json_schema, schema_type
 
 
 @dataclass(frozen=True, eq=False)
-class Agent(Generic[T_co]):
-    """A model with instructions and tools; `Agent[Invoice]` if its output is one, `Agent[None]` without an output.
+class Agent(Generic[T_co, DepsT_co]):
+    """A model with instructions and tools: an `Agent[Output, Deps]`.
+
+    `Agent[Invoice]` is one with such an output, `Agent[None]` one without any, whatever they depend on.
 
     Args:
         name: `^[a-z][a-z0-9_-]*$`; on Temporal the workflow type.
@@ -87,6 +66,9 @@ class Agent(Generic[T_co]):
             start. Tools have the state, too, if its type is given.
         output: the type that the final answer, read as JSON, must match. The model is told what is wrong and asked
             again, `loop.output_retries` times; then the run ends with "error".
+        output_validators: functions of `AgentContext` and of the output, or of the answer's text if the agent has no
+            `output`. They may use `ctx.deps`. If one returns the reason why the output cannot be used, the model is
+            told and asked again, as with one that does not match.
         settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
         access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may begin a
             run of it, and decide on its calls.
@@ -110,35 +92,52 @@ class Agent(Generic[T_co]):
     formerly: Sequence[str] = ()
     model: str | None = None
     fallback_models: Sequence[str] = ()
-    instructions: Instructions | Sequence[Instructions] | None = None
+    instructions: Instructions[DepsT_co] | Sequence[Instructions[DepsT_co]] | None = None
     tools: "Sequence[Tool[..., Any] | Agent | Toolset]" = ()
-    handoffs: "Sequence[Agent[Any] | str]" = ()
+    handoffs: "Sequence[Agent | str]" = ()
     description: str | None = None
     context: Any = None
-    deps: Callable[[AgentContext], object] | None = None
+    deps: MakesDeps[DepsT_co] | None = None
     state: Any = None
     initial_state: Any = None
     output: type[T_co] | None = None
     loop: Loop = field(default_factory=Loop)
     settings: Mapping[str, Any] = field(default_factory=dict)
     access: AccessRules = field(default_factory=dict)
-    input_guardrails: Sequence[Check | Guardrail] = ()
-    output_guardrails: Sequence[Check | Guardrail] = ()
-    tool_guardrails: Sequence[Check | Guardrail] = ()
-    on_start: Hook | None = None
-    on_complete: Hook | None = None
-    on_stuck: Hook | None = None
+    input_guardrails: Sequence[Check[DepsT_co] | Guardrail[DepsT_co]] = ()
+    output_guardrails: Sequence[Check[DepsT_co] | Guardrail[DepsT_co]] = ()
+    tool_guardrails: Sequence[Check[DepsT_co] | Guardrail[DepsT_co]] = ()
+    output_validators: Sequence[OutputValidator[DepsT_co]] = ()
+    on_start: Hook[DepsT_co] | None = None
+    on_complete: Hook[DepsT_co] | None = None
+    on_stuck: Hook[DepsT_co] | None = None
     on_terminal_tool_error: OnTerminalToolError = "message"
     adapter: Any = field(default=None, repr=False)
 
-    if TYPE_CHECKING:  # the output gives the agent its type
+    if TYPE_CHECKING:  # the output, and deps or the context, give the agent its type
 
         @overload
-        def __init__(self: "Agent[None]", name: str, *, output: None = None, **options: Unpack[_Options]) -> None: ...
+        def __init__(
+            self: "Agent[None, DepsT]", name: str, *, output: None = None, **options: Unpack[WithDeps[DepsT]]
+        ) -> None: ...
         @overload
-        def __init__(self, name: str, *, output: type[T_co], **options: Unpack[_Options]) -> None: ...
+        def __init__(
+            self: "Agent[None, Any]", name: str, *, output: None = None, **options: Unpack[WithNeither]
+        ) -> None: ...
         @overload
-        def __init__(self: "Agent[Any]", name: str, *, output: Any, **options: Unpack[_Options]) -> None: ...
+        def __init__(
+            self: "Agent[None, DepsT]", name: str, *, output: None = None, **options: Unpack[WithContext[DepsT]]
+        ) -> None: ...
+        @overload
+        def __init__(self, name: str, *, output: type[T_co], **options: Unpack[WithDeps[DepsT_co]]) -> None: ...
+        @overload
+        def __init__(self, name: str, *, output: type[T_co], **options: Unpack[WithNeither]) -> None: ...
+        @overload
+        def __init__(self, name: str, *, output: type[T_co], **options: Unpack[WithContext[DepsT_co]]) -> None: ...
+        @overload
+        def __init__(self, name: str, *, output: Any, **options: Unpack[WithDeps[DepsT_co]]) -> None: ...
+        @overload
+        def __init__(self, name: str, *, output: Any, **options: Unpack[WithoutDeps[DepsT_co]]) -> None: ...
         def __init__(self, name: str, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
@@ -164,7 +163,8 @@ class Agent(Generic[T_co]):
             raise self._fault(f"settings are further keyword arguments for chat(messages, tools); {wrong[0]!r} is none")
         for name in GUARDRAILS:
             object.__setattr__(self, name, read_guardrails(self.name, name, getattr(self, name)))
-        self._check_tools()
+        object.__setattr__(self, "output_validators", read_output_validators(self.name, self.output_validators))
+        object.__setattr__(self, "tools", check_tools(self, Agent))
         try:
             object.__setattr__(self, "initial_state", copy.deepcopy(self.initial_state))
         except TypeError as error:
@@ -188,29 +188,6 @@ class Agent(Generic[T_co]):
         if not all(isinstance(part, str) or callable(part) for part in self._instruction_parts):
             raise self._fault(f"instructions must be texts or functions, got {self.instructions!r}")
 
-    def _check_tools(self) -> None:
-        if isinstance(self.tools, str | Mapping):
-            raise self._fault("tools must be a list of tools")
-        try:
-            object.__setattr__(self, "tools", tuple(adopted(item) for item in self.tools))
-        except TypeError as error:
-            raise self._fault(f"tools must be a list of tools, got {self.tools!r}") from error
-        seen = set()
-        for item in self.tools:
-            if not isinstance(item, Tool | Agent | Toolset):
-                name = getattr(item, "__name__", repr(item))
-                raise self._fault(f"tools: {name} is not a Tool; decorate the function with @tool, or give {ACCEPTED}")
-            if isinstance(item, Toolset):
-                continue
-            if item.name in seen:
-                raise self._fault(f"tools: two are named {item.name!r}")
-            if isinstance(item, Agent) and item.needs_context:
-                raise self._fault(
-                    f"tools: agent '{item.name}' needs a context, which a model does not give: write a tool that calls "
-                    f"ctx.agents.invoke({item.name}, message=…, context=…)"
-                )
-            seen.add(item.name)
-
     @functools.cached_property
     def tool_map(self) -> Mapping[str, Tool[..., Any]]:
         """The tools by name; agents among them have become tools. Those of toolsets are not known yet."""
@@ -224,7 +201,7 @@ class Agent(Generic[T_co]):
         others = [one for target in self.handoffs if isinstance(target, Agent) for one in target.toolsets]
         return tuple(dict.fromkeys([*own, *others]))
 
-    def with_tools(self, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> "Agent[T_co]":
+    def with_tools(self, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> "Agent[T_co, DepsT_co]":
         """Return the agent with the tools of its toolsets. Of several with one name the first is taken, or its own."""
         taken = dict.fromkeys(item.name for item in self.tools if not isinstance(item, Toolset))
         tools: list[Tool[..., Any] | Agent] = []
@@ -370,14 +347,6 @@ class Agent(Generic[T_co]):
             raise ValueError(explain(error)) from error
         read_json(answer)  # pydantic takes NaN; JSON does not have it
         return output
-
-    def output_problem(self, response: str) -> str | None:
-        """Return the reason why a final answer does not fit the agent's `output`; None if it does."""
-        try:
-            self.read_output(response)
-        except ValueError as fault:
-            return f"the answer does not fit the agent's output: {cut(str(fault), 4_096)}"
-        return None
 
     def model_after(self, model: str | None) -> str | None:
         """Return the fallback to call if this model cannot be called, if there is one.

@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from standfast.tools import DepsT
+from typing_extensions import TypeVar
+
+from standfast.tools import DepsT_co
+
+DepsT = TypeVar("DepsT", default=Any)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +19,7 @@ class AgentIdentity:
 
 
 @dataclass(slots=True)
-class AgentContext(Generic[DepsT]):
+class AgentContext(Generic[DepsT_co]):
     """The argument of hooks, callable instructions and `deps`.
 
     Args:
@@ -31,7 +35,7 @@ class AgentContext(Generic[DepsT]):
     tenant_id: str | None = None
     session_id: str | None = None
     context: Any = None
-    deps: DepsT = None  # type: ignore[assignment]  # until it is made
+    deps: DepsT_co = None  # type: ignore[assignment]  # until it is made
 
     def authenticated(self) -> bool:
         return self.user_id is not None

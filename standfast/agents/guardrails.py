@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Generic, cast
 
-from standfast.agents.contexts import AgentContext
+from typing_extensions import TypeVar
+
+from standfast.agents.contexts import AgentContext, DepsT
 from standfast.errors import DefinitionError
 
-Check = Callable[[AgentContext, Any], object]
+DepsT_contra = TypeVar("DepsT_contra", contravariant=True, default=Any)
+Check = Callable[[AgentContext[DepsT], Any], object]
 GUARDRAILS = ("input_guardrails", "output_guardrails", "tool_guardrails")
 
 
 @dataclass(frozen=True, slots=True)
-class Guardrail:
+class Guardrail(Generic[DepsT_contra]):
     """A guardrail with options; one without options may be given as the function alone.
 
     Args:
@@ -22,7 +25,7 @@ class Guardrail:
             model's answer is dropped.
     """
 
-    check: Check
+    check: Check[DepsT_contra]
     beside: bool = False
 
     @property

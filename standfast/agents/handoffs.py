@@ -78,10 +78,11 @@ def _check_shared(target: "Agent[Any]", first: "Agent[Any]") -> None:
         raise DefinitionError(
             f"{said} a context or deps of its own, while in a conversation all agents have those of the first"
         )
-    if any(getattr(target, name) not in ((), getattr(first, name)) for name in GUARDRAILS):
-        raise DefinitionError(
-            f"{said} guardrails of its own, while in a conversation all agents have those of the first: give them there"
-        )
+    for what, names in (("guardrails", GUARDRAILS), ("output_validators", ("output_validators",))):
+        if any(getattr(target, name) not in ((), getattr(first, name)) for name in names):
+            raise DefinitionError(
+                f"{said} {what} of its own, while in a conversation all agents have those of the first: give them there"
+            )
 
 
 def every_tool(first: "Agent[Any]") -> Mapping[str, Tool[..., Any]]:
@@ -110,6 +111,7 @@ _SHARED = (
     "loop",
     "access",
     *GUARDRAILS,
+    "output_validators",
     "on_start",
     "on_complete",
     "on_stuck",

@@ -37,7 +37,7 @@ class StepRunner:
         self._kept, self._name, self._options = kept, name, options
 
     async def run(
-        self, path: str, step: Step[Any], given: Any, decisions: Sequence[Decision], context: Any
+        self, path: str, step: Step[Any], given: Any, decisions: Sequence[Decision], context: Any, deps: Any
     ) -> tuple[StepResult, bool] | InterruptedResponse:
         """Return the result of a step, and whether a later run begins the step anew if it failed.
 
@@ -47,10 +47,11 @@ class StepRunner:
             given: the message for its agent, or the arguments for its tool.
             decisions: on calls of its agent.
             context: of its agent's run.
+            deps: makes what its tool depends on.
         """
         if step.run is not None:
             one_call: RunOptions = {**self._options, "llm": _OneCall(step.run, given)}
-            outcome = _of_tool(await self._go(path, Agent(step.name, tools=[step.run]), "Run.", one_call))
+            outcome = _of_tool(await self._go(path, Agent(step.name, tools=[step.run], deps=deps), "Run.", one_call))
             return tool_result(outcome), begins_anew(outcome)
         agent = cast(Agent, step.agent)
         try:

@@ -216,7 +216,7 @@ class PipelineRun:
 
     @property
     def _evaluations(self) -> Evaluations:
-        return Evaluations(self._pipeline, self._state, self._load, **self._who)
+        return Evaluations(self._pipeline, self._state, self._load, run_key=self._run_key, **self._who)
 
     def _load(self, key: str) -> Any:
         path, mark, what = key.partition("?")
@@ -240,7 +240,7 @@ class PipelineRun:
         decisions = [decision for decision in self._decisions if decision.gate.startswith(f"{path}/")]
         self._judged.update(map(id, decisions))
         own = [decision.model_copy(update={"gate": decision.gate.removeprefix(f"{path}/")}) for decision in decisions]
-        found = await self._runner.run(path, step, given, own, context)
+        found = await self._runner.run(path, step, given, own, context, self._evaluations.dependencies(path))
         if isinstance(found, InterruptedResponse):
             self._waiting[path] = found
             return Done()

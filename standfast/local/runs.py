@@ -255,10 +255,11 @@ class Run:
                     shown = self._transcript.checkpoint(state)
                     return InterruptedResponse(question.question, shown, self._log.session_id)
                 case Finish() as finish:
-                    problem = await output_problem(self._agent, finish.answer)
-                    ending = state.judged(finish, problem)
+                    refused = None if finish.answer is None else self._transcript.messages[-1].unfit
+                    problem = None if refused else await output_problem(self._agent, finish.answer)
+                    ending = state.judged(finish, problem, refused)
                     if isinstance(ending, Finish):
-                        return await self._finish(state, finish, ending, problem)
+                        return await self._finish(state, finish, ending, refused or problem)
                     state = await self._correct(state, ending)
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:

@@ -239,6 +239,7 @@ class Message(Record):
         id: of what was said to a run: the same message is not heard again.
         context: as JSON, that of the run which a user's message began.
         tripped: of an answer in whose place this stands, or of calls of it that do not run: guardrails' refusals.
+        unfit: why an output validator does not take this final answer.
     """
 
     role: Role
@@ -258,6 +259,7 @@ class Message(Record):
     id: CleanText | None = None
     context: CleanText | None = None
     tripped: tuple[Tripped, ...] | None = None
+    unfit: CleanText | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from standfast.messages import cut, error_text, read_json, unfenced
 from standfast.pipeline_loop.plans import Done, Evaluate
 from standfast.pipeline_loop.states import PipelineState, chosen_step
 from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
-from standfast.pipelines.paths import find, nested_pipeline
+from standfast.pipelines.paths import find, nested_pipeline, owner_of
 from standfast.pipelines.visits import name_of
 from standfast.tools import (
     SHOWN_MOST,
@@ -49,6 +49,20 @@ class Evaluations:
     load: Load
     user_id: str | None = None
     tenant_id: str | None = None
+    run_key: str | None = None
+
+    def dependencies(self, path: str) -> Callable[[object], object] | None:
+        """Return what makes the dependencies of a tool's step; None if its pipeline declares none."""
+        owner, input_key = owner_of(self.pipeline, path)
+        deps = owner.deps
+        if deps is None:
+            return None
+
+        def make(_: object) -> object:
+            given = owner.read_input(self.load(input_key))
+            return deps(StepContext(given, user_id=self.user_id, tenant_id=self.tenant_id, run_key=self.run_key))
+
+        return make
 
     def context(self, path: str, what: str = "with") -> StepContext:
         """Return what the functions of a step get: copies of their own."""
@@ -70,6 +84,7 @@ class Evaluations:
             feedback=None if not scope.feedback else self._comments(scope.feedback),
             user_id=self.user_id,
             tenant_id=self.tenant_id,
+            run_key=self.run_key,
         )
 
     def _comments(self, gates: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ class PipelineBuilder:
     access: AccessRules = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
     formerly: Sequence[str] = ()
+    deps: Callable[[StepContext], object] | None = None
 
     def _with(self, stage: Stage) -> "PipelineBuilder":
         return replace(self, stages=(*self.stages, stage))
@@ -111,9 +112,9 @@ class PipelineBuilder:
         """Return the pipeline.
 
         Raises:
-            DefinitionError: it has no step, or two of the same name.
+            DefinitionError: it has no step, or two of the same name; or nothing makes what the tool of one depends on.
         """
-        return Pipeline(self.name, self.stages, self.input, self.access, self.formerly)
+        return Pipeline(self.name, self.stages, self.input, self.access, self.formerly, self.deps)
 
 
 def pipeline(
@@ -122,6 +123,7 @@ def pipeline(
     input: Any = None,  # noqa: A002
     access: AccessRules | None = None,
     formerly: Sequence[str] = (),
+    deps: Callable[[StepContext], object] | None = None,
 ) -> PipelineBuilder:
     """Begin a pipeline.
 
@@ -130,12 +132,15 @@ def pipeline(
         input: the type of its input; anything that JSON can carry if None.
         access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may do that.
         formerly: names that it had before; their runs in flight and run keys are its own.
+        deps: a function of `StepContext`, plain or async, that returns what tools that are steps read as `ctx.deps`. It
+            is called for each of them, in the process that runs it, with the pipeline's input and the user, as before
+            the first step. If it returns an async context manager, that is entered, and closed again.
 
     Raises:
         DefinitionError: naming what is wrong.
     """
     check_name(name, "Pipeline")
-    return PipelineBuilder(name, input, {} if access is None else access, formerly=formerly)
+    return PipelineBuilder(name, input, {} if access is None else access, formerly=formerly, deps=deps)
 
 
 def _check_steps(name: str, steps: tuple[Any, ...], *, least: int) -> None:

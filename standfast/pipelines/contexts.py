@@ -28,6 +28,8 @@ class StepContext:
         feedback: what people said who rejected what there was, if a rejection has gone back to this step or one before
             it; "" if they said nothing, and None if nobody has.
         user_id, tenant_id: the user who started the pipeline.
+        run_key: the one by which that user finds the run again; None without a store. A nested pipeline has that of the
+            outermost.
     """
 
     input: Any
@@ -38,6 +40,7 @@ class StepContext:
     feedback: str | None = None
     user_id: str | None = None
     tenant_id: str | None = None
+    run_key: str | None = None
 
     @overload
     def __getitem__(self, step: "Step[_Unknown]") -> Any: ...

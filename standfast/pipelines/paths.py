@@ -4,6 +4,8 @@ A stage to which a rejection has gone back is visited again, and so are those af
 `<stage>_2` then, which is not the name of any stage.
 """
 
+from typing import NamedTuple
+
 from standfast.errors import InputError
 from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
 from standfast.pipelines.visits import name_of
@@ -55,6 +57,23 @@ def _find(pipeline: Pipeline, parts: list[str]) -> Stage | None:
             case _:
                 return None
     return stage
+
+
+class Owner(NamedTuple):
+    """The pipeline that a step belongs to, and the key under which the input of that pipeline is kept."""
+
+    pipeline: Pipeline
+    input_key: str
+
+
+def owner_of(pipeline: Pipeline, path: str) -> Owner:
+    """Return the innermost pipeline of a step, also of one that this version of the pipeline does not have."""
+    owner, parts = Owner(pipeline, "?input"), path.split("/")
+    for at in range(1, len(parts)):
+        match _find(pipeline, parts[:at]):
+            case Step(pipeline=nested) if nested is not None:
+                owner = Owner(nested, f"{'/'.join(parts[:at])}?input")
+    return owner
 
 
 def nested_pipeline(pipeline: Pipeline, above: str) -> Pipeline:

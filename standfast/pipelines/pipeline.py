@@ -17,6 +17,7 @@ from standfast.pipelines.shapes import digest_of, plain_value
 from standfast.pipelines.visits import check_step_name
 from standfast.tools import Approval, Tool, json_schema, schema_type
 from standfast.tools.checks import AccessRules, check_access, check_function
+from standfast.tools.signatures import wanted_deps
 
 T = TypeVar("T", default=Any)
 StepInput = Callable[[StepContext], Any]
@@ -33,12 +34,17 @@ class _Options(TypedDict, total=False):
 
 
 class _Runs(_Options, total=False):
-    """The same, and the thing that it runs."""
+    """The same, and the thing that it runs, if that is not an agent."""
 
-    agent: Agent | ForeignAgent | None
     run: Tool[..., Any] | None
     approval: Approval[Any] | None
     pipeline: "Pipeline | None"
+
+
+class _RunsAny(_Runs, total=False):
+    """The same, and the thing that it runs."""
+
+    agent: Agent | ForeignAgent | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +86,7 @@ class Step(Generic[T]):
     if TYPE_CHECKING:  # the type of a step's output follows from the thing that it runs
 
         @overload
-        def __init__(self, name: str, *, output: type[T], **options: Unpack[_Runs]) -> None: ...
+        def __init__(self, name: str, *, output: type[T], **options: Unpack[_RunsAny]) -> None: ...
         @overload
         def __init__(self, name: str, *, agent: Agent[T], **options: Unpack[_Options]) -> None: ...
         @overload
@@ -88,7 +94,11 @@ class Step(Generic[T]):
         @overload
         def __init__(self, name: str, *, approval: Approval[T]) -> None: ...
         @overload
-        def __init__(self: "Step[Any]", name: str, *, output: Any = None, **options: Unpack[_Runs]) -> None: ...
+        def __init__(self: "Step[Any]", name: str, *, output: Any, **options: Unpack[_RunsAny]) -> None: ...
+        @overload  # mypy takes the type of an agent with unknown deps for ambiguous if two overloads fit it
+        def __init__(self: "Step[Any]", name: str, *, agent: ForeignAgent, **options: Unpack[_Options]) -> None: ...
+        @overload
+        def __init__(self: "Step[Any]", name: str, **options: Unpack[_Runs]) -> None: ...
         def __init__(self, name: str, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
@@ -280,6 +290,7 @@ class Pipeline:
     input: Any = None
     access: AccessRules = field(default_factory=dict)
     formerly: Sequence[str] = ()
+    deps: Callable[[StepContext], object] | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, "Pipeline")
@@ -294,10 +305,22 @@ class Pipeline:
                     raise DefinitionError(f"Pipeline '{self.name}': two steps are named {name!r}")
                 seen.add(name)
         self._check_rejections()
+        self._check_deps()
         if (count := self.size) > MAX_STEPS:
             raise DefinitionError(f"Pipeline '{self.name}': {count:,} steps, more than {MAX_STEPS:,}")
         object.__setattr__(self, "access", check_access(whose, self.access))
         _ = self._input_type
+
+    def _check_deps(self) -> None:
+        if self.deps is not None and not callable(self.deps):
+            raise DefinitionError(f"Pipeline '{self.name}': deps must be callable, got {self.deps!r:.80}")
+        for step in self.all_steps():
+            wanted = None if step.run is None else wanted_deps(step.run.handler)
+            if wanted is not None and self.deps is None:
+                raise DefinitionError(
+                    f"Pipeline '{self.name}', step '{step.name}': its tool needs a ToolContext[{wanted}]: give "
+                    "pipeline(…, deps=…), a function of StepContext that makes what it depends on"
+                )
 
     def _check_rejections(self) -> None:
         before: list[str] = []

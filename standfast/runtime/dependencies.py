@@ -74,6 +74,6 @@ async def dependencies(agent: Agent, context: AgentContext) -> AsyncGenerator[No
             await made.__aexit__(type(error), error, error.__traceback__)
         except Exception as second:
             if second is not error:
-                _LOG.warning("deps of agent %s could not be closed", agent.name, exc_info=second)
+                _LOG.warning("deps of %s could not be closed", agent.name, exc_info=second)
         raise
     await made.__aexit__(None, None, None)

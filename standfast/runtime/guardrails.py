@@ -1,16 +1,19 @@
-"""Asks an agent's guardrails around a call of its model. Both drivers keep the verdicts with the answer."""
+"""Asks an agent's guardrails and output validators around a call of its model.
+
+Both drivers keep the verdicts with the answer.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial, update_wrapper
 from typing import Any, TypeVar
 
-from standfast.agent_loop import needs_check, refusal_of, unheard_by_model, with_refused_calls, withheld
-from standfast.agents import Agent, AgentContext, Guardrail
+from standfast.agent_loop import needs_check, reason_of, refusal_of, unheard_by_model, with_refused_calls, withheld
+from standfast.agents import Agent, AgentContext, Guardrail, OutputValidator
 from standfast.agents.guardrails import declared
 from standfast.errors import InputError
 from standfast.messages import Message, ToolCall, Tripped
-from standfast.runtime.users_functions import call_users, normal_arguments
+from standfast.runtime.users_functions import call_users, normal_arguments, read_answer
 
 T = TypeVar("T")
 CallUsers = Callable[[Callable[[AgentContext], Any]], Awaitable[Any]]
@@ -57,13 +60,28 @@ class Guardrails:
         return answer
 
     async def checked(self, answer: Message) -> Message:
-        """Return an answer as it is to be kept: what the guardrails refuse is withheld, or does not run."""
+        """Return an answer as it is to be kept: what the guardrails refuse is withheld, or does not run.
+
+        A final answer that an output validator refuses says so.
+        """
         if self.tripped is not None:
             return withheld(answer, self.tripped)
         if answer.tool_calls:
             return await self._checked_calls(answer) if self._agent.tool_guardrails else answer
         tripped = await self._first(declared(self._agent.output_guardrails), [answer])
-        return answer if tripped is None else withheld(answer, tripped)
+        return await self._validated(answer) if tripped is None else withheld(answer, tripped)
+
+    async def _validated(self, answer: Message) -> Message:
+        if not self._agent.output_validators or answer.stop_reason is not None:
+            return answer
+        problem, output = await read_answer(self._agent, answer.content)
+        if problem is not None:  # it is found again at the end of the run
+            return answer
+        for validator in self._agent.output_validators:
+            reason = await self._call(update_wrapper(partial(_reason, validator, output), validator))
+            if reason is not None:
+                return answer.model_copy(update={"unfit": reason})
+        return answer
 
     async def _checked_calls(self, answer: Message) -> Message:
         refused: list[tuple[str, Tripped]] = []
@@ -92,6 +110,10 @@ class Guardrails:
                 if tripped is not None:
                     return tripped
         return None
+
+
+async def _reason(validator: OutputValidator, output: Any, context: AgentContext) -> str | None:
+    return reason_of(validator, await call_users(validator, context, output))
 
 
 async def _verdict(guardrail: Guardrail, value: Message | ToolCall, context: AgentContext) -> Tripped | None:

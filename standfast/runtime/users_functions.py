@@ -23,7 +23,7 @@ from standfast.agent_loop import (
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import ToolCall, error_text
+from standfast.messages import ToolCall, cut, error_text
 from standfast.pipeline_loop import Done, edit_problem_at
 from standfast.pipelines import Step
 from standfast.runtime.threads import begin_in_thread, in_thread
@@ -51,14 +51,21 @@ async def call_users(function: Callable[..., Any], *arguments: Any) -> Any:
 
 async def output_problem(agent: Agent, response: str | None) -> str | None:
     """Return why a final answer does not fit the agent's `output`; None if it does, or if either is missing."""
-    if agent.output is None or response is None:
-        return None
+    return None if response is None else (await read_answer(agent, response))[0]
+
+
+async def read_answer(agent: Agent, response: str) -> tuple[str | None, Any]:
+    """Return why a final answer does not fit the agent's `output`, and the output; without such a type, the text."""
+    if agent.output is None:
+        return None, response
     try:
-        return await _in_time(lambda: agent.output_problem(response))
+        return None, await _in_time(lambda: agent.read_output(response))
     except TimeoutError:
-        return f"the answer does not fit the agent's output: reading it took more than {READ_SECONDS:g} s"
+        return f"the answer does not fit the agent's output: reading it took more than {READ_SECONDS:g} s", None
+    except ValueError as fault:
+        return f"the answer does not fit the agent's output: {cut(str(fault), 4_096)}", None
     except (Exception, SystemExit) as error:  # of a validator of the user's
-        return f"the answer cannot be read by the agent's output: {type(error).__name__}: {error_text(error)}"
+        return f"the answer cannot be read by the agent's output: {type(error).__name__}: {error_text(error)}", None
 
 
 async def read_in_time(step: Step[Any], read: Callable[[], tuple[Done, Any]]) -> tuple[Done, Any]:

@@ -26,7 +26,18 @@ DECISION = (
 WORK = "session_id, namespace, workflow_id, run_key AS journal_key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
-_MORE = {"images", "reasoning", "stop_reason", "model", "agent", "by", "id", "context", "tripped"}  # few have them
+_MORE = {  # few have them
+    "images",
+    "reasoning",
+    "stop_reason",
+    "model",
+    "agent",
+    "by",
+    "id",
+    "context",
+    "tripped",
+    "unfit",
+}
 
 
 LONGEST_KEY = 600  # characters, of at most four bytes

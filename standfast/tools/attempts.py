@@ -12,7 +12,7 @@ from standfast.durations import Duration
 from standfast.errors import DefinitionError, StandfastError, TerminalError
 from standfast.tools.checks import seconds
 
-DepsT = TypeVar("DepsT", default=Any)
+DepsT_co = TypeVar("DepsT_co", covariant=True, default=Any)
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 TOOL_SECONDS = 55.0  # that an attempt may take if its tool does not say so
@@ -107,7 +107,7 @@ def _no_heartbeat(*details: Any) -> None:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class ToolContext(Generic[DepsT]):
+class ToolContext(Generic[DepsT_co]):
     """A handler's view of the call it serves: annotate a parameter with it and it is passed in.
 
     Args:
@@ -132,7 +132,7 @@ class ToolContext(Generic[DepsT]):
     attempt: int = 1
     agents: AgentInvoker = field(default_factory=_NoAgents)
     heartbeat: Callable[..., None] = _no_heartbeat
-    deps: DepsT = None  # type: ignore[assignment]  # no context has been made for a run yet
+    deps: DepsT_co = None  # type: ignore[assignment]  # no context has been made for a run yet
     state: Any = None
 
 

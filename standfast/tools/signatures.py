@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, NotRequired, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, NotRequired, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, WithJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -236,6 +236,21 @@ def _annotated(function: Any) -> Any:
 def _is_context(annotation: Any) -> bool:
     kinds = (annotation, *getattr(annotation, "__args__", ()))  # also in a union, and with the type of its deps
     return any(kind is ToolContext or get_origin(kind) is ToolContext for kind in kinds)
+
+
+def wanted_deps(handler: Callable[..., Any] | None) -> str | None:
+    """Return the type of the dependencies that a handler's context must have; None if it can do without any."""
+    for annotation in _hints_as_far_as_known(handler).values():
+        for kind in (annotation, *getattr(annotation, "__args__", ())):
+            if get_origin(kind) is ToolContext:
+                (wanted,) = get_args(kind)
+                is_free = wanted in (Any, object) or isinstance(wanted, TypeVar) or _takes_none(wanted)
+                return None if is_free else getattr(wanted, "__name__", str(wanted))
+    return None
+
+
+def _takes_none(annotation: Any) -> bool:
+    return annotation in (None, type(None)) or type(None) in getattr(annotation, "__args__", ())
 
 
 def _hints_as_far_as_known(function: Any) -> dict[str, Any]:

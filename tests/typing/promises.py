@@ -1,14 +1,19 @@
 """What the types promise to users; `mypy --strict` checks this file, nothing runs it."""
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, assert_type
 
 from pydantic import BaseModel
+from temporalio.client import Client
 
 from standfast import (
     Agent,
     AgentContext,
     Approval,
+    Guardrail,
     InterruptedResponse,
+    Message,
     Pipeline,
     PipelineResult,
     RunResult,
@@ -18,12 +23,13 @@ from standfast import (
     ToolContext,
     assert_complete,
     is_interrupted,
+    memory_store,
     pipeline,
     resume,
     run,
     tool,
 )
-from standfast.temporal import StandfastClient, approval
+from standfast.temporal import StandfastClient, StandfastPlugin, approval, start_agent
 
 
 @tool
@@ -44,6 +50,10 @@ async def a_tool_keeps_the_signature_of_its_function() -> None:
     count("a", 1)  # type: ignore[call-arg, arg-type]
 
 
+class Invoice(BaseModel):
+    total: int
+
+
 class Shop:
     name: str
 
@@ -55,19 +65,102 @@ def look_up(article: str, ctx: ToolContext[Shop]) -> str:
     return ctx.deps.name
 
 
-def dependencies_have_the_type_that_a_context_names(agent: AgentContext[Shop], untyped: ToolContext) -> None:
+class Bazaar(Shop):
+    pass
+
+
+class Bank:
+    pass
+
+
+def open_shop(ctx: AgentContext) -> Shop:
+    assert_type(ctx.deps, Any)
+    return Shop()
+
+
+async def open_shop_later(ctx: AgentContext[None]) -> Shop:
+    assert_type(ctx.deps, None)
+    return Shop()
+
+
+@asynccontextmanager
+async def opened_bazaar(ctx: AgentContext) -> AsyncIterator[Bazaar]:
+    yield Bazaar()
+
+
+def greet_in(ctx: AgentContext[Shop]) -> str:
+    return ctx.deps.name
+
+
+async def pay_at(ctx: AgentContext[Bank]) -> str:
+    return ""
+
+
+def check_at(ctx: AgentContext[Bank], said: Message) -> None:
+    pass
+
+
+def untyped(ctx: AgentContext) -> str:
+    return str(ctx.deps.anything)
+
+
+def dependencies_have_the_type_that_a_context_names(agent: AgentContext[Shop], plain: ToolContext) -> None:
     assert_type(agent.deps, Shop)
-    assert_type(untyped.deps, Any)
+    assert_type(plain.deps, Any)
     ToolContext[Shop]().deps.title  # type: ignore[attr-defined]  # noqa: B018
 
-    def open_shop(ctx: AgentContext) -> Shop:
-        return Shop()
 
-    Agent("clerk", context=Invoice, deps=open_shop, tools=[look_up], on_start=lambda ctx: ctx.deps)
+def dependencies_give_their_agent_a_second_type() -> None:
+    assert_type(Agent("clerk", deps=open_shop, tools=[look_up]), Agent[None, Shop])
+    assert_type(Agent("clerk", deps=lambda ctx: Bank(), context=Invoice), Agent[None, Bank])
+    assert_type(Agent("clerk", output=Invoice, deps=open_shop), Agent[Invoice, Shop])
+    assert_type(Agent("clerk", output=Invoice | None, deps=open_shop), Agent[Any, Shop])
+    assert_type(Agent("clerk", context=Shop), Agent[None, Shop])  # without deps, they are the context
+    assert_type(Agent("clerk", output=Invoice, context=dict[str, int]), Agent[Invoice, dict[str, int]])
+    assert_type(Agent("clerk", instructions=greet_in), Agent[None])  # the first of its conversation has them
+    named: Agent[None, Bazaar] = Agent("clerk", deps=opened_bazaar, on_start=lambda ctx: ctx.deps.name)
+    later: Agent[None, Shop] = Agent("clerk", deps=open_shop_later)
+    wrong: Agent[None, Bank] = Agent("clerk", deps=opened_bazaar)  # type: ignore[arg-type]
+    assert [named, later, wrong]
 
 
-class Invoice(BaseModel):
-    total: int
+def functions_of_an_agent_take_its_dependencies() -> None:
+    Agent("clerk", deps=open_shop, instructions=["Sell.", greet_in, untyped], on_start=greet_in)
+    Agent("clerk", deps=opened_bazaar, instructions=greet_in, on_stuck=untyped)
+    Agent("clerk", deps=open_shop, instructions=lambda ctx: ctx.deps.name)
+    Agent("clerk", context=Shop, on_complete=greet_in, input_guardrails=[lambda ctx, said: ctx.deps.name])
+    Agent("clerk", deps=open_shop, on_start=lambda ctx: ctx.deps.title)  # type: ignore[attr-defined]
+    Agent("clerk", deps=open_shop, on_start=pay_at)  # type: ignore[misc]
+    Agent("clerk", deps=open_shop, instructions=["Pay.", pay_at])  # type: ignore[list-item]
+    Agent("clerk", output=Invoice, deps=open_shop_later, on_stuck=pay_at)  # type: ignore[arg-type]
+    Agent("clerk", output=Invoice, context=Shop, instructions=pay_at)  # type: ignore[arg-type]
+    Agent("clerk", deps=open_shop, input_guardrails=[check_at])  # type: ignore[misc]
+    Agent("clerk", deps=open_shop, output_guardrails=[Guardrail(check_at)])  # type: ignore[misc]
+    Agent("clerk", deps=open_shop, output_validators=[check_at])  # type: ignore[misc]
+    Agent("clerk", deps=greet_in)  # type: ignore[arg-type]  # there are none yet
+
+
+def agents_with_other_dependencies_stand_beside_each_other(seller: Agent[None, Shop]) -> None:
+    def all_of(agents: Sequence[Agent]) -> None:
+        pass
+
+    banker = Agent("banker", output=Invoice, deps=lambda ctx: Bank())
+    desk = Agent("desk", tools=[look_up, seller, banker], handoffs=[seller, banker, Agent("helper"), "desk"])
+    all_of([seller, banker, desk])
+    agents = [seller, banker, desk]
+    all_of(agents)
+    StandfastPlugin(agents=agents, store=memory_store())
+    Agent("other", tools=agents, handoffs=agents)
+    StandfastPlugin(agents=[seller, banker, desk], store=memory_store())
+    pipeline("w").step("sell", agent=seller).step(Step("bank", agent=banker)).build()
+    assert_type(Step("bank", agent=banker), Step[Invoice])
+    assert_type(Step("sell", agent=seller), Step[None])
+
+
+async def an_agent_with_dependencies_runs_as_any_other(seller: Agent[Invoice, Shop], client: Client) -> None:
+    assert_type(await run(seller, message="hi"), RunResult[Invoice])
+    assert_type(await StandfastClient(client).result("seller/s", seller), RunResult[Invoice])
+    await start_agent(client, seller, message="hi")
 
 
 def an_output_gives_its_agent_its_type() -> None:

@@ -96,6 +96,7 @@ def test_an_agent_needs_only_a_name() -> None:
         "input_guardrails": (),
         "output_guardrails": (),
         "tool_guardrails": (),
+        "output_validators": (),
         "on_start": None,
         "on_complete": None,
         "on_stuck": None,

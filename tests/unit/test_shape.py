@@ -257,6 +257,7 @@ def test_the_persisted_names_are_pinned() -> None:
             "tool_calls",
             "tool_name",
             "tripped",
+            "unfit",
             "usage",
         ],
         "ToolCall": ["arguments", "id", "name"],

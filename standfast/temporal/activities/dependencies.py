@@ -10,8 +10,14 @@ from typing import Any
 from standfast.agent_loop import ToolFacts, not_closed, without_dependencies
 from standfast.agents import Agent, AgentContext
 from standfast.messages import error_text
+from standfast.pipeline_loop import Evaluations, PipelineState
+from standfast.pipelines.paths import owner_of
 from standfast.runtime.dependencies import dependencies
+from standfast.runtime.pipeline_results import Kept
 from standfast.temporal.activities.guards import run_hook
+from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.wire.activity_types import CallReference
+from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.tools import Outcome, ToolContext
 
 _LOG = logging.getLogger("standfast")
@@ -76,11 +82,27 @@ async def call_with_deps(
     return outcome
 
 
+async def with_step_deps(host: AgentHost, caller: Agent, reference: CallReference, record: TurnRecord) -> Agent:
+    """Return the caller of a tool; if it is a pipeline with `deps`, they are made for the step."""
+    path = reference.get("path")
+    if path is None:
+        return caller
+    pipeline, kept = host.pipeline(), Kept(reference["run"], host.store)
+    owner = owner_of(pipeline, path)
+    if owner.pipeline.deps is None:
+        return caller
+    await kept.find(owner.input_key)
+    known = {"run_key": (await host.load_opened(kept.name)).get("run_key")}
+    who = {"user_id": record.user_id, "tenant_id": record.tenant_id}
+    evaluations = Evaluations(pipeline, PipelineState(()), kept.__getitem__, **who, **known)
+    return replace(caller, deps=evaluations.dependencies(path))
+
+
 async def _enter(stack: AsyncExitStack, agent: Agent, context: AgentContext) -> None:
     for wait in _WAITS:
         try:
             return await stack.enter_async_context(dependencies(agent, context))
         except Exception as error:
-            _LOG.warning("deps of agent %s raised; it is called again", agent.name, exc_info=error)
+            _LOG.warning("deps of %s raised; it is called again", agent.name, exc_info=error)
             await asyncio.sleep(wait)
     return await stack.enter_async_context(dependencies(agent, context))

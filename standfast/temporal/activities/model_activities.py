@@ -309,7 +309,7 @@ class ModelActivities:
         if message.tripped:
             reply["tripped"] = write_tripped(message.tripped[0])
             return {**reply, "text": cut(message.content, INLINE_BYTES)}
-        return {**reply, **await _final(self._host.agent(), message.content)}
+        return {**reply, **await _final(self._host.agent(), message)}
 
 
 def _has_ended(messages: Sequence[Message]) -> bool:
@@ -353,11 +353,14 @@ def _split_heard(reference: ModelReference, record: TurnRecord) -> tuple[list[Me
     return told, untold
 
 
-async def _final(agent: Agent, text: str) -> LastReply:
+async def _final(agent: Agent, answer: Message) -> LastReply:
     """Return the workflow's part of a final answer: its text, and the output that is read from it."""
+    text = answer.content
     final: LastReply = {"text": text}
     if size := size_over(text, INLINE_BYTES):
         final = {"text": cut(text, INLINE_BYTES), "size": size}
+    if answer.unfit is not None:
+        return {**final, "unfit": answer.unfit}
     if agent.output is None:
         return final
     if (problem := await output_problem(agent, text)) is not None:

@@ -98,9 +98,11 @@ class PipelineActivities:
                 workflow_type, workflow_id = info.workflow_type or "", info.workflow_id or ""
                 if (key := given.run_key_in(names.session_of(workflow_type, workflow_id) or workflow_id)) is not None:
                     await list_run(store, workflow_type, key, run, who)
+                    facts["run_key"] = key
                 await asyncio.gather(kept.begin(value, who), note_run(store, {"run": run}))
                 opened = await store.save_reply(f"{run}/open", 0, to_json(facts).decode())
             steers = {**read_kept_object("what steers this run", opened), **again, **self._host.surroundings}
+            steers.pop("run_key", None)  # the workflow knows it
             return cast(OpenedPipeline, steers)
 
     # --- steps ---
@@ -123,7 +125,7 @@ class PipelineActivities:
             await kept.find("?who")
             opened = await self._host.load_opened(reference["run"])
             known = {key: Done(value) for key, value in reference.get("known", {}).items()}
-            work = Work(self, pipeline, kept, PipelineState(read_plan(opened["plan"]), known), opened["tools"])
+            work = Work(self, pipeline, kept, PipelineState(read_plan(opened["plan"]), known), opened)
             found: Stepped = {}
             at = ""
             try:
@@ -195,10 +197,11 @@ class Work:
         pipeline: Pipeline,
         kept: Kept,
         state: PipelineState,
-        tools: Mapping[str, Any],
+        opened: Mapping[str, Any],
     ) -> None:
         self._activities, self._pipeline, self._kept, self._state = activities, pipeline, kept, state
-        self._tools = tools  # the facts of each, as they were at the start
+        self._tools = opened["tools"]  # the facts of each, as they were at the start
+        self._run_key = opened.get("run_key")
         self._steps = StepRecords(kept, lambda: self._evaluations, self._call)
 
     def _stage(self, path: str) -> Any:
@@ -206,7 +209,8 @@ class Work:
 
     @property
     def _evaluations(self) -> Evaluations:
-        return Evaluations(self._pipeline, self._state, self._kept.__getitem__, **self._kept["?who"])
+        who = {**self._kept["?who"], "run_key": self._run_key}
+        return Evaluations(self._pipeline, self._state, self._kept.__getitem__, **who)
 
     # --- the result of a step ---
 

@@ -22,6 +22,7 @@ from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
 from standfast.temporal.activities.behind_stores import claim_if_lost, finish_call
 from standfast.temporal.activities.dead_workers import become_known
+from standfast.temporal.activities.dependencies import with_step_deps
 from standfast.temporal.activities.guards import Guard, is_given_up
 from standfast.temporal.activities.handler_threads import heartbeat_of
 from standfast.temporal.activities.hosts import AgentHost
@@ -72,8 +73,9 @@ class ToolActivities:
 
     async def _attempt(self, place: Place) -> Attempt:
         """Return the attempt that runs a call, or asks whether it has happened, if the agent and the tool are here."""
-        agent, tool = self._host.caller(place.record.message.agent), self._host.tool(place.call.name)
         record, call, reference = place.record, place.call, place.reference
+        agent, tool = self._host.caller(record.message.agent), self._host.tool(call.name)
+        agent = await with_step_deps(self._host, agent, reference, record)
         loop, info = asyncio.get_running_loop(), activity.info()
         depth = reference.get("depth", 0)
         invocations = Invocations(loop, activity.client(), self._host.store, info, call.id, record, depth)

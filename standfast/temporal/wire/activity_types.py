@@ -306,6 +306,7 @@ class Declared(TypedDict, total=False):
 class LastReply(TypedDict, total=False):
     """The text of an answer, with its whole `size` in bytes if it is cut, and the output that is read from it.
 
+    Or why it is not of the output's type, or `unfit`, as an output validator says.
     Or the text in its place, and the guardrail that has `tripped`; see `write_tripped`.
     """
 
@@ -313,6 +314,7 @@ class LastReply(TypedDict, total=False):
     size: int
     output: Any
     output_error: str
+    unfit: str
     tripped: dict[str, Any]
 
 

@@ -155,10 +155,12 @@ class AgentRun(RunHandlers):
                 self._continue_as_new_if_due()
                 await self._ask_and_write(question)
             case Finish() as finish:
-                ending = self._run.loop.judged(finish, self._run.progress.last.get("output_error"))
+                last = self._run.progress.last
+                ending = self._run.loop.judged(finish, last.get("output_error"), last.get("unfit"))
                 if isinstance(ending, Finish):
                     return await self._closing.close(finish, ending)
-                del self._run.progress.last["output_error"]
+                last.pop("output_error", None)
+                last.pop("unfit", None)
                 self._run.progress.say.append(ending.message)
                 self._run.loop = self._run.loop.corrected()
         return None

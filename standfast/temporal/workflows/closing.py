@@ -43,7 +43,7 @@ class Closing:
         """End the run and return its result; None if the user has said something more meanwhile.
 
         Args:
-            ending: `finish`, after the agent's output type has judged it.
+            ending: `finish`, after the agent's output type and validators have judged it.
         """
         last, complete = self._run.progress.last, finish.status == "complete"
         status, hook = str(ending.status), ending.hook if ending.hook in self._run.facts.hooks else None
@@ -62,7 +62,8 @@ class Closing:
             more = {name: value for name, value in last.items() if name in ("output", "size")}
             return self.result(status, {"response": last.get("text", self._run.loop.response), **more})
         if complete:
-            return self.result(status, {"response": last.get("text", ""), "error": last["output_error"]})
+            why = last.get("unfit") or last["output_error"]
+            return self.result(status, {"response": last.get("text", ""), "error": why})
         if status == "error":
             return self.result(status, {"response": finish.response, "error": finish.response})
         # The whole text of the last answer is in the store; the state has its beginning.

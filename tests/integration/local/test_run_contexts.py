@@ -258,7 +258,7 @@ async def test_a_call_for_which_nothing_could_be_made_has_not_run_and_says_so(te
     async with temporal.worker(agent, llm=ScriptedModel([LOOKS, "done"])):
         assert (await temporal.run(agent))["status"] == "complete"
     (said,) = tool_results(await temporal.messages())
-    assert "Not run: the dependencies of agent 'clerk' could not be made: no till" in said.content
+    assert "Not run: the dependencies of 'clerk' could not be made: no till" in said.content
     assert ran == []
 
 
