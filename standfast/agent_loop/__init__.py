@@ -12,15 +12,9 @@ from standfast.agent_loop.actions import (
     Settled,
 )
 from standfast.agent_loop.argument_patterns import Remember, pattern_in_words
+from standfast.agent_loop.decisions import Decision, access_problem, decider_problem
 from standfast.agent_loop.gate_rules import GateRule
-from standfast.agent_loop.gates import (
-    Decision,
-    Gate,
-    access_problem,
-    decider_problem,
-    digest_of,
-    edited_digest,
-)
+from standfast.agent_loop.gates import Gate, digest_of, edited_digest
 from standfast.agent_loop.given_gates import gate_problem
 from standfast.agent_loop.guardrails import (
     needs_check,

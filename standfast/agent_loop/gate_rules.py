@@ -15,9 +15,10 @@ class GateRule:
         timeout, remind_every: seconds.
         users: who may decide, groups expanded; nobody means anybody.
         groups: those that are asked, for people to search by.
-        message, digest: of an escalation whose people are asked something else.
+        message, digest: of people who are asked later, and something else.
         by_digest: nobody decides without saying the digest of what is shown.
         remember: the widest scope of a standing approval that may be given; "" if none may.
+        guardrail: which one has tripped, so that these people are asked; "" if the tool, or the step, asks them.
     """
 
     timeout: float | None = None
@@ -32,14 +33,17 @@ class GateRule:
     digest: str = ""
     by_digest: bool = False
     remember: str = ""
+    guardrail: str = ""
 
     @classmethod
-    def of(cls, approval: Approval, *, patience: float | None = None) -> "GateRule":
+    def of(cls, approval: Approval, *, patience: float | None = None, guardrail: str = "") -> "GateRule":
         """Return the rule of an approval.
 
         Args:
             patience: how long it waits if it has no timeout of its own.
+            guardrail: whose approval it is, if not a tool's.
         """
+        to = approval.escalate_to
         return cls(
             timeout=patience if approval.timeout is None else approval.timeout,  # type: ignore[arg-type]  # seconds by now
             on_timeout=approval.on_timeout,
@@ -48,9 +52,10 @@ class GateRule:
             groups=approval.asked_groups,
             quorum=approval.quorum or 1,
             exclude_requester=bool(approval.exclude_requester),
-            escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to, patience=patience),
+            escalate_to=None if to is None else cls.of(to, patience=patience, guardrail=guardrail),
             by_digest=approval.edit is not None or (approval.show is not None and approval.show != {}),
             remember=approval.remember or "",
+            guardrail=guardrail,
         )
 
     @property

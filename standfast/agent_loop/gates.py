@@ -2,70 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import to_json
 
-from standfast.agent_loop.argument_patterns import Remember
+from standfast.agent_loop.decisions import Decision
 from standfast.agent_loop.gate_rules import GateRule
-from standfast.messages import (
-    Record,
-    check_whole,
-    clean_text,
-    cut,
-    distinct_people,
-    error_text,
-    json_problem,
-    person,
-)
+from standfast.messages import distinct_people, person
 from standfast.tools import is_wider
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
-
-
-class Decision(Record):
-    """What a person decided at a gate.
-
-    Args:
-        gate: its name: the path of the step, or the id of the tool call.
-        by: who; needed where not everybody may decide.
-        digest: of what was shown, if the person's page had it; it is refused if it differs from the gate's.
-        edit: used instead of what was shown.
-        remember: approves later calls like this one, too; only where the tool's `Approval` allows it.
-        standing: the id of the standing approval by which it was made in advance. Nobody can send this.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    gate: Annotated[str, Field(max_length=1_000)]
-    decision: Literal["approve", "reject"]
-    by: Annotated[str, Field(max_length=256)] | None = None
-    comment: Annotated[str, Field(max_length=4_096)] | None = None
-    digest: Annotated[str, Field(max_length=256)] | None = None
-    edit: Any = None
-    remember: Remember | None = None
-    standing: Annotated[str, Field(max_length=64)] | None = None
-
-    @field_validator("gate", "by", "digest")
-    @classmethod
-    def _check(cls, value: str | None, info: ValidationInfo) -> str | None:
-        return value if value is None else check_whole(value, str(info.field_name))
-
-    @field_validator("comment")
-    @classmethod
-    def _clean(cls, value: str | None) -> str | None:
-        return value if value is None else clean_text(value)
-
-    @field_validator("edit", mode="before")
-    @classmethod
-    def _is_json(cls, value: Any) -> Any:
-        if problem := json_problem(value):
-            raise ValueError(problem)
-        return value
 
 
 def digest_of(gate: str, message: str, *shown: Any) -> str:
@@ -76,25 +25,6 @@ def digest_of(gate: str, message: str, *shown: Any) -> str:
 def edited_digest(digest: str, edit: Any) -> str:
     """Return the digest of what people are shown after somebody has changed the value at a gate."""
     return digest_of(digest, json.dumps(edit, sort_keys=True))  # a store may have put the keys in another order
-
-
-def access_problem(rule: Callable[[str | None], object] | None, user: str | None) -> str | None:
-    """Return why an access rule of an agent or a pipeline refuses somebody, or None if it does not."""
-    if rule is None:
-        return None
-    try:
-        verdict = rule(user)
-    except (Exception, SystemExit) as error:
-        return f"the access rule raised {type(error).__name__} for {user}: {cut(error_text(error), 500)}"
-    if not isinstance(verdict, bool):
-        return f"the access rule gave {verdict!r:.80} for {user}, not True or False"
-    return None if verdict else f"{user} may not"
-
-
-def decider_problem(rule: Callable[[str | None], object] | None, decision: Decision) -> str | None:
-    """Return why an access rule does not let somebody decide at a gate, or None if it does."""
-    denied = access_problem(rule, decision.by)
-    return None if denied is None else f"gate {decision.gate}: {denied} decide it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +45,9 @@ class Gate:
         schema: of the arguments of the tool call, by which people change them; None if it is too large to be told.
         policy: the digest of all that a standing approval for the tool rests on; "" if nobody may give one.
         advance: decisions that were made in advance, by standing approvals, and are yet to be judged.
+        later: whom it asks next, one after the other, once those whom it asks now have approved; each has its `message`
+            and `digest`.
+        opened: when it began to ask the first of them, if others have been asked since.
     """
 
     name: str
@@ -133,6 +66,8 @@ class Gate:
     schema: Mapping[str, Any] | None = None
     policy: str = ""
     advance: tuple[Decision, ...] = ()
+    later: tuple[GateRule, ...] = ()
+    opened: datetime | None = None
 
     @classmethod
     def of_step(
@@ -164,6 +99,13 @@ class Gate:
         return self.digest if self.changed is None else edited_digest(self.digest, self.changed)
 
     @property
+    def stages(self) -> dict[str, GateRule]:
+        """All whom it asks, and may yet ask, by the digests of what they are shown."""
+        first, *escalations = self.rule.chain
+        rules = [*escalations, *(one for rule in self.later for one in rule.chain)]
+        return {self.digest: first, **{one.digest: one for one in rules if one.digest}}
+
+    @property
     def approved_by(self) -> tuple[str, ...]:
         """Who has approved it so far, as far as they gave a name."""
         return tuple(decision.by for decision in self.approvals if decision.by is not None)
@@ -188,13 +130,20 @@ class Gate:
         if self.rule.timeout is None:
             return None
         match self.rule.on_timeout, self.rule.escalate_to:
+            case "approve", _ if self.later:
+                return f"it asks {_people(self.later[0])}"
             case "approve", _:
                 return "it is approved"
             case "escalate", GateRule() as to:
-                return f"it asks {', '.join(to.groups or to.users) or 'anybody'}"
+                return f"it asks {_people(to)}"
             case "reject", _:
                 return "it is rejected"
         return "it is not run" if self.is_call else "the run fails"
+
+    @property
+    def escalates(self) -> bool:
+        """Whether others are asked at its deadline."""
+        return self.rule.escalates or (self.rule.on_timeout == "approve" and bool(self.later))
 
     def next_reminder(self, now: datetime) -> datetime | None:
         """Return when people are to be reminded next, if that is before the deadline."""
@@ -250,10 +199,14 @@ class Gate:
             return f"gate {self.name}: by is missing; it must be said who approves later calls"
         return None
 
-    def decided(self, decision: Decision) -> "Gate":
+    def decided(self, decision: Decision, at: datetime | None = None) -> "Gate":
         """Return the gate after a decision that counts. A second approval of one person changes nothing.
 
         If requesters cannot approve, whoever edits becomes a requester of the edit: as many others must approve it.
+        An edit counts only where nobody else would have to approve the edited call; so nobody is asked after it.
+
+        Args:
+            at: when; if others are asked now, their time begins.
         """
         decision = decision.model_copy(update={"remember": None})  # its standing approval has it
         if decision.decision == "reject":
@@ -264,11 +217,20 @@ class Gate:
         is_own = self.rule.exclude_requester and approvals[0].edit is not None
         if len(approvals) < self.rule.quorum + is_own:
             return replace(self, approvals=approvals)
+        if self.later and approvals[0].edit is None:
+            return self._asking_next(self.since if at is None else at)
         return replace(self, approvals=approvals, status="approved", last=approvals[-1])
+
+    def _asking_next(self, at: datetime) -> "Gate":
+        rule, *later = self.later
+        opened, asked = self.opened or self.since, {"later": tuple(later), "advance": ()}
+        return replace(self, rule=rule, digest=rule.digest, since=at, approvals=(), opened=opened, **asked)  # type: ignore[arg-type]
 
     def expired(self) -> "Gate":
         """Return the gate after its time is over."""
         match self.rule.on_timeout, self.rule.escalate_to, self.deadline:
+            case "approve", _, datetime() as deadline if self.later:
+                return self._asking_next(deadline)
             case "approve", _, _:
                 return replace(self, status="approved")
             case "reject", _, _:
@@ -302,6 +264,10 @@ class Gate:
             data["schema"] = dict(self.schema)
         if self.advance:
             data["advance"] = [decision.model_dump() for decision in self.advance]
+        if self.later:  # there a worker of an earlier version stumbles over it, which would forget to ask them
+            data["rule"]["later"] = [rule.plain() for rule in self.later]
+        if self.opened is not None:
+            data["opened"] = self.opened.isoformat()
         if self.status != "open":
             data["status"] = self.status
         if self.status == "rejected" and self.last is not None:
@@ -314,9 +280,12 @@ class Gate:
         approvals = tuple(Decision(**decision) for decision in data["approvals"])
         status, last = data.get("status", "open"), data.get("last")
         ended = approvals[-1] if approvals and status == "approved" else None
+        rule = {name: value for name, value in data["rule"].items() if name != "later"}
         return cls(
             name=data["name"],
-            rule=GateRule.read(data["rule"]),
+            rule=GateRule.read(rule),
+            later=tuple(map(GateRule.read, data["rule"].get("later", ()))),
+            opened=datetime.fromisoformat(data["opened"]) if "opened" in data else None,
             digest=data["digest"],
             since=datetime.fromisoformat(data["since"]),
             requesters=tuple(data.get("requesters", ())),
@@ -347,7 +316,7 @@ class Gate:
             while then.status == "open" and decision.digest not in then.digests and then.rule.escalate_to is not None:
                 then = then.expired()  # they were asked, before the gate was opened anew
             if then.status == "open" and decision.digest in then.digests:
-                gate = then.decided(decision)
+                gate = then.decided(decision, at)
         return gate
 
     @property
@@ -389,6 +358,10 @@ class Gate:
                 who, why = (None, None) if last is None else (last.by, last.comment)
                 return "approval-rejected", rejection(self.name, who, why)
         return None
+
+
+def _people(rule: GateRule) -> str:
+    return ", ".join(rule.groups or rule.users) or "anybody"
 
 
 def rejection(gate: str, by: str | None, comment: str | None) -> str:

@@ -54,7 +54,8 @@ def refusal_of(guardrail: Guardrail, verdict: object) -> Tripped | None:
         raise StandfastError(
             f"Guardrail {guardrail.name}: metadata: {problem or f'longer than {_METADATA_BYTES:,} bytes'}"
         )
-    return Tripped(cut(clean_text(given.reason), _REASON_BYTES), metadata, guardrail.name)
+    asks = guardrail.approval is not None
+    return Tripped(cut(clean_text(given.reason), _REASON_BYTES), metadata, guardrail.name, asks=asks)
 
 
 def reason_of(validator: OutputValidator, verdict: object) -> str | None:
@@ -82,9 +83,11 @@ def withheld(answer: Message, tripped: Tripped) -> Message:
 
 
 def with_refused_calls(answer: Message, refused: Iterable[tuple[str, Tripped]]) -> Message:
-    """Return an answer with the refusals of its calls, by id."""
-    found = tuple(replace(tripped, tool_call_id=call_id) for call_id, tripped in refused)
-    return answer.model_copy(update={"tripped": found}) if found else answer
+    """Return an answer with the refusals of its calls, by id, beside those that it has."""
+    found = [replace(tripped, tool_call_id=call_id) for call_id, tripped in refused]
+    places = {(one.tool_call_id, one.guardrail) for one in found}
+    known = [one for one in answer.tripped or () if (one.tool_call_id, one.guardrail) not in places]
+    return answer.model_copy(update={"tripped": (*known, *found)}) if found else answer
 
 
 def withholds(agent: Agent) -> bool:

@@ -73,7 +73,8 @@ class LoopState(Generic[CallT, ToolT_co]):
         open_calls: calls of the last answer without an outcome; `recovering` if an earlier run may have run them.
         unasked: those of them that may need approval, until that has been checked.
         refused: by id, why a call does not run; `cut` is the call in the middle of which the answer ends, and
-            `barred` are calls that guardrails have refused: they never run, whatever an earlier run may have done.
+            `barred` are calls that guardrails have refused: they never run, whatever an earlier run may have done;
+            `stopped` are those that guardrails let run only if people have approved them.
         questions: open questions of the turn, in call order; of gates, whose calls are open, too.
         verdicts: gates of open calls that were decided.
         progressed: a call of this turn succeeded.
@@ -98,6 +99,7 @@ class LoopState(Generic[CallT, ToolT_co]):
     refused: Mapping[str, str] = field(default_factory=dict)
     cut: str | None = None
     barred: Sequence[str] = ()
+    stopped: Sequence[str] = ()
     recovering: bool = False
     questions: tuple[Question, ...] = ()
     verdicts: tuple[Question, ...] = ()
@@ -133,16 +135,17 @@ class LoopState(Generic[CallT, ToolT_co]):
         last = last_answer(messages)
         calls = tuple(call for call in unanswered(messages) if call.id not in waiting)
         answer = Message(role="assistant") if last is None else messages[last]
-        ended, refused, cut, barred = unfit(answer, self.loop.max_tool_calls)
+        ended, refused, cut, barred, stopped = unfit(answer, self.loop.max_tool_calls)
         return self._with(
             response=answer.content,
             ended=ended if last == len(messages) - 1 else None,
             finished=last == len(messages) - 1 and not answer.tool_calls and not questions,
             open_calls=calls,
-            unasked=() if recovering or gates else self.to_approve(calls, refused),
+            unasked=() if recovering or gates else self.to_approve(calls, refused, stopped),
             refused=refused,
             cut=cut,
             barred=barred,
+            stopped=stopped,
             recovering=recovering,
             questions=tuple(question for question in questions if question.is_open),
             verdicts=verdicts,
@@ -169,7 +172,7 @@ class LoopState(Generic[CallT, ToolT_co]):
     def replied(self, message: Answer[CallT], tools: Mapping[str, Any] | None = None) -> Self:
         """The model answered with `message`; `tools` are those of the agent that answers, if they may be others now."""
         calls = message.tool_calls or ()
-        ended, refused, cut, barred = unfit(message, self.loop.max_tool_calls)
+        ended, refused, cut, barred, stopped = unfit(message, self.loop.max_tool_calls)
         state = self if tools is None else self._with(tools=tools)
         state = state._with(
             ended=ended,
@@ -177,10 +180,11 @@ class LoopState(Generic[CallT, ToolT_co]):
             response=message.content,
             finished=not calls,
             open_calls=calls,
-            unasked=state.to_approve(calls, refused),
+            unasked=state.to_approve(calls, refused, stopped),
             refused=refused,
             cut=cut,
             barred=barred,
+            stopped=stopped,
             recovering=False,
             progressed=False,
             warning=None,
@@ -192,10 +196,12 @@ class LoopState(Generic[CallT, ToolT_co]):
                 state = state._judged_by_length(message.usage)
         return state
 
-    def to_approve(self, calls: Sequence[CallT], refused: Mapping[str, str]) -> tuple[CallT, ...]:
+    def to_approve(
+        self, calls: Sequence[CallT], refused: Mapping[str, str], stopped: Sequence[str]
+    ) -> tuple[CallT, ...]:
         """Return the calls that may need approval and can run."""
-        gated = (call for call in calls if (tool := self.tools.get(call.name)) is not None and tool.approval)
-        return tuple(call for call in gated if call.id not in refused)
+        known = (call for call in calls if call.id not in refused and call.name in self.tools)
+        return tuple(call for call in known if self.tools[call.name].approval or call.id in stopped)
 
     @property
     def gates(self) -> tuple[Question, ...]:

@@ -11,6 +11,8 @@ from standfast.tools import Cancelled, Failed, Unknown
 if TYPE_CHECKING:
     from standfast.agent_loop.loop import LoopState
 
+_UNASKED = "Not run: a guardrail has stopped it, and nobody was asked to approve it. Call it again"
+
 
 def next_calls(state: "LoopState[CallT, ToolT_co]") -> CallTools[CallT]:
     """Return how the open calls of a turn are carried out: those that run, and those that are settled without."""
@@ -26,6 +28,8 @@ def next_calls(state: "LoopState[CallT, ToolT_co]") -> CallTools[CallT]:
             settled.append((call, Failed(refusal(gate))))
         elif call.id == state.cut or call.id in state.barred:
             settled.append((call, Failed(state.refused[call.id])))
+        elif call.id in state.stopped and gate is None:
+            settled.append((call, Failed(state.refused.get(call.id, _UNASKED))))
         elif (target := target_of(call, state.tools)) and call.id not in state.refused:
             settled.append((call, handoff_outcome(target, handed_over)))
             handed_over = handed_over or target

@@ -13,8 +13,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from standfast.agent_loop.argument_patterns import fits, pattern_of
+from standfast.agent_loop.decisions import Decision
 from standfast.agent_loop.gate_rules import GateRule
-from standfast.agent_loop.gates import Decision, Gate
+from standfast.agent_loop.gates import Gate
 from standfast.errors import InputError
 from standfast.messages import Record, person, size_over
 from standfast.tools import Scope, Tool, is_wider
@@ -157,7 +158,7 @@ def in_advance(gate: Gate, found: Iterable[StandingApproval], place: CallPlace) 
         counts = standing_problem(one, decision, gate, place) is None and after.problem(decision) is None
         if counts and after.status == "open":
             decisions.append(decision)
-            after = after.decided(decision)
+            after = after.decided(decision, gate.since)
     return replace(gate, advance=tuple(decisions))
 
 

@@ -8,13 +8,16 @@ from typing import Any, cast
 
 from pydantic_core import to_json
 
+from standfast.agent_loop.decisions import Decision
 from standfast.agent_loop.gate_rules import GateRule
-from standfast.agent_loop.gates import Decision, Gate, digest_of
+from standfast.agent_loop.gates import Gate, digest_of
 from standfast.agent_loop.standing_approvals import policy_of
+from standfast.agent_loop.unfit_answers import refusal_by_guardrail
 from standfast.agents import Agent
+from standfast.agents.guardrails import declared
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import ToolCall, cut, distinct_people, error_text, person, read_json, size_over
+from standfast.messages import ToolCall, Tripped, cut, distinct_people, error_text, person, read_json, size_over
 from standfast.tools import Approval, Failed, Outcome, Returned, Tool
 
 NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
@@ -29,6 +32,7 @@ def open_gates(
     at: datetime,
     requesters: Iterable[str | None],
     asked_at: Mapping[str, datetime] = MappingProxyType({}),
+    tripped: Iterable[Tripped] = (),
 ) -> tuple[list[Question], dict[str, str], list[str]]:
     """Return the gates that these calls have to pass; by call id, why some cannot run at all; and messages about that
     for a developer.
@@ -42,17 +46,24 @@ def open_gates(
         requesters: who has spoken to the run.
         asked_at: by call id, when people were asked according to an untrusted source: its digest is used, and an
             expired time stays expired, but it does not let any call through.
+        tripped: the verdicts on calls by guardrails that leave the decision to people.
     """
-    people = distinct_people(requesters)
+    people, verdicts = distinct_people(requesters), [one for one in tripped if one.asks]
     questions, refused, faults = [], {}, []
     for call, problem in calls:
         if problem is not None:
             refused[call.id] = error_text(problem)
             continue
         try:
-            approval = agent.tool_map[call.name].approval_of(call)
-            if approval is not None:
-                questions.append(_question_for(agent, call, approval, at, asked_at.get(call.id, at), people))
+            own = agent.tool_map[call.name].approval_of(call)
+            asks: list[tuple[Approval, Tripped | None]] = [] if own is None else [(own, None)]
+            for verdict in (one for one in verdicts if one.tool_call_id == call.id):
+                approval = approval_of_guardrail(agent, verdict.guardrail)
+                if approval is None:  # since the call was asked for, it refuses
+                    raise InputError(refusal_by_guardrail(verdict))
+                asks.append((approval, verdict))
+            if asks:
+                questions.append(_question_for(agent, call, asks, at, asked_at.get(call.id, at), people))
         except InputError as error:
             refused[call.id] = cut(error_text(error), _SHOWN_BYTES)
             faults.append(refused[call.id])
@@ -65,22 +76,35 @@ def open_gates(
 
 
 def _question_for(
-    agent: Agent, call: ToolCall, approval: Approval, at: datetime, asked_at: datetime, requesters: tuple[str, ...]
+    agent: Agent,
+    call: ToolCall,
+    asks: Sequence[tuple[Approval, Tripped | None]],
+    at: datetime,
+    asked_at: datetime,
+    requesters: tuple[str, ...],
 ) -> Question:
-    usual = f'May the tool "{call.name}" run?'
-    texts = [cut(one.shown(call.model_copy(deep=True)), _SHOWN_BYTES) or usual for one in approval.chain]
+    """Return the question at the gate of a call: all who are asked must approve it, one after the other.
+
+    Args:
+        asks: the tool's own approval, if it has one, and those of guardrails, with their verdicts.
+    """
+    stages = [(*one, [_message(call, each, one[1]) for each in one[0].chain]) for one in asks]
+    texts = [text for *_, said in stages for text in said]
     # The digest includes the time: providers' ids repeat, and a decision must not count for another call.
     digests = [
         digest_of(call.id, text, call.name, call.arguments, asked_at.isoformat(), n) for n, text in enumerate(texts)
     ]
-    later = [{"message": text, "digest": digest} for text, digest in zip(texts, digests, strict=True)][1:]
-    tool = agent.tool_map[call.name]
-    schema = tool.input_schema
-    is_let_through_by_time = any(one.on_timeout in ("approve", "escalate") for one in approval.chain)
-    tool, rule = agent.tool_map[call.name], _rule(agent, approval)
+    left, rules = iter(digests), list[GateRule]()
+    for approval, verdict, said in stages:
+        (message, digest), *escalations = [(text, next(left)) for text in said]
+        later = [{"message": text, "digest": of_text} for text, of_text in escalations]
+        rule = _rule(agent, approval, "" if verdict is None else verdict.guardrail).asking(later)
+        rules.append(replace(rule, message=message, digest=digest) if rules else rule)
+    is_let_through_by_time = any(one.on_timeout in ("approve", "escalate") for each, _ in asks for one in each.chain)
+    tool, schema = agent.tool_map[call.name], agent.tool_map[call.name].input_schema
     gate = Gate(
         name=call.id,
-        rule=rule.asking(later),
+        rule=rules[0],
         digest=digests[0],
         since=at if is_let_through_by_time else min(at, asked_at),
         requesters=requesters,
@@ -89,14 +113,36 @@ def _question_for(
         fingerprint=tool.fingerprint,
         schema_digest=tool.schema_digest,
         schema=schema if len(to_json(schema)) <= _SCHEMA_BYTES else None,
-        policy=policy_of(tool, rule),
+        policy=policy_of(tool, rules[0]),
+        later=tuple(rules[1:]),
     )
     return Question(question=texts[0], tool_call_id=call.id, gate=gate.plain())
 
 
-def _rule(agent: Agent, approval: Approval) -> GateRule:
+def _message(call: ToolCall, approval: Approval, verdict: Tripped | None) -> str:
+    usual = f'May the tool "{call.name}" run?'
+    if verdict is None:
+        return cut(approval.shown(call.model_copy(deep=True)), _SHOWN_BYTES) or usual
+    why = f"The guardrail {verdict.guardrail} has stopped it: {verdict.reason}"
+    return f"{cut(approval.shown(call.model_copy(deep=True)), _SHOWN_BYTES - len(why.encode())) or usual}\n{why}"
+
+
+def _rule(agent: Agent, approval: Approval, guardrail: str = "") -> GateRule:
     patience = cast("float | None", agent.loop.answer_timeout)  # seconds, once it is declared
-    return GateRule.of(approval, patience=patience)
+    return GateRule.of(approval, patience=patience, guardrail=guardrail)
+
+
+def approval_of_guardrail(agent: Agent, name: str) -> Approval | None:
+    """Return the approval of a tool guardrail as it is declared now; None if it has none, or is not there."""
+    return next((one.approval for one in declared(agent.tool_guardrails) if one.name == name), None)
+
+
+def _approval_at(agent: Agent, call: ToolCall, rule: GateRule) -> Approval | None:
+    """Return the approval by which a gate asks today; None if there is none any more."""
+    if rule.guardrail:
+        return approval_of_guardrail(agent, rule.guardrail)
+    tool = agent.tool_map.get(call.name)
+    return None if tool is None else tool.approval_of(call)
 
 
 async def edit_problem(
@@ -106,15 +152,17 @@ async def edit_problem(
     rule: GateRule,
     *,
     read: Callable[[Tool[..., Any], dict[str, Any]], Awaitable[dict[str, Any]]],
+    check: Callable[[ToolCall], Awaitable[Iterable[Tripped]]],
 ) -> str | None:
     """Return why the arguments of an edit cannot replace the model's, or None if they can.
 
-    They must be valid, and must not need the approval of other people.
+    They must be valid, no guardrail may refuse them, and they must not need the approval of other people.
 
     Args:
         call: with the arguments that were shown.
-        rule: of the gate.
+        rule: by which the gate asks now.
         read: returns arguments as the handler gets them.
+        check: returns the verdicts of guardrails on a call.
     """
     if decision.edit is None or decision.decision == "reject":
         return None
@@ -128,14 +176,22 @@ async def edit_problem(
         if (unknown := unknown_key(edit, normal)) is not None:
             has = ", ".join(normal) or "none"
             return f"gate {gate}: edit: tool {tool.name} has no argument {unknown!r}; it has {has}"
-        approval = tool.approval_of(ToolCall(id=call.id, name=call.name, arguments=normal))
-        usual = tool.approval_of(call)
+        edited = ToolCall(id=call.id, name=call.name, arguments=normal)
+        verdicts = list(await check(edited))
+        for verdict in (one for one in verdicts if not one.asks):
+            return f"gate {gate}: edit: the guardrail {verdict.guardrail} refuses these arguments: {verdict.reason}"
+        own = tool.approval_of(edited)
+        asks = [] if own is None else [_rule(agent, own)]
+        for name, approval in ((one.guardrail, approval_of_guardrail(agent, one.guardrail)) for one in verdicts):
+            asks += [] if approval is None else [_rule(agent, approval, name)]
+        approval = _approval_at(agent, call, rule)
+        usual = None if approval is None else _rule(agent, approval, rule.guardrail)
     except (Exception, SystemExit) as error:
         return f"gate {gate}: edit: {cut(error_text(error), _SHOWN_BYTES)}"
-    if approval is None:
+    if not asks:
         return None
-    own = None if usual is None else _rule(agent, usual).bare()
-    if _rule(agent, approval).bare() != own or rule.bare() not in [one.bare() for one in _rule(agent, approval).chain]:
+    is_asked = usual is not None and rule.bare() in [one.bare() for one in usual.chain]
+    if len(asks) > 1 or usual is None or not is_asked or asks[0].bare() != usual.bare():
         return f"gate {gate}: edit: these arguments need another approval; reject it, and say so"
     return None
 
@@ -223,10 +279,13 @@ def approver_problem(approval: Approval | None, decision: Decision) -> str | Non
     return f"gate {decision.gate}: {decision.by} may not decide it any more; {', '.join(asked[0])} may"
 
 
-def caller_problem(agent: Agent, call: ToolCall, decision: Decision) -> str | None:
-    """Return the same for the gate of a tool call, which a function may have made for its arguments."""
-    tool = agent.tool_map.get(call.name)
+def caller_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRule) -> str | None:
+    """Return the same for the gate of a tool call, which a function may have made for its arguments.
+
+    Args:
+        rule: by which the gate asks now.
+    """
     try:
-        return None if tool is None else approver_problem(tool.approval_of(call), decision)
+        return approver_problem(_approval_at(agent, call, rule), decision)
     except (Exception, SystemExit) as error:
         return f"gate {decision.gate}: its approval raised {type(error).__name__}: {cut(error_text(error), 2_000)}"

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from standfast.agent_loop.actions import Correct, Finish
 from standfast.agent_loop.tool_facts import Answer, LoopCall
+from standfast.messages import Tripped
 
 
 class Unfit(NamedTuple):
@@ -16,12 +17,14 @@ class Unfit(NamedTuple):
         refused: why calls do not run, by id.
         cut: the id of the call in the middle of which the answer was cut off. That call never runs.
         barred: ids of calls that guardrails have refused. They never run, either.
+        stopped: ids of calls that guardrails have stopped until people decide.
     """
 
     ended: Finish | None
     refused: Mapping[str, str]
     cut: str | None
     barred: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
 
 
 def unfit(answer: Answer[LoopCall], limit: int) -> Unfit:
@@ -31,7 +34,8 @@ def unfit(answer: Answer[LoopCall], limit: int) -> Unfit:
     if answer.tripped and not calls:
         return Unfit(Finish("guardrail-tripped", answer.content, tripped=answer.tripped[0]), refused, None)
     if reason is None or calls:
-        return Unfit(None, refused, _cut_call(answer), tuple(refused_by_guardrails(answer)))
+        stopped = dict.fromkeys(one.tool_call_id for one in answer.tripped or () if one.asks and one.tool_call_id)
+        return Unfit(None, refused, _cut_call(answer), tuple(refused_by_guardrails(answer)), tuple(stopped))
     return Unfit(Finish("max-tokens" if reason == "max-tokens" else "refused", answer.content), refused, None)
 
 
@@ -55,10 +59,15 @@ def judge(finish: Finish, problem: str | None, refused: str | None, *, may_corre
 def refused_by_guardrails(answer: Answer[LoopCall]) -> dict[str, str]:
     """Return by id why guardrails do not let calls of an answer run."""
     return {
-        one.tool_call_id: f"Not run: the guardrail {one.guardrail} refused it: {one.reason}"
+        one.tool_call_id: refusal_by_guardrail(one)
         for one in answer.tripped or ()
-        if one.tool_call_id is not None
+        if one.tool_call_id is not None and not one.asks
     }
+
+
+def refusal_by_guardrail(tripped: Tripped) -> str:
+    """Return what the model reads about a call that a guardrail has refused."""
+    return f"Not run: the guardrail {tripped.guardrail} refused it: {tripped.reason}"
 
 
 def unfit_calls(answer: Answer[LoopCall], limit: int) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ from typing_extensions import TypeVar
 
 from standfast.agents.contexts import AgentContext, DepsT
 from standfast.errors import DefinitionError
+from standfast.tools import Approval
 
 DepsT_contra = TypeVar("DepsT_contra", contravariant=True, default=Any)
 Check = Callable[[AgentContext[DepsT], Any], object]
@@ -23,10 +24,13 @@ class Guardrail(Generic[DepsT_contra]):
             True, that passes; if it returns `Tripped(reason)`, or the reason alone, that is refused.
         beside: the guardrail runs at the same time as the model, which only input guardrails can do. If it trips, the
             model's answer is dropped.
+        approval: people decide about what it has stopped, instead of a refusal, which only tool guardrails can have.
+            They read its reason with the approval's message, which is a text, or a function of the `ToolCall`.
     """
 
     check: Check[DepsT_contra]
     beside: bool = False
+    approval: Approval | None = None
 
     @property
     def name(self) -> str:
@@ -53,4 +57,25 @@ def read_guardrails(agent: str, field: str, given: Any) -> tuple[Guardrail, ...]
             raise DefinitionError(f"Agent '{agent}': {field}: {one.check!r:.80} is not a function of ctx and a value")
         if not isinstance(one.beside, bool) or (one.beside and field != "input_guardrails"):
             raise DefinitionError(f"Agent '{agent}': {field}: {one.name}: only input guardrails can have beside=True")
+        if one.approval is not None:
+            _check_approval(f"Agent '{agent}': {field}: {one.name}", field, one.approval)
+    named = [one.name for one in found if one.approval is not None]
+    for name in named:
+        if [one.name for one in found].count(name) > 1:
+            raise DefinitionError(
+                f"Agent '{agent}': {field}: two are named {name}, and one has an approval, which is found by that name"
+            )
     return found
+
+
+def _check_approval(where: str, field: str, approval: object) -> None:
+    if not isinstance(approval, Approval):
+        raise DefinitionError(f"{where}: approval must be Approval(…), got {approval!r:.80}")
+    if field != "tool_guardrails":
+        raise DefinitionError(f"{where}: only tool guardrails can have an approval")
+    if given := approval.of_gate:
+        raise DefinitionError(f"{where}: approval.{given[0]} is for a pipeline's gate, not for a call")
+    if any(one.remember for one in approval.chain):
+        raise DefinitionError(
+            f"{where}: approval.remember is for a tool's own approval; let the guardrail pass what needs no decision"
+        )

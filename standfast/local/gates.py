@@ -1,6 +1,6 @@
 """Applies decisions to the gates of a run in this process, each recorded before it counts, and shows what waits."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,13 +19,14 @@ from standfast.agent_loop import (
 from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
-from standfast.messages import ToolCall, error_text, explain
+from standfast.messages import ToolCall, Tripped, error_text, explain
 from standfast.pipelines import Step
 from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.standing_approvals import Gives, given_by, standing_refusal
 from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
 
 GivenDecision = Decision | Mapping[str, Any]
+GuardrailCheck = Callable[[ToolCall], Awaitable[Iterable[Tripped]]]
 _EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada"}]'
 
 
@@ -72,7 +73,7 @@ async def judge(
     await kept.record(decision, now, refused, digest=gate.shown_digest)
     if refused is not None:
         raise InputError(refused)
-    return gate.decided(decision)
+    return gate.decided(decision, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,10 @@ class Standing:
         return replace(self.place, tool=call.name)
 
 
+async def _no_guardrails(call: ToolCall) -> Iterable[Tripped]:
+    return ()
+
+
 async def at_gates(
     state: LoopState,
     decisions: Sequence[Decision],
@@ -93,6 +98,7 @@ async def at_gates(
     kept: Kept,
     have_run: Collection[str | None],
     standing: Standing,
+    check: GuardrailCheck = _no_guardrails,
 ) -> LoopState:
     """Return the state after people's decisions on the calls of a turn, those that were made in advance first, and
     after deadlines that have passed.
@@ -102,6 +108,7 @@ async def at_gates(
 
     Args:
         have_run: ids of calls whose results are known.
+        check: returns the verdicts of guardrails on a call.
 
     Raises:
         InputError: one does not count.
@@ -115,7 +122,7 @@ async def at_gates(
             state = state.decided(gate.at(now))
     counts: list[tuple[Decision, str, Gives | None]] = []
     for decision in decisions:
-        gate_now, refused = await _judged(state, decision, agent, kept)
+        gate_now, refused = await _judged(state, decision, agent, kept, check)
         gives = None
         if refused is None and gate_now is not None:
             try:
@@ -130,7 +137,7 @@ async def at_gates(
             raise InputError(refused)
         if gate_now is not None:
             counts.append((decision, gate_now.digest, gives))
-            state = state.decided(gate_now.decided(decision))
+            state = state.decided(gate_now.decided(decision, now))
     for decision, digest, gives in counts:
         await kept.record(decision, now, None, digest=digest, gives=gives)
     return state
@@ -141,10 +148,10 @@ async def _in_advance(gate: Gate, state: LoopState, agent: Agent, kept: Kept, st
     waiting, gate = gate.unjudged, gate.asking()
     call = _call(state, gate)
     for decision in waiting:
-        refused = gate.problem(decision) or _may_not(agent, call, decision)
+        refused = gate.problem(decision) or _may_not(agent, call, decision, gate)
         refused = refused or await standing_refusal(standing.store, decision, gate, standing.at(call))
         await kept.record(decision, gate.since, refused, digest=gate.digest)
-        gate = gate if refused is not None else gate.decided(decision)
+        gate = gate if refused is not None else gate.decided(decision, gate.since)
     return gate
 
 
@@ -154,19 +161,21 @@ def _call(state: LoopState, gate: Gate) -> ToolCall:
     return ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
 
 
-def _may_not(agent: Agent, call: ToolCall, decision: Decision) -> str | None:
+def _may_not(agent: Agent, call: ToolCall, decision: Decision, gate: Gate) -> str | None:
     """Return why today's agent does not let somebody decide on a call, or None if it does."""
-    return decider_problem(agent.access.get("approve"), decision) or caller_problem(agent, call, decision)
+    return decider_problem(agent.access.get("approve"), decision) or caller_problem(agent, call, decision, gate.rule)
 
 
-async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept) -> tuple[Gate | None, str | None]:
+async def _judged(
+    state: LoopState, decision: Decision, agent: Agent, kept: Kept, check: GuardrailCheck
+) -> tuple[Gate | None, str | None]:
     """Return the gate of a decision, and why the decision does not count; None for both if it changes nothing."""
     waiting = {str(question.tool_call_id): question for question in state.gates}
     if decision.gate in waiting:
         gate = _gate(waiting[decision.gate])
         call = _call(state, gate)
-        problem = gate.problem(decision) or _may_not(agent, call, decision)
-        return gate, problem or await edit_refusal(agent, call, decision, gate.rule)
+        problem = gate.problem(decision) or _may_not(agent, call, decision, gate)
+        return gate, problem or await edit_refusal(agent, call, decision, gate.rule, check)
     if has := await has_counted(kept, decision):
         return None, None
     over = next((_gate(one).status for one in state.verdicts if one.tool_call_id == decision.gate), None)

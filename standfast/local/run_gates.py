@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from standfast.agent_loop import NOBODY_TO_ASK, CallPlace, Decision, Gate, LoopState, last_speaker
+from standfast.agent_loop import NOBODY_TO_ASK, CallPlace, Decision, Gate, LoopState, last_answer, last_speaker
 from standfast.agents import Agent, AgentContext
 from standfast.local.gates import Standing, at_gates, requesters_of
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import ToolCall
+from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.standing_approvals import decided_in_advance
-from standfast.runtime.users_functions import ask_at_gates
+from standfast.runtime.users_functions import ask_at_gates, call_users
 from standfast.stores.protocol import AgentStore, DurableStore
 
 
@@ -53,7 +54,8 @@ class RunGates:
         """Apply decisions. What they approve is written before it runs, which only one run of a session can do."""
         have_run = {message.tool_call_id for message in self._transcript.messages if message.status == "completed"}
         standing = Standing(self._store, self._place)
-        decided = await at_gates(state, decisions, self._asking, self._kept, have_run, standing)
+        check = Guardrails(self._asking, lambda asked: call_users(asked, self._context)).verdicts_on
+        decided = await at_gates(state, decisions, self._asking, self._kept, have_run, standing, check)
         self._earlier += requesters_of(decided)
         if decided.kept_questions != state.kept_questions:
             await self._transcript.write(decided.kept_questions)
@@ -67,10 +69,12 @@ class RunGates:
         """
         spoke = [message.by for message in self._transcript.messages]
         requesters = [self._context.user_id, self._transcript.log.session.user_id, *spoke, *await self._kept.editors()]
-        asked_at = {gate.name: gate.since for gate in claimed} if self._store is None else {}
+        asked_at = {gate.name: gate.opened or gate.since for gate in claimed} if self._store is None else {}
         requesters += [*self._earlier, *(person for gate in claimed for person in gate.requesters)]
         options: dict[str, Any] = {"at": datetime.now(UTC), "requesters": requesters, "asked_at": asked_at}
-        questions, refused = await ask_at_gates(self._asking, calls, **options)
+        last = last_answer(messages := self._transcript.messages)
+        tripped = () if last is None else messages[last].tripped or ()
+        questions, refused = await ask_at_gates(self._asking, calls, tripped=tripped, **options)
         if self._is_invoked:
             state = state.gated(questions, refused).unattended(NOBODY_TO_ASK)
         else:

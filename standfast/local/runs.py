@@ -208,6 +208,12 @@ class Run:
     async def _take_in(self, given: inputs.RunInput, state: LoopState) -> LoopState:
         """Add the answer or the message. An answer to no question is a message; an empty one adds nothing."""
         message = given.message
+        if state.open_calls and self._log.is_new and not given.is_signed:
+            checked = await self._guardrails(last_speaker(self._transcript.messages)).checked_again(
+                given.messages or []
+            )
+            self._transcript.begin(checked, checked)
+            state = state.fold(checked, recovering=False, questions=state.kept_questions)
         if state.unasked and given.claimed_gates:
             state = await self._gates.open(state, state.unasked, given.claimed_gates)
         if state.gates or given.decisions:
@@ -264,7 +270,7 @@ class Run:
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
         turn = state.iterations + 1
-        guardrails = Guardrails(self._agent.speaking(action.agent), lambda check: call_users(check, self._context))
+        guardrails = self._guardrails(action.agent)
         try:
             if action.agent != self._speakers.current:
                 self._model.prompt(await self._speakers.let_speak(action.agent, self._model, self._context))
@@ -290,6 +296,9 @@ class Run:
                 await self._give_up(state, self._tool_calls(state, CallTools(())))
                 raise
         return state
+
+    def _guardrails(self, speaker: str) -> Guardrails:
+        return Guardrails(self._agent.speaking(speaker), lambda check: call_users(check, self._context))
 
     async def _correct(self, state: LoopState, action: Correct) -> LoopState:
         self._transcript.add([Message(role="user", content=action.message)])

@@ -215,12 +215,14 @@ class Tripped:
         reason: in words for people, and for the model if a call is refused.
         metadata: further plain JSON about it, for programs.
         guardrail, tool_call_id: which one refused, and which call, if it was one; set where the refusal is kept.
+        asks: people decide whether the refusal stands, since the guardrail has an approval; set there, too.
     """
 
     reason: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     guardrail: str = ""
     tool_call_id: str | None = None
+    asks: bool = False
 
 
 class Message(Record):

@@ -4,11 +4,20 @@ Both drivers keep the verdicts with the answer.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial, update_wrapper
 from typing import Any, TypeVar
 
-from standfast.agent_loop import needs_check, reason_of, refusal_of, unheard_by_model, with_refused_calls, withheld
+from standfast.agent_loop import (
+    last_answer,
+    needs_check,
+    reason_of,
+    refusal_of,
+    unanswered,
+    unheard_by_model,
+    with_refused_calls,
+    withheld,
+)
 from standfast.agents import Agent, AgentContext, Guardrail, OutputValidator
 from standfast.agents.guardrails import declared
 from standfast.errors import InputError
@@ -42,7 +51,7 @@ class Guardrails:
         if not said:
             return await ask()
         inputs = declared(self._agent.input_guardrails)
-        self.tripped = await self._first((one for one in inputs if not one.beside), said)
+        self.tripped = await self._first([one for one in inputs if not one.beside], said)
         if self.tripped is not None:
             return None
         beside = [one for one in inputs if one.beside]
@@ -83,6 +92,13 @@ class Guardrails:
                 return answer.model_copy(update={"unfit": reason})
         return answer
 
+    async def checked_again(self, messages: Sequence[Message]) -> list[Message]:
+        """Return a transcript that anybody may have written, with the verdicts on the calls that are open in it."""
+        last = last_answer(messages)
+        if last is None or not self._agent.tool_guardrails or not unanswered(messages):
+            return list(messages)
+        return [*messages[:last], await self._checked_calls(messages[last]), *messages[last + 1 :]]
+
     async def _checked_calls(self, answer: Message) -> Message:
         refused: list[tuple[str, Tripped]] = []
         for call in needs_check(self._agent, answer):
@@ -91,16 +107,27 @@ class Guardrails:
             except InputError:  # it does not run, and its result says why
                 continue
             read = ToolCall(id=call.id, name=call.name, arguments=arguments)
-            tripped = await self._first(declared(self._agent.tool_guardrails), [read])
-            if tripped is not None:
-                refused.append((call.id, tripped))
+            refused += [(call.id, tripped) for tripped in await self.verdicts_on(read)]
         return with_refused_calls(answer, refused)
 
-    async def _first(self, guardrails: Iterable[Guardrail], values: Iterable[Message | ToolCall]) -> Tripped | None:
+    async def verdicts_on(self, call: ToolCall) -> list[Tripped]:
+        """Return the verdicts on a call: the first refusal alone, or all by which people decide; none if it may run.
+
+        Args:
+            call: with its arguments as the handler gets them.
+        """
+        found: list[Tripped] = []
+        for guardrail in declared(self._agent.tool_guardrails):
+            tripped = await self._first([guardrail], [call])
+            if tripped is not None and not tripped.asks:
+                return [tripped]
+            found += [] if tripped is None else [tripped]
+        return found
+
+    async def _first(self, guardrails: Sequence[Guardrail], values: Sequence[Message | ToolCall]) -> Tripped | None:
         """Return the first refusal of any of the values; None if all of them pass."""
-        given = list(values)
         for guardrail in guardrails:
-            for value in given:
+            for value in values:
                 check = update_wrapper(partial(_verdict, guardrail, value), guardrail.check)  # errors name it
                 try:
                     tripped: Tripped | None = await self._call(check)

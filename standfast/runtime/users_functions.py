@@ -23,7 +23,7 @@ from standfast.agent_loop import (
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import ToolCall, cut, error_text
+from standfast.messages import ToolCall, Tripped, cut, error_text
 from standfast.pipeline_loop import Done, edit_problem_at
 from standfast.pipelines import Step
 from standfast.runtime.threads import begin_in_thread, in_thread
@@ -33,6 +33,7 @@ from standfast.tools import Failed, Outcome, Tool, ToolContext
 T = TypeVar("T")
 
 READ_SECONDS = 10.0
+_CHECK_SECONDS = 60.0  # of guardrails, which may ask a model
 _LOG = logging.getLogger("standfast")
 
 
@@ -201,9 +202,23 @@ async def _as_read(agent: Agent, call: ToolCall) -> tuple[ToolCall, InputError |
     return ToolCall(id=call.id, name=call.name, arguments=normal), None
 
 
-async def edit_refusal(agent: Agent, call: ToolCall, decision: Decision, rule: GateRule) -> str | None:
+async def edit_refusal(
+    agent: Agent,
+    call: ToolCall,
+    decision: Decision,
+    rule: GateRule,
+    check: Callable[[ToolCall], Awaitable[Iterable[Tripped]]],
+) -> str | None:
     """Return why the arguments of an edit cannot replace the model's, or None if they can; see `edit_problem`."""
-    return await edit_problem(agent, call, decision, rule, read=normal_arguments)
+
+    async def check_in_time(edited: ToolCall) -> Iterable[Tripped]:
+        try:
+            async with time_limit(_CHECK_SECONDS):
+                return await check(edited)
+        except TimeoutError:
+            raise InputError(f"guardrails took more than {_CHECK_SECONDS:g} s") from None
+
+    return await edit_problem(agent, call, decision, rule, read=normal_arguments, check=check_in_time)
 
 
 async def gate_edit_refusal(step: Step[Any], decision: Decision) -> str | None:

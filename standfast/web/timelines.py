@@ -73,7 +73,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self._open: dict[tuple[str, str], Entry] = {}
+        self._open, self._asked = dict[tuple[str, str], Entry](), list[Entry]()  # gates asked since the status changed
 
     def _add(self, entry: Entry, key: str = "") -> Entry:
         self.entries.append(entry)
@@ -125,9 +125,11 @@ class Timeline:
         waits = [kind for kind in event.waits_for if kind not in _SHOWN_ELSEWHERE]
         if (before := self._open.pop(("wait", "now"), None)) is not None:
             before.close("done", event.at)
-        if not event.waits_for:
-            for key in [key for key in self._open if key[0] == "gate" and self._open[key].state == "waits"]:
-                self._open[key].close("done", event.at)
+        asked, self._asked = self._asked, []
+        if not event.waits_for:  # for a moment, if a gate asks others now
+            for (kind, _), entry in self._open.items():
+                if kind == "gate" and entry.state == "waits" and not any(entry is one for one in asked):
+                    entry.close("done", event.at)
         if waits:
             entry = Entry("wait", f"Waits: {', '.join(waits)}", event.at, state="waits")
             entry.troubles += [event.why] if event.why else []
@@ -157,7 +159,7 @@ class Timeline:
                 if event.call is not None:
                     entry.call, entry.data = event.call.id, event.call.arguments
                 entry.notes += [f"{event.quorum} must approve"] if event.quorum > 1 else []
-                self._add(entry, event.gate)
+                self._asked.append(self._add(entry, event.gate))
             case events.GateDecided():
                 entry = self._of("gate", event.gate, f"Approval {event.gate}", event.at)
                 said = "" if event.standing is None else f", by the standing approval {event.standing}"

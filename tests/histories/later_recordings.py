@@ -14,7 +14,9 @@ from temporalio.service import RPCError
 
 from standfast import (
     Agent,
+    AgentContext,
     Approval,
+    Guardrail,
     InputError,
     Loop,
     Message,
@@ -336,6 +338,25 @@ async def handed_over(world: World) -> Saved:
         return await ended(await world.start(desk))
 
 
+async def stopped(world: World) -> Saved:
+    """A call that those of its tool approve, and then those of a guardrail; and one that they change."""
+
+    def never(ctx: AgentContext, call: Any) -> str:
+        return "too much"
+
+    guardrail = Guardrail(never, approval=Approval(approvers=["eve"], timeout="1d"))
+    agent = Agent("stopped", tools=[buy, put], tool_guardrails=[guardrail])
+    turns = [asks("buy", amount=5), asks("put", what="x"), "done"]
+    async with world.worker(agent, model=ScriptedModel(turns)):
+        run = await world.start(agent)
+        for by, edit in (("ada", None), ("bob", None), ("eve", None), ("eve", {"what": "y"})):
+            while not (items := [item for item in await gates_of(run) if by in item["approvers"]]):
+                await asyncio.sleep(0.02)
+            given = {"by": by, "digest": items[0]["digest"], "edit": edit}
+            await world.people.decide(run.id, items[0]["name"], "approve", **given)
+        return await ended(run)
+
+
 async def activity(run: Any, name: str) -> Any:
     """Return the activity of a run with this name as soon as there is one."""
     while True:
@@ -346,5 +367,5 @@ async def activity(run: Any, name: str) -> Any:
 
 
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
-LATER = (*LATER, shown, shown_late, sent_back, edited, outlasted, handed_over)
+LATER = (*LATER, shown, shown_late, sent_back, edited, outlasted, handed_over, stopped)
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

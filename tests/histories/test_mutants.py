@@ -1,6 +1,7 @@
 """Changes that break runs in flight, made on purpose: the saved histories have to notice each of them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from temporalio import workflow
 from test_replays import FOLDER, differing
 
+from standfast.agent_loop import Gate
 from standfast.temporal.wire import names, run_state
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
@@ -51,6 +53,11 @@ def renamed(patch: Patch, owner: Any, function: str, old: str, new: str) -> None
 @mutant("storeless")
 def an_activity_is_renamed(patch: Patch) -> None:
     patch.setattr(names, "SETTLE", "standfast.settled")
+
+
+@mutant("stopped")
+def those_whom_a_guardrail_asks_are_forgotten(patch: Patch) -> None:
+    patch.setattr(Gate, "_asking_next", lambda gate, at: replace(gate, later=(), status="approved"))
 
 
 @mutant("hooks")

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from standfast.agent_loop import ToolFacts, not_closed, without_dependencies
-from standfast.agents import Agent, AgentContext
+from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.messages import error_text
 from standfast.pipeline_loop import Evaluations, PipelineState
 from standfast.pipelines.paths import owner_of
 from standfast.runtime.dependencies import dependencies
 from standfast.runtime.pipeline_results import Kept
+from standfast.stores.protocol import session_id_of
 from standfast.temporal.activities.guards import run_hook
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import CallReference
@@ -22,6 +23,17 @@ from standfast.tools import Outcome, ToolContext
 
 _LOG = logging.getLogger("standfast")
 _WAITS = (0.2, 1.0)  # seconds, before another try
+
+
+def context_of_turn(agent: Agent, record: TurnRecord) -> AgentContext:
+    """Return the context of an agent as it was when it asked for the calls of a turn, without that of the run."""
+    return AgentContext(
+        AgentIdentity(record.agent_id, agent.name),
+        agent.read_state(record.state),
+        record.user_id,
+        record.tenant_id,
+        session_id=session_id_of(record.session),
+    )
 
 
 async def run_with_deps(agent: Agent, function: Callable[[AgentContext], Any], context: AgentContext) -> Any:

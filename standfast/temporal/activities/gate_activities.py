@@ -1,7 +1,9 @@
 """Activities at gates: find the calls that need approval, and record people's decisions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from temporalio import activity
@@ -19,15 +21,17 @@ from standfast.agent_loop import (
     decided_too_late,
     decider_problem,
 )
-from standfast.agents import Agent
+from standfast.agents import Agent, AgentContext
 from standfast.errors import InputError
-from standfast.messages import ToolCall, error_text, json_problem
+from standfast.messages import ToolCall, Tripped, error_text, json_problem
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
 from standfast.runtime.dispatches import has_started
+from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.standing_approvals import Gives, given_by, standing_refusal
 from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
+from standfast.temporal.activities.dependencies import context_of_turn, run_with_deps
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
@@ -58,7 +62,7 @@ class GateActivities:
     @json_activity(names.DECIDE)
     async def decide(self, reference: DecideReference) -> str | None:
         """Record a decision; return the reason why it does not count, or None."""
-        with Guard(self._host, beats=False):
+        with Guard(self._host, beats="edit" in reference):  # guardrails look at an edit, and take their time
             given: dict[str, Any] = {name: value for name, value in reference.items() if name != "receipt"}
             run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
             await self._check_store(run)
@@ -186,16 +190,31 @@ class GateActivities:
         record = await self._host.load_record(run, turn)
         asked, agent = record.calls[position], self._host.speaker(record.message.agent)
         gate = gate_of(record, asked.id)
-        rule = GateRule.read(gate["rule"]) if gate is not None else GateRule()
+        opened = None if gate is None else Gate.read(gate)
+        rule = GateRule() if opened is None else opened.stages.get(decision.digest or "", opened.rule)
         shown = arguments_of(record, asked.id)
         if shown is not None:
             asked = ToolCall(id=asked.id, name=asked.name, arguments=shown)
-        problem = await called(self._host, lambda: caller_problem(agent, asked, decision))
+        problem = await called(self._host, lambda: caller_problem(agent, asked, decision, rule))
         if problem is None:
-            problem = await self._host.thread.run(edit_refusal(agent, asked, decision, rule))
+            written = None if decision.edit is None else await self._host.load_context(agent, run)
+            check = partial(_verdicts_on, agent, context_of_turn(agent, record), written)
+            problem = await self._host.thread.run(edit_refusal(agent, asked, decision, rule, check))
         if problem is None:
             await keep_edit(self._host, run, decision.edit)
         return problem
+
+
+async def _verdicts_on(agent: Agent, context: AgentContext, written: str | None, call: ToolCall) -> list[Tripped]:
+    """Return the verdicts of guardrails on a call as people have changed it.
+
+    Args:
+        written: the run's context.
+    """
+    if not agent.tool_guardrails:
+        return []
+    context.context = agent.read_context(written)
+    return await Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context))).verdicts_on(call)
 
 
 def _declared(host: AgentHost, *, is_needed: bool) -> Agent | Pipeline | None:

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import CallPlace, LoopState, answer_message, refused_by_guardrails, unfit_calls, withholds
+from standfast.agent_loop import CallPlace, LoopState, answer_message, refused_by_guardrails, withholds
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
@@ -204,8 +204,7 @@ class ModelActivities:
             agent=reference.get("agent"),
         )
         message = await self._host.thread.run(guardrails.checked(message))
-        unfit = unfit_calls(message, agent.loop.max_tool_calls)
-        asks = LoopState(loop=agent.loop, tools=agent.tool_map).to_approve(message.tool_calls or (), unfit)
+        asks = LoopState(loop=agent.loop, tools=agent.tool_map).replied(message).unasked
         gates: list[Question] = []
         refused = refused_by_guardrails(message)
         if asks:
@@ -220,7 +219,9 @@ class ModelActivities:
                 tenant_id=context.tenant_id,
                 user_id=context.user_id,
             )
-            gates, unasked = await find_gates(self._host, agent, asks, reference["run"], spoke, place)
+            gates, unasked = await find_gates(
+                self._host, agent, asks, reference["run"], spoke, place, message.tripped or ()
+            )
             refused |= unasked
         tools, available = called_tools(self._host, agent, message.tool_calls or ())
         return TurnRecord(

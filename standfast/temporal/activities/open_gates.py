@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from standfast.agent_loop import CallPlace, Gate, LoopState
 from standfast.agents import Agent
 from standfast.checkpoints import Question
-from standfast.messages import ToolCall, read_json
+from standfast.messages import ToolCall, Tripped, read_json
 from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.standing_approvals import decided_in_advance
 from standfast.runtime.users_functions import ask_at_gates
@@ -30,6 +30,7 @@ async def find_gates(
     run: str,
     spoke: Iterable[str | None],
     place: CallPlace,
+    tripped: Iterable[Tripped],
     at: datetime | None = None,
 ) -> tuple[list[Question], dict[str, str]]:
     """Return the gates that calls have to pass, and, by id, the reasons why some cannot run at all.
@@ -38,10 +39,11 @@ async def find_gates(
         run: the run whose audit trail says who has edited calls of it.
         spoke: the others who have spoken to it.
         place: where the calls are, for decisions that were made in advance.
+        tripped: the verdicts of guardrails on them.
         at: the present time, if it is to be the same for the next attempt.
     """
     requesters = [*spoke, *await Kept(run, host.store).editors()]
-    asked = ask_at_gates(agent, calls, at=at or datetime.now(UTC), requesters=requesters)
+    asked = ask_at_gates(agent, calls, at=at or datetime.now(UTC), requesters=requesters, tripped=tripped)
     questions, refused = await host.thread.run(asked)
     questions = await decided_in_advance(host.store, questions, calls, place)
     size = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ from pydantic_core import to_json
 from temporalio import activity
 
 from standfast.agent_loop import CallPlace, LoopState, last_answer, last_speaker, repair_transcript
-from standfast.agents import Agent
+from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.agents.handoffs import every_tool
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionConflictError, StoreError
@@ -17,6 +18,7 @@ from standfast.messages import Message, cut, usage_of
 from standfast.runtime.at_work import is_held
 from standfast.runtime.dependencies import begin_context, context_of
 from standfast.runtime.dispatches import claim_next
+from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.restores import current_epoch
@@ -26,6 +28,7 @@ from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities import open_gates
 from standfast.temporal.activities.at_work import begin_work, check_writer, end_work, note_run
 from standfast.temporal.activities.behind_stores import LOST
+from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.exported_sessions import check_at_rest, read_checkpoint, unanswered_in_export
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import AgentHost, not_deleted
@@ -208,6 +211,8 @@ class SessionActivities:
         context, messages = begin_context(agent, given.context, [], messages, brought)
         if context is not None:
             opened["context"] = context
+        if not brought.is_signed:
+            messages = await self._checked(agent, given, reference, messages, context)
         await check_at_rest(self._host.store, checkpoint, reference["session"])
         if checkpoint.session_id is not None:
             raise InputError(
@@ -244,6 +249,22 @@ class SessionActivities:
         session = session.model_copy(update={"last_seq": seq})
         return await self._found(agent, reference, opened, session, messages, state)
 
+    async def _checked(
+        self,
+        agent: Agent,
+        given: AgentInput,
+        reference: types.OpenReference,
+        messages: list[Message],
+        written: str | None,
+    ) -> list[Message]:
+        """Return a checkpoint's messages, with the verdicts of guardrails on the calls that are open in them."""
+        speaker = self._host.speaker(last_speaker(messages))
+        me = AgentIdentity(given.instance_id or reference["run"], speaker.name)
+        who = AgentContext(me, agent.new_state(), given.user_id, given.tenant_id, session_id_of(reference["session"]))
+        who.context = agent.read_context(written)
+        guardrails = Guardrails(speaker, lambda check: run_with_deps(agent, check, replace(who)))
+        return await self._host.thread.run(guardrails.checked_again(messages))
+
     async def _state(
         self,
         agent: Agent,
@@ -272,7 +293,9 @@ class SessionActivities:
             tenant_id=session.tenant_id,
             user_id=session.user_id,
         )
-        return state.gated(*await open_gates.find_gates(self._host, asks, state.unasked, run, people, place, at=at))
+        tripped = messages[cast(int, last_answer(messages))].tripped or ()
+        found = open_gates.find_gates(self._host, asks, state.unasked, run, people, place, tripped, at=at)
+        return state.gated(*await found)
 
     async def _found(
         self,

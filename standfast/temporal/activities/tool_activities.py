@@ -12,7 +12,6 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agent_loop import CANCELLED_WITHIN, ToolState, cancelled
-from standfast.agents import AgentContext, AgentIdentity
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
 from standfast.runtime.dispatches import last_dispatch
@@ -22,7 +21,7 @@ from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
 from standfast.temporal.activities.behind_stores import claim_if_lost, finish_call
 from standfast.temporal.activities.dead_workers import become_known
-from standfast.temporal.activities.dependencies import with_step_deps
+from standfast.temporal.activities.dependencies import context_of_turn, with_step_deps
 from standfast.temporal.activities.guards import Guard, is_given_up
 from standfast.temporal.activities.handler_threads import heartbeat_of
 from standfast.temporal.activities.hosts import AgentHost
@@ -91,10 +90,7 @@ class ToolActivities:
             agents=invocations,
             heartbeat=heartbeat_of(loop),
         )
-        me = AgentIdentity(record.agent_id, agent.name)
-        who = AgentContext(
-            me, agent.read_state(record.state), record.user_id, record.tenant_id, session_id=context.session_id
-        )
+        who = context_of_turn(agent, record)
         written = await self._host.load_context(agent, reference["run"])
         then = record.tools.get(call.name)
         is_swapped = then is not None and then.schema_digest != tool.schema_digest

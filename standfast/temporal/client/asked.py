@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from standfast.agent_loop import GateRule, digest_of, edited_digest
+from standfast.agent_loop import Gate, digest_of, edited_digest
 from standfast.errors import InputError, StoreError
 from standfast.stores.protocol import Ledger
 from standfast.temporal.wire.shown_gates import read_asked
@@ -97,4 +97,4 @@ def _read(reference: object) -> tuple[str, int, int]:
 
 
 def _digests(gate: Mapping[str, Any]) -> list[str]:
-    return [gate["digest"], *(rule.digest for rule in GateRule.read(gate["rule"]).chain if rule.digest)]
+    return [*Gate.read(gate).stages]

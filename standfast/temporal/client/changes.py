@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from standfast.agent_loop import GateRule, edited_digest
+from standfast.agent_loop import Gate, edited_digest
 from standfast.errors import StandfastError
 from standfast.messages import Record, visible_json
 from standfast.stores.protocol import DecisionRecord, Ledger
@@ -136,7 +136,7 @@ async def _calls(store: Ledger, run: str, edited: Iterable[DecisionRecord]) -> _
             except StandfastError:
                 return found
             for gate in [question.gate for question in gates if question.gate is not None]:
-                for digest in [gate["digest"], *(rule.digest for rule in GateRule.read(gate["rule"]).chain)]:
+                for digest in Gate.read(gate).stages:
                     if (gate["name"], digest) in wanted and "arguments" in gate:
                         wanted.discard((gate["name"], digest))
                         found[run, gate["name"], digest] = gate["arguments"]

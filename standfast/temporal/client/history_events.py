@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
+from standfast.agent_loop import Gate
 from standfast.errors import StandfastError
 from standfast.events import (
     CancelRequested,
@@ -37,6 +38,7 @@ from standfast.temporal.client.history_values import (
     SAID,
     ending,
     fields,
+    gate_after,
     gate_opened,
     is_ours,
     number,
@@ -92,6 +94,7 @@ class History:
     _calls: dict[tuple[int, int], ToolCall] = field(default_factory=dict)
     _work: dict[int, _Work] = field(default_factory=dict)
     _ended: set[tuple[int, int]] = field(default_factory=set)
+    _gates: dict[str, tuple[Gate, ToolCall | None]] = field(default_factory=dict)  # of calls, as they are
     _timers: dict[int, GateReminded | GateEscalated] = field(default_factory=dict)
     _shown: tuple[str, tuple[str, ...]] = ("running", ())
     _trouble: str | None = None
@@ -258,6 +261,7 @@ class History:
                     word(given.get("standing")),
                     dict(fields(given.get("remember"))) or None,
                 )
+                yield from self._asked_next(given, refused)
             case names.SETTLE:
                 yield from self._settled(work, found, entry.at)
             case names.STEP:
@@ -281,7 +285,21 @@ class History:
         gates = found.get("gates")
         for gate in gates if isinstance(gates, list) else ():
             with suppress(AttributeError, KeyError, TypeError, ValueError, StandfastError):
-                yield gate_opened(gate, {call.id: call for call in calls}, entry.at)
+                opened = Gate.read({**gate["gate"], "since": entry.at.isoformat()})
+                call = next((one for one in calls if one.id == opened.name), None)
+                self._gates[opened.name] = opened, call
+                yield gate_opened(opened, text(gate.get("question")), call)
+
+    def _asked_next(self, given: Mapping[str, Any], refused: Any) -> Iterator[Event]:
+        """Yield that a gate asks others, now that the first of those whom it asks have approved."""
+        gate, call = self._gates.get(text(given.get("gate")), (None, None))
+        if gate is None or refused is not None:
+            return
+        with suppress(KeyError, TypeError, ValueError, StandfastError):
+            after = gate_after(gate, given)
+            self._gates[gate.name] = after, call
+            if after.status == "open" and len(after.later) < len(gate.later):
+                yield gate_opened(after, after.rule.message, call)
 
     def _learn_calls(self, turn: int, calls: Any) -> list[ToolCall]:
         learned = []

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, cast
 
-from standfast.agent_loop import Gate
+from standfast.agent_loop import Decision, Gate
 from standfast.errors import StandfastError
 from standfast.events import (
     Event,
@@ -75,12 +75,15 @@ def tool_ended(call: ToolCall, written: Mapping[str, Any]) -> ToolEnded:
     return ToolEnded(call, None, outcome, written[outcome], size if isinstance(size, int) else None, usage=usage)
 
 
-def gate_opened(question: Mapping[str, Any], calls: Mapping[str, ToolCall], at: datetime) -> GateOpened:
-    gate = Gate.read({**question["gate"], "since": at.isoformat()})
-    return GateOpened(
-        gate.name, text(question.get("question")), gate.digest, calls.get(gate.name), gate.rule.users,
-        gate.rule.quorum, gate.deadline,
-    )  # fmt: skip
+def gate_opened(gate: Gate, message: str, call: ToolCall | None) -> GateOpened:
+    return GateOpened(gate.name, message, gate.digest, call, gate.rule.users, gate.rule.quorum, gate.deadline)
+
+
+def gate_after(gate: Gate, given: Mapping[str, Any]) -> Gate:
+    """Return a gate after a recorded decision that has counted."""
+    at = datetime.fromisoformat(given["at"])
+    decision = {name: given[name] for name in ("gate", "decision", "by", "digest", "edit") if name in given}
+    return gate.at(at).decided(Decision(**decision), at)
 
 
 def stepped(given: Mapping[str, Any], found: Mapping[str, Any], at: datetime) -> Iterator[Event]:

@@ -65,6 +65,7 @@ _PLAIN = (
     "cut",
     "agent",
     "barred",
+    "stopped",
 )
 FRESH: RunLoop = LoopState(loop=Loop(), tools={})
 

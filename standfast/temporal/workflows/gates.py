@@ -305,7 +305,7 @@ class GateKeeper:
             is_over = await self._running.until(
                 lambda: bool(arrived) or self.is_leaving or self._looked[gate.name] < self._running.resets,  # noqa: B023
                 reminder or gate.deadline,
-                f"{names.REMINDER if reminder else names.ESCALATION if rule.escalates else names.DECISION}{gate.name}",
+                f"{names.REMINDER if reminder else names.ESCALATION if gate.escalates else names.DECISION}{gate.name}",
             )
             if not is_over or arrived or self._looked[gate.name] < self._running.resets:
                 continue
@@ -354,7 +354,7 @@ class GateKeeper:
             self._inbox.came_of(decision.decision, sent_id, refused)
         else:
             self._inbox.mailbox.came_of(sent_id, accepted=True, gate=gate.name)
-        return gate if refused is not None else gate.decided(self._as_kept(decision))
+        return gate if refused is not None else gate.decided(self._as_kept(decision), at)
 
     async def _recall(self, gate: Gate) -> Gate:
         """Return the gate after the decisions from before a reset; it is approved if its call has run."""

@@ -177,3 +177,15 @@ def test_what_events_have_the_beginning_of_is_whole_if_the_transcript_has_it() -
     complete(entries, [said, Message(role="tool", content='{"paid": [1, 2]}', tool_call_id="c1")])
     assert (gate.data, tool.data, tool.result, tool.size) == ({"amount": 5}, {"amount": 5}, {"paid": [1, 2]}, None)
     assert (other.result, other.size) == ("xx…", 9_000)
+
+
+def test_a_gate_that_asks_others_now_still_waits_though_the_run_did_not_wait_for_a_moment() -> None:
+    first, second = folded(
+        GateOpened("c1", "Pay?", "0f", CALL, ("bob",), at=at(0)),
+        StatusChanged("waiting", ("approval",), at=at(0)),
+        GateDecided("c1", "approve", "bob", at=at(60)),
+        GateOpened("c1", "Really?", "1f", CALL, ("ada",), at=at(60)),
+        StatusChanged("running", at=at(60.1)),
+        StatusChanged("waiting", ("approval",), at=at(60.2)),
+    )
+    assert brief([first, second]) == [("Approval of bob", "done", 60), ("Approval of ada", "waits", None)]

@@ -1,0 +1,69 @@
+"""Decisions of people at gates, and who may make one at all by an agent's or a pipeline's rule."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+
+from standfast.agent_loop.argument_patterns import Remember
+from standfast.messages import Record, check_whole, clean_text, cut, error_text, json_problem
+
+
+class Decision(Record):
+    """What a person decided at a gate.
+
+    Args:
+        gate: its name: the path of the step, or the id of the tool call.
+        by: who; needed where not everybody may decide.
+        digest: of what was shown, if the person's page had it; it is refused if it differs from the gate's.
+        edit: used instead of what was shown.
+        remember: approves later calls like this one, too; only where the tool's `Approval` allows it.
+        standing: the id of the standing approval by which it was made in advance. Nobody can send this.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gate: Annotated[str, Field(max_length=1_000)]
+    decision: Literal["approve", "reject"]
+    by: Annotated[str, Field(max_length=256)] | None = None
+    comment: Annotated[str, Field(max_length=4_096)] | None = None
+    digest: Annotated[str, Field(max_length=256)] | None = None
+    edit: Any = None
+    remember: Remember | None = None
+    standing: Annotated[str, Field(max_length=64)] | None = None
+
+    @field_validator("gate", "by", "digest")
+    @classmethod
+    def _check(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return value if value is None else check_whole(value, str(info.field_name))
+
+    @field_validator("comment")
+    @classmethod
+    def _clean(cls, value: str | None) -> str | None:
+        return value if value is None else clean_text(value)
+
+    @field_validator("edit", mode="before")
+    @classmethod
+    def _is_json(cls, value: Any) -> Any:
+        if problem := json_problem(value):
+            raise ValueError(problem)
+        return value
+
+
+def access_problem(rule: Callable[[str | None], object] | None, user: str | None) -> str | None:
+    """Return why an access rule of an agent or a pipeline refuses somebody, or None if it does not."""
+    if rule is None:
+        return None
+    try:
+        verdict = rule(user)
+    except (Exception, SystemExit) as error:
+        return f"the access rule raised {type(error).__name__} for {user}: {cut(error_text(error), 500)}"
+    if not isinstance(verdict, bool):
+        return f"the access rule gave {verdict!r:.80} for {user}, not True or False"
+    return None if verdict else f"{user} may not"
+
+
+def decider_problem(rule: Callable[[str | None], object] | None, decision: Decision) -> str | None:
+    """Return why an access rule does not let somebody decide at a gate, or None if it does."""
+    denied = access_problem(rule, decision.by)
+    return None if denied is None else f"gate {decision.gate}: {denied} decide it"
