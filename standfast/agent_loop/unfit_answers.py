@@ -45,10 +45,13 @@ def judge(finish: Finish, problem: str | None, *, may_correct: bool) -> Finish |
     if problem is None or finish.answer is None:
         return finish
     if may_correct:
-        return Correct(
-            f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
-        )
+        return Correct(correction(problem))
     return replace(finish, status="error")
+
+
+def correction(problem: str) -> str:
+    """Return what the model is told of an answer that does not fit the agent's output."""
+    return f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
 
 
 def refused_by_guardrails(answer: Answer[LoopCall]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from standfast.agents.contexts import AgentContext
 from standfast.errors import DefinitionError
+from standfast.messages import clean_text
 
 Check = Callable[[AgentContext, Any], object]
 GUARDRAILS = ("input_guardrails", "output_guardrails", "tool_guardrails")
@@ -27,8 +28,8 @@ class Guardrail:
 
     @property
     def name(self) -> str:
-        """The name of its function."""
-        return str(getattr(self.check, "__name__", type(self.check).__name__))[:200]
+        """The name of its function, as any database keeps it."""
+        return clean_text(str(getattr(self.check, "__name__", type(self.check).__name__)))[:200]
 
 
 def declared(guardrails: Sequence[Check | Guardrail]) -> tuple[Guardrail, ...]:

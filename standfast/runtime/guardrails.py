@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial, update_wrapper
 from typing import Any, TypeVar
 
-from standfast.agent_loop import needs_check, refusal_of, unheard_by_model, with_refused_calls, withheld
+from standfast.agent_loop import correction, needs_check, refusal_of, unheard_by_model, with_refused_calls, withheld
 from standfast.agents import Agent, AgentContext, Guardrail
 from standfast.agents.guardrails import declared
 from standfast.errors import InputError
 from standfast.messages import Message, ToolCall, Tripped
-from standfast.runtime.users_functions import call_users, normal_arguments
+from standfast.runtime.threads import begin_in_thread
+from standfast.runtime.users_functions import normal_arguments, output_problem
+from standfast.tools.attempts import call_handler
 
 T = TypeVar("T")
 CallUsers = Callable[[Callable[[AgentContext], Any]], Awaitable[Any]]
@@ -35,7 +37,7 @@ class Guardrails:
         Args:
             messages: the transcript, which ends with what the user said.
         """
-        said = unheard_by_model(messages) if self._agent.input_guardrails else []
+        said = await self._said(messages) if self._agent.input_guardrails else []
         if not said:
             return await ask()
         inputs = declared(self._agent.input_guardrails)
@@ -56,6 +58,16 @@ class Guardrails:
                 checking.exception()  # raised above, or the model's error matters more
         return answer
 
+    async def _said(self, messages: Sequence[Message]) -> list[Message]:
+        """Return what the user has said since the last answer, without our own words about that answer."""
+        said = unheard_by_model(messages)
+        before = messages[-len(said) - 1] if len(messages) > len(said) else None
+        if self._agent.output is None or not said or before is None or before.role != "assistant":
+            return said
+        problem = await output_problem(self._agent, before.content)
+        is_ours = problem is not None and said[0].content == correction(problem)
+        return said[1:] if is_ours else said
+
     async def checked(self, answer: Message) -> Message:
         """Return an answer as it is to be kept: what the guardrails refuse is withheld, or does not run."""
         if self.tripped is not None:
@@ -68,8 +80,9 @@ class Guardrails:
     async def _checked_calls(self, answer: Message) -> Message:
         refused: list[tuple[str, Tripped]] = []
         for call in needs_check(self._agent, answer):
-            try:
-                arguments = await normal_arguments(self._agent.tool_map[call.name], call.arguments)
+            tool = self._agent.tool_map[call.name]
+            try:  # a handoff takes no arguments, so none of them are wrong
+                arguments = {} if tool.handoff else await normal_arguments(tool, call.arguments)
             except InputError:  # it does not run, and its result says why
                 continue
             read = ToolCall(id=call.id, name=call.name, arguments=arguments)
@@ -96,4 +109,6 @@ class Guardrails:
 
 async def _verdict(guardrail: Guardrail, value: Message | ToolCall, context: AgentContext) -> Tripped | None:
     mine = value.model_copy(deep=True)  # what it changes is its own
-    return refusal_of(guardrail, await call_users(guardrail.check, context, mine))
+    check = partial(guardrail.check, context, mine)
+    # A plain one may block: in a thread it keeps neither the model beside it waiting, nor other runs.
+    return refusal_of(guardrail, await call_handler(guardrail.check, check, begin_in_thread))

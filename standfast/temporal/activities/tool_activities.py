@@ -93,7 +93,7 @@ class ToolActivities:
         who = AgentContext(
             me, agent.read_state(record.state), record.user_id, record.tenant_id, session_id=context.session_id
         )
-        written = await self._host.load_context(agent, reference["run"])
+        written = await self._host.load_context(agent, reference["run"], reference.get("turn"))
         then = record.tools.get(call.name)
         is_swapped = then is not None and then.schema_digest != tool.schema_digest
         facts = strictest(then, self._host.facts[tool.name])
