@@ -25,8 +25,9 @@ from standfast.agent_loop.guardrails import (
     withheld,
     withholds,
 )
-from standfast.agent_loop.handoffs import handed_over_to, last_speaker, next_speaker
+from standfast.agent_loop.handoffs import handed_over_to, handed_to, last_speaker, next_speaker
 from standfast.agent_loop.loop import LoopState, next_action
+from standfast.agent_loop.next_calls import not_carried_out
 from standfast.agent_loop.standing_approvals import (
     CallPlace,
     StandingApproval,
@@ -72,7 +73,7 @@ from standfast.agent_loop.transcripts import (
     unanswered,
     with_notices,
 )
-from standfast.agent_loop.unfit_answers import refused_by_guardrails, unfit_calls
+from standfast.agent_loop.unfit_answers import correction, refused_by_guardrails, unfit_calls
 
 __all__ = [
     "CANCELLED_WITHIN",
@@ -102,6 +103,7 @@ __all__ = [
     "approver_problem",
     "caller_problem",
     "cancelled",
+    "correction",
     "cut_off",
     "decided_too_late",
     "decider_problem",
@@ -112,6 +114,7 @@ __all__ = [
     "failed_for_good",
     "gate_problem",
     "handed_over_to",
+    "handed_to",
     "in_advance",
     "in_call_order",
     "last_answer",
@@ -119,6 +122,7 @@ __all__ = [
     "needs_check",
     "next_action",
     "next_speaker",
+    "not_carried_out",
     "not_closed",
     "not_found",
     "not_started",

@@ -1,12 +1,14 @@
 """Decides which agent has a conversation: the one that answered last, or the one that it handed over to."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 
 from standfast.agent_loop.actions import Settled
 from standfast.agent_loop.tool_facts import CallT, LoopCall, ToolFacts
 from standfast.agents import Agent
-from standfast.messages import Message
+from standfast.agents.handoffs import handoff_tool_name
+from standfast.messages import Message, read_json
 from standfast.tools import Failed, Outcome, Returned
 
 
@@ -48,15 +50,28 @@ def next_speaker(agent: Agent, messages: Sequence[Message]) -> str:
         InputError: the conversation is with an agent that this one does not know.
     """
     speaker = agent.speaking(last_speaker(messages))
-    if not agent.speakers:
-        return ""
-    results: list[Message] = []
-    for message in reversed(messages):
-        if message.role == "assistant":
-            break
-        results.append(message)
-    for result in reversed(results):
-        tool = speaker.tool_map.get(result.tool_name or "")
-        if result.status == "completed" and tool is not None and tool.handoff:
-            return tool.handoff
-    return speaker.name
+    speaker = agent.speaking(handed_to(speaker, messages) or speaker.name)
+    return speaker.name if agent.speakers else ""
+
+
+def handed_to(speaker: Agent, messages: Sequence[Message]) -> str:
+    """Return the agent that the last turn of a transcript handed over to, by the name that it had; "" if to none.
+
+    The result says so, also if a deploy has renamed the agent since, or `speaker` does not hand over to it any more.
+    """
+    results = itertools.takewhile(lambda message: message.role != "assistant", reversed(messages))
+    found = (_target(result, speaker.tool_map) for result in results if result.status == "completed")
+    return next((target for target in reversed(list(found)) if target), "")
+
+
+def _target(result: Message, tools: Mapping[str, ToolFacts]) -> str:
+    tool = tools.get(result.tool_name or "")
+    if tool is not None:
+        return tool.handoff
+    try:
+        match read_json(result.content):
+            case {"handed_over_to": str(target)} if result.tool_name == handoff_tool_name(target):
+                return target
+    except ValueError:
+        pass
+    return ""

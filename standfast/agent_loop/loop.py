@@ -252,9 +252,9 @@ class LoopState(Generic[CallT, ToolT_co]):
         """Whether there is another model to call."""
         return self.fallback < len(self.fallbacks)
 
-    def failed(self, error: str) -> Self:
-        """The model could not be called; the next one is, if there is one."""
-        if self.has_fallback:
+    def failed(self, error: str, *, for_good: bool = False) -> Self:
+        """The model could not be called; the next one is, if there is one, unless a person has given up."""
+        if self.has_fallback and not for_good:
             return self._with(fallback=self.fallback + 1, warning=None, nudge=None)
         return self._with(iterations=self.iterations + 1, ended=Finish("error", error))
 

@@ -1,10 +1,19 @@
 """Decides how the open calls of a turn are carried out."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from standfast.agent_loop.actions import CallTools, Settled
 from standfast.agent_loop.handoffs import handoff_outcome, target_of
-from standfast.agent_loop.tool_facts import CallT, ToolT_co, batches, may_run_again
+from standfast.agent_loop.tool_facts import (
+    CallT,
+    ToolFacts,
+    ToolT_co,
+    batches,
+    may_run_again,
+    without_dependencies,
+)
 from standfast.agent_loop.tool_gates import refusal
 from standfast.tools import Cancelled, Failed, Unknown
 
@@ -40,3 +49,16 @@ def next_calls(state: "LoopState[CallT, ToolT_co]") -> CallTools[CallT]:
         else:
             calls.append(call)
     return CallTools(batches(calls, state.tools), tuple(settled), state.recovering)
+
+
+def not_carried_out(
+    action: CallTools[CallT], tools: Mapping[str, ToolFacts], agent: str, error: str
+) -> CallTools[CallT]:
+    """Return an action that runs nothing, since what its calls depend on could not be made.
+
+    An earlier run may have begun those with effects.
+    """
+    left = [call for batch in action.batches for call in batch]
+    begun = {call.id: not tools[call.name].safe_to_retry for call in left if call.name in tools}
+    settled = [(call, without_dependencies(agent, error, has_begun=begun.get(call.id, True))) for call in left]
+    return replace(action, batches=(), settled=(*action.settled, *settled))

@@ -49,11 +49,16 @@ def judge(finish: Finish, problem: str | None, refused: str | None, *, may_corre
     """
     if finish.answer is None or (problem is None and refused is None):
         return finish
-    if not may_correct:
-        return replace(finish, status="error")
+    if may_correct:
+        return Correct(correction(problem, refused))
+    return replace(finish, status="error")
+
+
+def correction(problem: str | None, refused: str | None) -> str:
+    """Return what the model is told of an answer that is not of the output's type, or that a validator refuses."""
     if refused is not None:
-        return Correct(f"Your answer could not be used: {refused.rstrip('.')}. Answer again.")
-    return Correct(f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema.")
+        return f"Your answer could not be used: {refused.rstrip('.')}. Answer again."
+    return f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
 
 
 def refused_by_guardrails(answer: Answer[LoopCall]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing_extensions import TypeVar
 
 from standfast.agents.contexts import AgentContext, DepsT
 from standfast.errors import DefinitionError
+from standfast.messages import clean_text
 from standfast.tools import Approval
 
 DepsT_contra = TypeVar("DepsT_contra", contravariant=True, default=Any)
@@ -34,8 +35,8 @@ class Guardrail(Generic[DepsT_contra]):
 
     @property
     def name(self) -> str:
-        """The name of its function."""
-        return str(getattr(self.check, "__name__", type(self.check).__name__))[:200]
+        """The name of its function, as any database keeps it."""
+        return clean_text(str(getattr(self.check, "__name__", type(self.check).__name__)))[:200]
 
 
 def declared(guardrails: Sequence[Check | Guardrail]) -> tuple[Guardrail, ...]:

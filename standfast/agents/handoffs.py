@@ -119,10 +119,15 @@ _SHARED = (
 )
 
 
+def handoff_tool_name(agent: str) -> str:
+    """Return the name of the tool that hands a conversation over to an agent."""
+    return f"transfer_to_{agent.replace('-', '_')}"
+
+
 def _handoff_tool(target: "Agent[Any]") -> Tool[..., Any]:
     about = f" {target.description}" if target.description else ""
     return Tool(
-        f"transfer_to_{target.name.replace('-', '_')}",
+        handoff_tool_name(target.name),
         description=f"Hand the conversation over to the agent {target.name}, which then answers in your place.{about}",
         safe_to_retry=True,
         handoff=target.name,

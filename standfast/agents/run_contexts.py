@@ -20,7 +20,7 @@ def write_context(agent: str, kind: TypeAdapter[Any], given: Any) -> str:
         value = kind.validate_python({} if given is None else given)
         text = kind.dump_json(value, warnings=False, by_alias=True, round_trip=True).decode()
         read_json(text)
-        kind.validate_json(text)  # an infinite number is null in JSON
+        read = kind.validate_json(text)
     except ValidationError as error:
         what = "needs a context (context=…)" if given is None else "the context does not fit its type"
         raise InputError(f"Agent '{agent}': {what}: {explain(error)}") from error
@@ -28,9 +28,22 @@ def write_context(agent: str, kind: TypeAdapter[Any], given: Any) -> str:
         raise InputError(f"Agent '{agent}': the context is not JSON: {error}") from error
     except Exception as error:  # of a validator of the user's
         raise InputError(f"Agent '{agent}': the context cannot be read: {error_text(error)}") from error
+    if _is_another(kind, value, read, text):
+        raise InputError(
+            f"Agent '{agent}': the context is another one once it is kept as JSON. What JSON does not show as it is, "
+            "such as a secret, NaN, a tuple in a field of any type, or the fields of a subclass, cannot be in it"
+        )
     if size_over(text, CONTEXT_BYTES):
         raise InputError(f"Agent '{agent}': the context is longer than {CONTEXT_BYTES:,} bytes")
     return text
+
+
+def _is_another(kind: TypeAdapter[Any], value: Any, read: Any, text: str) -> bool:
+    """Whether a context is not what is read of it; False if its type has no equality that could tell."""
+    try:
+        return bool(read == kind.validate_json(text) and read != value)
+    except Exception:  # of a type of the user's
+        return False
 
 
 def read_context(agent: str, kind: TypeAdapter[Any], written: str | None) -> Any:

@@ -11,8 +11,8 @@ from standfast.events import Event, ModelFailed, ModelRetried, TextDelta, TurnEn
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, settings_for
 from standfast.llm.provider_errors import retry_delay
 from standfast.messages import LLMResponse, Message, error_text
-from standfast.runtime.cancellation import Cancellation
-from standfast.runtime.model_answers import chat, compressed, note_cost, streamed
+from standfast.runtime.cancellation import cancelled_within
+from standfast.runtime.model_answers import CANCELLED_WITHIN, chat, compressed, note_cost, streamed
 
 _LOG = logging.getLogger("standfast")
 
@@ -69,15 +69,10 @@ class ModelCalls:
         budget = self._agent.loop.budget
         warning = None if budget is None or action.warning is None else budget.warning(action.warning)
         self._view = with_notices(self._view, warning, action.nudge)
-        cancellation = Cancellation()
-        try:
+        with cancelled_within(ModelError(CANCELLED_WITHIN)):
             await self._compress()
             has_fallback = self._agent.model_after(action.model) is not None
             answer = await self._call_with_retries(self._adapters[action.model], has_fallback)
-        except asyncio.CancelledError as error:
-            if cancellation.requested():
-                raise
-            raise ModelError("The model call was cancelled from within") from error
         note_cost(self._agent, action.model, answer, self._unpriced)
         return answer
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -20,6 +21,7 @@ from standfast.agent_loop import (
     ToolState,
     last_speaker,
     next_action,
+    not_carried_out,
 )
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult, check_key, show_checkpoint
@@ -38,7 +40,7 @@ from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import LLMResponse, Message, ToolCall, Usage, error_text
 from standfast.runtime import inputs
-from standfast.runtime.dependencies import begin_context, dependencies
+from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
 from standfast.runtime.guardrails import Guardrails
@@ -230,7 +232,7 @@ class Run:
             return await self._transcript.hear(state)
         if state.open_calls:
             # Orphans are answered before the user's new message, so that results follow their calls.
-            state = await self._call_tools(state, cast(CallTools, next_action(state)))
+            state = await self._call_left(state, cast(CallTools, next_action(state)))
             inputs.check_may_speak(state, self._log.session_id)
         state = await self._transcript.hear(state)
         said = Message(role="user", content=message, images=given.images, by=self._context.user_id)
@@ -326,6 +328,18 @@ class Run:
             state = state.spent(usage)
         self.usage = state.usage
         return state
+
+    async def _call_left(self, state: LoopState, action: CallTools) -> LoopState:
+        """Settle the calls that an earlier run has left, in the context in which it asked for them."""
+        before = kept_context(self._log.messages)
+        if before in (None, self._said_in):
+            return await self._call_tools(state, action)
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(in_context(self._agent, self._context, before))
+            except Exception as error:  # the session can go on without them
+                action = not_carried_out(action, state.tools, self._agent.name, error_text(error))
+            return await self._call_tools(state, action)
 
     def _tool_calls(self, state: LoopState, action: CallTools) -> ToolCalls:
         write = partial(self._transcript.write, state.kept_questions)

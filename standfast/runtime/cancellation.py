@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -23,6 +23,21 @@ class Cancellation:
 
     def _count(self) -> int:
         return 0 if self._task is None else self._task.cancelling()
+
+
+@contextlib.contextmanager
+def cancelled_within(error: Exception) -> Iterator[None]:
+    """Raise an error in the place of a cancel that the code of the block raises by itself.
+
+    A driver would take it for a cancel of the run. Temporal would try the activity again, unseen and for ever.
+    """
+    cancellation = Cancellation()
+    try:
+        yield
+    except asyncio.CancelledError as cancel:
+        if cancellation.requested():
+            raise
+        raise error from cancel
 
 
 async def to_the_end(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -20,10 +20,17 @@ def context_of(agent: Agent, given: Any, messages: Sequence[Message]) -> str | N
     Raises:
         InputError: it does not fit the agent's type, or there is none and the agent needs one.
     """
-    if given is not None or agent.context is None:
-        return agent.write_context(given)
-    kept = next((message.context for message in reversed(messages) if message.context is not None), None)
-    return agent.write_context(None) if kept is None else kept
+    kept = None if agent.context is None else kept_context(messages)
+    return agent.write_context(given) if given is not None or kept is None else kept
+
+
+def kept_context(messages: Sequence[Message]) -> str | None:
+    """Return the context that a session has: that of its last message that has one, or None.
+
+    Calls that an earlier run has left were asked for in it. Whatever context a later message brings, they are carried
+    out in that one.
+    """
+    return next((message.context for message in reversed(messages) if message.context is not None), None)
 
 
 def begin_context(
@@ -53,6 +60,22 @@ def begin_context(
 
 
 @asynccontextmanager
+async def in_context(agent: Agent, context: AgentContext, written: str | None) -> AsyncGenerator[None, None]:
+    """Have another context, and what the agent's `deps` makes of it, for as long as the block runs.
+
+    Raises:
+        Exception: as of `dependencies`; or the context does not fit its type any more.
+    """
+    now = context.context, context.deps
+    try:
+        context.context = agent.read_context(written)
+        async with dependencies(agent, context):
+            yield
+    finally:
+        context.context, context.deps = now
+
+
+@asynccontextmanager
 async def dependencies(agent: Agent, context: AgentContext) -> AsyncGenerator[None, None]:
     """Have `context.deps` for as long as the block runs. What the agent's `deps` returns may be awaited or entered.
 
@@ -66,14 +89,14 @@ async def dependencies(agent: Agent, context: AgentContext) -> AsyncGenerator[No
         context.deps = made
         yield
         return
-    context.deps = await made.__aenter__()
+    context.deps = await call_users(made.__aenter__)
     try:
         yield
     except BaseException as error:
         try:
-            await made.__aexit__(type(error), error, error.__traceback__)
+            await call_users(made.__aexit__, type(error), error, error.__traceback__)
         except Exception as second:
             if second is not error:
                 _LOG.warning("deps of %s could not be closed", agent.name, exc_info=second)
         raise
-    await made.__aexit__(None, None, None)
+    await call_users(made.__aexit__, None, None, None)

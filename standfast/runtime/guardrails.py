@@ -9,6 +9,7 @@ from functools import partial, update_wrapper
 from typing import Any, TypeVar
 
 from standfast.agent_loop import (
+    correction,
     last_answer,
     needs_check,
     reason_of,
@@ -22,7 +23,9 @@ from standfast.agents import Agent, AgentContext, Guardrail, OutputValidator
 from standfast.agents.guardrails import declared
 from standfast.errors import InputError
 from standfast.messages import Message, ToolCall, Tripped
-from standfast.runtime.users_functions import call_users, normal_arguments, read_answer
+from standfast.runtime.threads import begin_in_thread
+from standfast.runtime.users_functions import call_users, normal_arguments, output_problem, read_answer
+from standfast.tools.attempts import call_handler
 
 T = TypeVar("T")
 CallUsers = Callable[[Callable[[AgentContext], Any]], Awaitable[Any]]
@@ -47,7 +50,7 @@ class Guardrails:
         Args:
             messages: the transcript, which ends with what the user said.
         """
-        said = unheard_by_model(messages) if self._agent.input_guardrails else []
+        said = await self._said(messages) if self._agent.input_guardrails else []
         if not said:
             return await ask()
         inputs = declared(self._agent.input_guardrails)
@@ -67,6 +70,16 @@ class Guardrails:
             if not checking.cancelled():
                 checking.exception()  # raised above, or the model's error matters more
         return answer
+
+    async def _said(self, messages: Sequence[Message]) -> list[Message]:
+        """Return what the user has said since the last answer, without our own words about that answer."""
+        said = unheard_by_model(messages)
+        before = messages[-len(said) - 1] if len(messages) > len(said) else None
+        if not said or before is None or before.role != "assistant":
+            return said
+        problem = await output_problem(self._agent, before.content) if before.unfit is None else None
+        is_ours = (problem or before.unfit) is not None and said[0].content == correction(problem, before.unfit)
+        return said[1:] if is_ours else said
 
     async def checked(self, answer: Message) -> Message:
         """Return an answer as it is to be kept: what the guardrails refuse is withheld, or does not run.
@@ -102,8 +115,9 @@ class Guardrails:
     async def _checked_calls(self, answer: Message) -> Message:
         refused: list[tuple[str, Tripped]] = []
         for call in needs_check(self._agent, answer):
-            try:
-                arguments = await normal_arguments(self._agent.tool_map[call.name], call.arguments)
+            tool = self._agent.tool_map[call.name]
+            try:  # a handoff takes no arguments, so none of them are wrong
+                arguments = {} if tool.handoff else await normal_arguments(tool, call.arguments)
             except InputError:  # it does not run, and its result says why
                 continue
             read = ToolCall(id=call.id, name=call.name, arguments=arguments)
@@ -145,4 +159,6 @@ async def _reason(validator: OutputValidator, output: Any, context: AgentContext
 
 async def _verdict(guardrail: Guardrail, value: Message | ToolCall, context: AgentContext) -> Tripped | None:
     mine = value.model_copy(deep=True)  # what it changes is its own
-    return refusal_of(guardrail, await call_users(guardrail.check, context, mine))
+    check = partial(guardrail.check, context, mine)
+    # A plain one may block: in a thread it keeps neither the model beside it waiting, nor other runs.
+    return refusal_of(guardrail, await call_handler(guardrail.check, check, begin_in_thread))

@@ -13,6 +13,7 @@ from standfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
 from standfast.messages import LLMResponse, Message, clean_text, error_text
 
 _LOG = logging.getLogger("standfast")
+CANCELLED_WITHIN = "The model call was cancelled from within"
 
 
 def note_failure(agent: Agent, model: str | None, error: Exception) -> None:

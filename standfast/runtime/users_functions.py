@@ -26,6 +26,7 @@ from standfast.errors import InputError
 from standfast.messages import ToolCall, Tripped, cut, error_text
 from standfast.pipeline_loop import Done, edit_problem_at
 from standfast.pipelines import Step
+from standfast.runtime.cancellation import cancelled_within
 from standfast.runtime.threads import begin_in_thread, in_thread
 from standfast.time_limits import time_limit
 from standfast.tools import Failed, Outcome, Tool, ToolContext
@@ -41,13 +42,15 @@ async def call_users(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of the user's, and await its result if it is async.
 
     Raises:
-        RuntimeError: it raised SystemExit, which would end an event loop and the thread of all handlers.
+        RuntimeError: it raised SystemExit, which would end an event loop and the thread of all handlers; or a cancel
+            that nobody asked for.
     """
-    try:
-        result = function(*arguments)
-        return await result if isinstance(result, Awaitable) else result
-    except SystemExit as error:
-        raise RuntimeError(f"SystemExit: {error}") from error
+    with cancelled_within(RuntimeError("it was cancelled from within")):
+        try:
+            result = function(*arguments)
+            return await result if isinstance(result, Awaitable) else result
+        except SystemExit as error:
+            raise RuntimeError(f"SystemExit: {error}") from error
 
 
 async def output_problem(agent: Agent, response: str | None) -> str | None:
@@ -123,10 +126,12 @@ async def run_bounded(
     state: ToolState,
     limit: int,
     seconds: float | None,
+    left: float | None = None,
 ) -> Outcome | None:
     """Run one attempt, or `verify` once, and cut it off after `seconds`.
 
     Args:
+        left: the rest of the `seconds`, if what the call depends on took some of them.
         ask: the tool's `attempt` or `ask_whether_it_happened`.
         facts: decide what a timeout means.
         state: the agent's; what the handler makes of it goes with its result.
@@ -135,7 +140,7 @@ async def run_bounded(
     loop = asyncio.get_running_loop()
     context.state = state.read()
     try:
-        async with time_limit(seconds) as until:
+        async with time_limit(seconds if left is None else left) as until:
 
             async def read(function: Callable[[], T]) -> T:
                 end = until.when()

@@ -3,6 +3,8 @@
 import re
 from typing import Literal, NamedTuple
 
+from standfast.messages import clean_text
+
 _HEADING = "Args|Arguments|Parameters|Other Parameters|Keyword Args|Keyword Arguments"
 _OTHERS = "Returns|Receives|Raises|Warns|Yields|Examples?|Notes?|Attributes|Methods|See Also|References|Warnings"
 _STYLES: list[tuple[Literal["numpy", "google", "sphinx"], re.Pattern[str]]] = [
@@ -27,6 +29,7 @@ def read_docstring(text: str) -> Docstring:
     import griffe  # only where there are sections: it takes 0.1 s
 
     style, first = found
+    text = clean_text(text)  # griffe fails at lone surrogates
     parameters = dict[str, str]()
     for section in griffe.Docstring(text).parse(style, warnings=False):
         if section.kind in (griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.other_parameters):

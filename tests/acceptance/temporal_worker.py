@@ -21,6 +21,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.worker import Worker, WorkerConfig
 
+from acceptance.kept_agents import kept_agents
 from standfast import (
     Agent,
     Approval,
@@ -209,6 +210,7 @@ class Outside:
             Agent("stopper", tools=tools, on_terminal_tool_error="stop"),
             Agent("failer", tools=tools, on_terminal_tool_error="fail"),
             Agent("asker", tools=tools, loop=Loop(on_unknown="ask")),
+            *kept_agents(self),
         ]
 
     def agents(self) -> list[Agent]:
@@ -294,9 +296,12 @@ class StoppingStore(SQLiteStore):
         return finished
 
     async def append_reply(self, appends: Sequence[Append], **options: Any) -> str:
+        calls = [call.id for call in appends[-1].messages[-1].tool_calls or ()] or [f"{appends[-1].session.id}.end"]
+        for call in calls:
+            await self._outside.at(call, "before-reply")
         kept = await super().append_reply(appends, **options)
-        for call in appends[-1].messages[-1].tool_calls or ():
-            await self._outside.at(call.id, "after-reply")
+        for call in calls:
+            await self._outside.at(call, "after-reply")
         return kept
 
 

@@ -266,7 +266,8 @@ class World:
         return [read(message).partition(": ")[2] for message in messages]
 
     def _asked(self, case: str) -> list[dict[str, Any]]:
-        lines = (self.folder / "model.txt").read_text().splitlines()
+        path = self.folder / "model.txt"
+        lines = path.read_text().splitlines() if path.exists() else []
         return [asked for line in lines if (asked := json.loads(line))["case"] == case]
 
     async def results(self, case: str) -> list[str]:

@@ -12,7 +12,8 @@ from standfast.errors import ModelError, StandfastError
 from standfast.llm import LLMAdapter, ToolDescription, settings_for
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.messages import LLMResponse, Message, cut, error_text
-from standfast.runtime.model_answers import chat, compressed, streamed
+from standfast.runtime.cancellation import cancelled_within
+from standfast.runtime.model_answers import CANCELLED_WITHIN, chat, compressed, streamed
 from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
@@ -33,12 +34,13 @@ async def call_adapter(
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run the user's part: instructions, compression, the adapter. Runs on the handlers' loop."""
     prompt = await run_with_deps(agent, agent.system_prompt, context)
-    shorter = await compressed(agent.loop.context_compression, messages)
-    seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
-    settings = settings_for(adapter, agent)
-    if tell is None:
-        return await chat(adapter, seen, tools, settings), shorter
-    return await streamed(adapter, seen, tools, settings, tell), shorter
+    with cancelled_within(ModelError(CANCELLED_WITHIN)):
+        shorter = await compressed(agent.loop.context_compression, messages)
+        seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
+        settings = settings_for(adapter, agent)
+        if tell is None:
+            return await chat(adapter, seen, tools, settings), shorter
+        return await streamed(adapter, seen, tools, settings, tell), shorter
 
 
 def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:

@@ -9,6 +9,7 @@ from typing import Any
 
 from standfast.agent_loop import ToolFacts, not_closed, without_dependencies
 from standfast.agents import Agent, AgentContext, AgentIdentity
+from standfast.errors import StandfastError
 from standfast.messages import error_text
 from standfast.pipeline_loop import Evaluations, PipelineState
 from standfast.pipelines.paths import owner_of
@@ -19,6 +20,7 @@ from standfast.temporal.activities.guards import run_hook
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import CallReference
 from standfast.temporal.wire.turn_records import TurnRecord
+from standfast.time_limits import time_limit
 from standfast.tools import Outcome, ToolContext
 
 _LOG = logging.getLogger("standfast")
@@ -63,29 +65,35 @@ async def call_with_deps(
     agent: Agent,
     who: AgentContext,
     written: str | None,
-    call: Callable[[ToolContext], Awaitable[Outcome | None]],
+    call: Callable[[ToolContext, float], Awaitable[Outcome | None]],
     context: ToolContext,
     facts: ToolFacts,
     *,
+    seconds: float,
     has_begun: bool,
 ) -> Outcome | None:
     """Run an attempt at a tool's call, or ask its `verify`, with what the agent's `deps` has made.
 
     Args:
         written: the run's context.
+        call: gets the seconds that are left.
+        seconds: the time limit of the attempt. Later it counts as lost, may be verified and run again, so it must not
+            begin then.
         has_begun: the call may have run; then nobody knows its outcome if nothing can be made. Else it has not run.
     """
     if agent.deps is None and agent.context is None:
-        return await call(context)
+        return await call(context, seconds)
     stack = AsyncExitStack()
     try:
-        who.context = agent.read_context(written)
-        await _enter(stack, agent, who)
+        async with AsyncExitStack() as closing:
+            closing.push_async_exit(stack)
+            left = await _enter_in_time(stack, agent, who, written, seconds)
+            closing.pop_all()
     except Exception as error:
         return without_dependencies(agent.name, error_text(error), has_begun=has_begun)
     async with AsyncExitStack() as closing:  # with the call's cancel, if it is cut off
         closing.push_async_exit(stack)
-        outcome = await call(replace(context, deps=who.deps))
+        outcome = await call(replace(context, deps=who.deps), left)
         closing.pop_all()
     try:
         await stack.aclose()
@@ -108,6 +116,29 @@ async def with_step_deps(host: AgentHost, caller: Agent, reference: CallReferenc
     who = {"user_id": record.user_id, "tenant_id": record.tenant_id}
     evaluations = Evaluations(pipeline, PipelineState(()), kept.__getitem__, **who, **known)
     return replace(caller, deps=evaluations.dependencies(path))
+
+
+async def _enter_in_time(
+    stack: AsyncExitStack, agent: Agent, context: AgentContext, written: str | None, seconds: float
+) -> float:
+    """Enter what the agent's `deps` makes of a run's context; return the seconds that are left.
+
+    Raises:
+        StandfastError: there are none, also if `deps` hears no cancel, or blocks the loop.
+    """
+    too_late, now = StandfastError(f"that took more than {seconds:g} s"), asyncio.get_running_loop().time
+    until = now() + seconds
+    context.context = agent.read_context(written)
+    try:
+        async with time_limit(seconds) as limit:
+            await _enter(stack, agent, context)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise too_late from None
+    if (left := until - now()) <= 0:
+        raise too_late
+    return left
 
 
 async def _enter(stack: AsyncExitStack, agent: Agent, context: AgentContext) -> None:

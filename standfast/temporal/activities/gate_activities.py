@@ -197,7 +197,7 @@ class GateActivities:
             asked = ToolCall(id=asked.id, name=asked.name, arguments=shown)
         problem = await called(self._host, lambda: caller_problem(agent, asked, decision, rule))
         if problem is None:
-            written = None if decision.edit is None else await self._host.load_context(agent, run)
+            written = None if decision.edit is None else await self._host.load_context(agent, run, turn)
             check = partial(_verdicts_on, agent, context_of_turn(agent, record), written)
             problem = await self._host.thread.run(edit_refusal(agent, asked, decision, rule, check))
         if problem is None:

@@ -46,7 +46,8 @@ class HandlerThread:
         """Await a coroutine on the thread's loop. A cancel is passed on, and the coroutine's end is waited for.
 
         Args:
-            seconds: how long its end is waited for; one that hears no cancel, or blocks the thread, is left alone then.
+            seconds: how long its end is waited for; then it is cancelled, and left alone, since it may hear no cancel.
+                One that could not begin because another blocks the thread does not begin later.
 
         Raises:
             asyncio.CancelledError: the coroutine was cancelled, and did not return anything in spite of it.
@@ -79,6 +80,7 @@ class HandlerThread:
                 self._loop.call_soon_threadsafe(lambda: task and task.cancel())
                 continue
             if not ended.done():
+                self._loop.call_soon_threadsafe(lambda: task and task.cancel())
                 raise TimeoutError
         assert task is not None
         return task.result()

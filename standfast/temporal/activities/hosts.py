@@ -369,9 +369,16 @@ class AgentHost:
         """Return the facts that steer a run, as they were recorded when the run was opened."""
         return read_kept_object("what steers this run", await self.check_run(run))
 
-    async def load_context(self, agent: Agent, run: str) -> str | None:
-        """Return the context of a run as it was recorded when the run was opened; None if the agent has none."""
-        return None if agent.context is None else (await self.load_opened(run)).get("context")
+    async def load_context(self, agent: Agent, run: str, turn: int | None = None) -> str | None:
+        """Return the context of a run as it was recorded when the run was opened; None if the agent has none.
+
+        Args:
+            turn: of a call. Those of turn 0 were asked for by an earlier run, in its context.
+        """
+        if agent.context is None:
+            return None
+        opened = await self.load_opened(run)
+        return (opened.get("context_before") if turn == 0 else None) or opened.get("context")
 
 
 def not_deleted(run: str, opened: str) -> str:

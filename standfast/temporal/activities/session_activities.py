@@ -9,14 +9,14 @@ from typing import Any, cast
 from pydantic_core import to_json
 from temporalio import activity
 
-from standfast.agent_loop import CallPlace, LoopState, last_answer, last_speaker, repair_transcript
+from standfast.agent_loop import CallPlace, LoopState, handed_to, last_answer, last_speaker, repair_transcript
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.agents.handoffs import every_tool
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionConflictError, StoreError
 from standfast.messages import Message, cut, usage_of
 from standfast.runtime.at_work import is_held
-from standfast.runtime.dependencies import begin_context, context_of
+from standfast.runtime.dependencies import begin_context, context_of, kept_context
 from standfast.runtime.dispatches import claim_next
 from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
@@ -86,7 +86,8 @@ class SessionActivities:
             not_deleted(reference["run"], kept)
             opened = cast(types.Opened, read_kept_object("what steers this run", kept) | again)
             self._host.cache.facts[reference["run"]] = opened["facts"]
-            opened.pop("context", None)  # in the store it stays
+            opened.pop("context", None)  # in the store they stay
+            opened.pop("context_before", None)
             if (version := opened.pop("gates_of", None)) is not None:
                 await self._take_over_gates(reference, version)
             return opened
@@ -166,6 +167,9 @@ class SessionActivities:
         context = await called(self._host, lambda: context_of(agent, asked, messages))
         if context is not None:
             opened["context"] = context
+        before = kept_context(messages)
+        if context is not None and before not in (None, context):
+            opened["context_before"] = before
         if brought.message is not None:
             opened["message"] = said_by_user(brought.message, brought.images, given.user_id, context)
 
@@ -280,6 +284,7 @@ class SessionActivities:
         """Return the state that a session leaves, its gates open."""
         used = usage_of(messages) if session.usage is None else session.usage
         asks = self._host.speaker(last_speaker(messages))
+        self._host.speaker(handed_to(asks, messages))  # if this worker has whoever answers next
         state = begin_state(agent, messages, questions, recovering=recovering, used=used, checkpoint=checkpoint)
         if not state.unasked:
             return state

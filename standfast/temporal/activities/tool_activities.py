@@ -91,7 +91,7 @@ class ToolActivities:
             heartbeat=heartbeat_of(loop),
         )
         who = context_of_turn(agent, record)
-        written = await self._host.load_context(agent, reference["run"])
+        written = await self._host.load_context(agent, reference["run"], reference.get("turn"))
         then = record.tools.get(call.name)
         is_swapped = then is not None and then.schema_digest != tool.schema_digest
         facts = strictest(then, self._host.facts[tool.name])

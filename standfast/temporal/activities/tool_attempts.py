@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from standfast.agent_loop import ToolState, with_edit
@@ -85,18 +84,24 @@ class Attempt:
         self, ask: Callable[..., Awaitable[Outcome | None]], *, has_begun: bool = False
     ) -> Coroutine[Any, Any, Outcome | None]:
         """Return a coroutine that runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
-        seconds, limit = self.facts.timeout - GRACE, self.agent.loop.max_message_bytes
-        run = partial(
-            run_bounded,
-            ask,
-            self.tool,
-            self.facts,
-            self.call.arguments,
-            state=self.state,
-            limit=limit,
-            seconds=seconds,
-        )
-        return call_with_deps(self.agent, self.who, self.written, run, self.context, self.facts, has_begun=has_begun)
+
+        seconds = self.facts.timeout - GRACE
+
+        async def call(context: ToolContext, left: float) -> Outcome | None:
+            return await run_bounded(
+                ask,
+                self.tool,
+                self.facts,
+                self.call.arguments,
+                context,
+                state=self.state,
+                limit=self.agent.loop.max_message_bytes,
+                seconds=seconds,
+                left=left,
+            )
+
+        who, written, facts = self.who, self.written, self.facts
+        return call_with_deps(self.agent, who, written, call, self.context, facts, seconds=seconds, has_begun=has_begun)
 
     def with_note_of_edit(self, outcome: Outcome) -> Outcome:
         """Return an outcome with a note to the model if people have edited the call's arguments."""

@@ -262,6 +262,7 @@ class OpenedRun(TypedDict, total=False):
     created: str
     message: Said
     context: str  # as JSON; the store keeps it
+    context_before: str  # that of calls which an earlier run has left, if it is another one
     unheard: list[Said]
     empty: bool
     state: dict[str, Any]

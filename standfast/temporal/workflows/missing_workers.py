@@ -37,6 +37,11 @@ def is_unavailable(error: ActivityError) -> bool:
     )
 
 
+def is_users_fault(error: ActivityError) -> bool:
+    """Whether a function of the user's raised, such as a guardrail or the instructions: no other model mends that."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == names.HOOK_ERROR
+
+
 def missing(error: FailureError, tool: str | None) -> tuple[str, str]:
     """Return what a worker does not have: its kind and name, and a text for people."""
     cause = cast(ApplicationError, error.cause or error)

@@ -11,7 +11,13 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ModelReference, ModelReply
 from standfast.temporal.wire.results import fits
 from standfast.temporal.workflows.activity_options import OUTAGE_WAITS, model_options, until_the_outage_is_over
-from standfast.temporal.workflows.missing_workers import is_missing, is_unavailable, put_in_by_hand, was_cancelled
+from standfast.temporal.workflows.missing_workers import (
+    is_missing,
+    is_unavailable,
+    is_users_fault,
+    put_in_by_hand,
+    was_cancelled,
+)
 from standfast.temporal.workflows.pauses import Retries
 from standfast.temporal.workflows.run_failures import fail, why
 from standfast.temporal.workflows.run_parts import RunParts
@@ -26,6 +32,7 @@ class ModelCalls:
 
     def __init__(self, run: RunState, parts: RunParts) -> None:
         self._again: asyncio.Future[ModelReply] | None = None  # a call that has outlasted an outage
+        self._has_given_up = False  # a person does not have the user's own fault mended
         self._is_denied = False  # a person has refused to let the run use more than its budget
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
@@ -106,7 +113,7 @@ class ModelCalls:
     def _failed(self, why: str) -> None:
         if self._run.loop.has_fallback:
             self._run.progress.model = None  # the model that a person chose could not be called either
-        self._run.loop = self._run.loop.failed(why)
+        self._run.loop = self._run.loop.failed(why, for_good=self._has_given_up)
 
     async def _may_ask_again(self, error: ActivityError, reference: ModelReference, options: dict[str, Any]) -> bool:
         """Wait for a person who can mend what keeps the model from being called, or until it passes by itself."""
@@ -119,6 +126,9 @@ class ModelCalls:
         if is_missing(error):
             await self._workers.await_worker(error)
             return True
+        if self._run.loop.has_fallback and is_users_fault(error) and workflow.patched(names.FAULTS_PAUSE):
+            self._has_given_up = not await self._pauses.pause("model", why(error))
+            return not self._has_given_up
         if self._run.loop.has_fallback or (self._run.facts.limits_retries and is_unavailable(error)):
             return False
         if is_unavailable(error) and self._run.facts.loop.on_model_outage == "retry":

@@ -272,3 +272,41 @@ async def test_guardrails_of_the_first_agent_stay_when_it_hands_over(driver: Dri
     model = ScriptedModel([asks_for(call("transfer_to_billing", "c1")), "hunter2"])
     ended = await driver.run(agent, model, also=[billing])
     assert (ended.status, ended.messages[-1].agent) == ("guardrail-tripped", "billing")
+
+
+async def test_what_we_tell_the_model_of_its_answer_is_not_put_to_guardrails(driver: Driver) -> None:
+    seen: list[str] = []
+
+    def look(ctx: AgentContext, said: Message) -> str | None:
+        seen.append(said.content)
+        return "it is about JSON" if "JSON" in said.content else None
+
+    agent = Agent("guarded", model="m", output=list[int], input_guardrails=[look])
+    ended = await driver.run(agent, ScriptedModel(["one", "[1]"]))
+    assert (ended.status, ended.output, seen) == ("complete", [1], ["go"])
+    quoted = ended.messages[2].content
+    again = await driver.run(agent, ScriptedModel([]), message=quoted)  # somebody else may not say the same
+    assert (again.status, seen) == ("guardrail-tripped", ["go", quoted])
+
+
+async def test_wrong_arguments_do_not_get_a_handoff_past_a_guardrail(driver: Driver) -> None:
+    seen: list[Any] = []
+
+    def stay(ctx: AgentContext, asked: ToolCall) -> str:
+        seen.append((asked.name, asked.arguments))
+        return "stay"
+
+    billing = Agent("billing", model="n")
+    agent = Agent("desk", model="m", handoffs=[billing], tool_guardrails=[stay])
+    model = ScriptedModel([{"tool_calls": [{"name": "transfer_to_billing", "arguments": "{no json"}]}, "here"])
+    ended = await driver.run(agent, model, also=[billing])
+    assert (ended.messages[-1].agent, seen) == ("desk", [("transfer_to_billing", {})])
+
+
+async def test_a_guardrail_of_any_name_has_one_that_can_be_kept(driver: Driver) -> None:
+    def never(ctx: AgentContext, said: Message) -> str:
+        return "no"
+
+    never.__name__ = "\ud800\0" + "n" * 300
+    ended = await driver.run(Agent("guarded", model="m", input_guardrails=[never]), ScriptedModel([]))
+    assert ended.tripped == Tripped("no", {}, "\ufffd\ufffd" + "n" * 198)

@@ -330,6 +330,36 @@ async def test_a_handoff_that_was_lost_before_its_result_was_written_is_done_by_
         await check_healthy(run_)
 
 
+HANDED = [
+    Message(role="user", content="go"),
+    Message(role="assistant", tool_calls=(TO_BILLING,), agent="triage"),
+    Message(
+        role="tool",
+        content='{"handed_over_to": "billing"}',
+        tool_call_id="h1",
+        tool_name=TO_BILLING.name,
+        status="completed",
+    ),
+]
+
+
+async def test_a_conversation_that_was_just_handed_over_is_with_the_agent_under_its_new_name(
+    temporal: Temporal,
+) -> None:
+    bills = Agent("bills", formerly=["billing"], model="bills")
+    renamed = Agent("triage", model="triage", handoffs=[bills])
+    there = await run(renamed, messages=HANDED, llm=Scripts(bills=["mine"]))
+    assert (there.response, speakers(there.messages)) == ("mine", ["triage", "bills"])
+    async with temporal.worker(renamed, bills, llm=Scripts(bills=["mine"])):
+        given = {"messages": [message.model_dump(mode="json") for message in HANDED], "iterations": 1}
+        assert (await temporal.run(renamed, None, checkpoint=given))["response"] == "mine"
+
+
+async def test_a_conversation_that_was_just_handed_over_is_not_taken_back_because_nobody_has_the_agent() -> None:
+    with pytest.raises(InputError, match="The conversation is with the agent 'billing', which agent 'triage' does not"):
+        await run(Agent("triage"), messages=[*HANDED, Message(role="user", content="more")], llm=ScriptedModel([]))
+
+
 async def test_who_speaks_survives_the_pruning_of_the_handoff(driver: Driver) -> None:
     await go(driver, Scripts(triage=[asks_for(TO_BILLING)], billing=["one"]), max_stored_messages=2)
     ended = await go(driver, Scripts(billing=["two"]), message="more", max_stored_messages=2)

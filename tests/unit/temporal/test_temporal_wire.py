@@ -68,6 +68,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "AGENTS_SETTLED": "standfast.agents-settled",
         "OTHERS_SAID": "standfast.others-said",
         "TERMINAL_KEPT": "standfast.terminal-kept",
+        "FAULTS_PAUSE": "standfast.faults-pause",
         "OWN_HANDLERS": "standfast.own-handlers",
         "TERMINAL_ERROR": "TerminalError",
         "STATUS_ATTRIBUTE": "StandfastStatus",
