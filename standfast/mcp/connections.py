@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
@@ -17,6 +18,7 @@ T = TypeVar("T")
 MAX_TOOLS, MAX_PAGES = 1_000, 100
 _DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
 _TURNS = 3  # of the event loop, in which it reads that a process has ended before a call would be sent to it
+LISTING_SECONDS = 60.0  # for which a listing counts; not all servers say that they have changed it
 CONNECT_TIMEOUT = 30.0  # seconds in which a server that was started or called must identify itself
 
 
@@ -33,7 +35,8 @@ class _Session:
         self.ended: str | None = None  # the reason why nothing more is read from it
         self._task: asyncio.Task[None] | None = None
         self.client: Any = None
-        self.tools: list[Any] | None = None  # as the server described them on this connection
+        self._tools: list[Any] | None = None  # as the server described them on this connection
+        self._listed_at = 0.0
         self.calls = 0
         self.is_given_up = False
 
@@ -52,6 +55,18 @@ class _Session:
         except Exception as error:
             raise StandfastError(f"The MCP server cannot be reached: {self.why(error)}") from error
 
+    async def tools(self, *, anew: bool = False) -> list[Any]:
+        """Return the tools as the server describes them; a listing of a moment ago will do."""
+        loop = asyncio.get_running_loop()
+        if self._tools is None or anew or loop.time() - self._listed_at > LISTING_SECONDS:
+            self._tools, self._listed_at = await _listed(self.client), loop.time()
+        return self._tools
+
+    async def _heard(self, message: Any) -> None:
+        """Forget the listing if the server says that it has changed."""
+        if isinstance(message, self._mcp.types.ToolListChangedNotification):
+            self._tools = None
+
     def why(self, error: BaseException) -> str:
         """Return the reason for an error of the SDK, which reports every end of a connection alike."""
         return self.ended or self._opening.refused or error_text(_first(error))
@@ -62,7 +77,8 @@ class _Session:
     async def _serve(self, ready: "asyncio.Future[Any]") -> None:
         SENDING.set(self._opening)
         try:
-            async with bounded_client(self._mcp, self._server, self._limit, self._note, self._access) as client:
+            access = replace(self._access, callbacks={**self._access.callbacks, "message_handler": self._heard})
+            async with bounded_client(self._mcp, self._server, self._limit, self._note, access) as client:
                 if not ready.done():
                     self._opening.refused = None
                     ready.set_result(client)
@@ -97,10 +113,9 @@ class Connection:
     async def tools(self) -> list[Any]:
         async with self._using() as session:
             try:
-                session.tools = await _listed(session.client)
+                return await session.tools(anew=True)
             except Exception as error:
                 raise StandfastError(f"The MCP server's tools cannot be read: {session.why(error)}") from error
-            return session.tools
 
     async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Return what a function reads with the SDK's client; it may be called twice.
@@ -133,6 +148,7 @@ class Connection:
             item: the tool, as the server described it; a tool that is described otherwise now is not called.
 
         Raises:
+            ChangedError: it was not called, because the server describes it otherwise now.
             StandfastError: the tool reported an error.
             RetryableError: it was not called, or may be called again.
             ToolDurabilityError: nobody can tell whether it ran.
@@ -180,23 +196,18 @@ class Connection:
         """Refuse a tool that has changed since it was read, and perhaps approved: it may do something else.
 
         Raises:
-            StandfastError: it has changed.
+            ChangedError: it has changed.
         """
-        if session.tools is None:
-            try:
-                session.tools = await _listed(session.client)
-            except Exception as error:
-                self._give_up(session)
-                sending = SENDING.get()
-                why = sending.refused if sending is not None and sending.refused else session.why(error)
-                raise _UnreachableError(f"Not called: the tools of its MCP server cannot be read: {why}") from error
-        now = next((one for one in session.tools if one.name == item.name), None)
+        try:
+            tools = await session.tools()
+        except Exception as error:
+            self._give_up(session)
+            sending = SENDING.get()
+            why = sending.refused if sending is not None and sending.refused else session.why(error)
+            raise _UnreachableError(f"Not called: the tools of its MCP server cannot be read: {why}") from error
+        now = next((one for one in tools if one.name == item.name), None)
         if now is not item and (now is None or fingerprint(now) != fingerprint(item)):
-            raise StandfastError(
-                f"Not called: the MCP server describes its tool {item.name!r} otherwise than when it was read. People "
-                "have to look at it (`standfast mcp tools`), accept it (`standfast mcp accept`), and start this "
-                "process anew"
-            )
+            raise ChangedError(item.name, tools)
 
     def _meaning(self, error: Any, session: _Session) -> Exception:
         """Return an error's meaning for a call: only the server's own errors are certain.
@@ -282,7 +293,7 @@ async def _listed(client: Any) -> list[Any]:
     found: list[Any] = []
     cursor = None
     for _ in range(MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
+        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
         found += page.tools
         cursor = page.next_cursor
         if len(found) > MAX_TOOLS:
@@ -311,6 +322,18 @@ def declared(item: Any) -> dict[str, Any]:
 def digest_of(declaration: Mapping[str, Any]) -> str:
     """Return the digest of a declaration."""
     return hashlib.blake2b(json.dumps(declaration, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+class ChangedError(StandfastError):
+    """A tool was not called, because its server describes it otherwise than when it was read.
+
+    Args:
+        listed: the server's tools as it describes them now.
+    """
+
+    def __init__(self, name: str, listed: list[Any]) -> None:
+        super().__init__(f"Not called: the MCP server describes its tool {name!r} otherwise than when it was read")
+        self.listed = listed
 
 
 class _UnreachableError(StandfastError):
