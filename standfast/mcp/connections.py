@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
 from standfast.mcp.clients import SENDING, Access, Sending, bounded_client, is_transport
@@ -20,6 +20,25 @@ _DECLARED = {"name", "title", "description", "input_schema", "output_schema", "a
 _TURNS = 3  # of the event loop, in which it reads that a process has ended before a call would be sent to it
 LISTING_SECONDS = 60.0  # for which a listing counts; not all servers say that they have changed it
 CONNECT_TIMEOUT = 30.0  # seconds in which a server that was started or called must identify itself
+
+
+class Asked(Protocol):
+    """What a server asks during a call.
+
+    Args:
+        responses, state: what goes with the call.
+    """
+
+    responses: Any
+    state: str | None
+
+    async def answered(self, result: Any) -> bool:
+        """Take in what the server needs; returns whether it is to be called again."""
+        ...
+
+    def begin_anew(self) -> bool:
+        """Forget the state; returns whether the call may be sent without it."""
+        ...
 
 
 class _Session:
@@ -141,8 +160,8 @@ class Connection:
         finally:
             SENDING.reset(token)
 
-    async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool) -> Any:
-        """Return the result of a tool.
+    async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool, asked: Asked) -> Any:
+        """Return the result of a tool; None if the server needs an answer that is not there yet.
 
         Args:
             item: the tool, as the server described it; a tool that is described otherwise now is not called.
@@ -155,42 +174,63 @@ class Connection:
         """
         name = item.name
         try:
-            result = await self._ask(item, arguments)
+            result = await self._ask(item, arguments, asked)
         except _NotTakenError:
             try:
-                result = await self._ask(item, arguments)  # by a new connection
+                result = await self._ask(item, arguments, asked)  # by a new connection
             except _NotTakenError as error:
                 raise RetryableError(f"its MCP server does not take it: {error_text(error)}") from error
             except _LostError as error:
                 raise _lost(name, ctx, is_safe, error) from error
         except _LostError as error:
             raise _lost(name, ctx, is_safe, error) from error
+        if result is None:
+            return None
         value = _value(result)
         if result.is_error:
             raise StandfastError(value if isinstance(value, str) else str(value))
         return value
 
-    async def _ask(self, item: Any, arguments: dict[str, Any]) -> Any:
-        """Ask the server once; the type of an error says what it means."""
+    async def _ask(self, item: Any, arguments: dict[str, Any], asked: Asked) -> Any:
+        """Ask the server once, with what it needs; the type of an error says what it means."""
         sending = Sending()
         token = SENDING.set(sending)
         try:
             async with self._using() as session:
                 await self._check_unchanged(session, item)
-                try:
-                    return await session.client.call_tool(item.name, arguments)
-                except Exception as error:
-                    if sending.refused is not None:
-                        self._give_up(session)
-                        raise _NotTakenError(sending.refused) from error
-                    if isinstance(error, self._mcp.MCPError):
-                        raise self._meaning(error, session) from error
-                    self._give_up(session)
-                    raise _LostError(session.why(error)) from error
+                while True:
+                    result = await self._send(session, item, arguments, asked, sending)
+                    if result is not None and not isinstance(result, self._mcp.types.InputRequiredResult):
+                        return result
+                    if result is not None and not await asked.answered(result):
+                        return None
         except _UnreachableError as error:
             raise RetryableError(error_text(error)) from error
         finally:
             SENDING.reset(token)
+
+    async def _send(
+        self, session: _Session, item: Any, arguments: dict[str, Any], asked: Asked, sending: Sending
+    ) -> Any:
+        """Send a call; None if it is to be sent anew, without the state that the server does not take any more."""
+        try:
+            return await session.client.session.call_tool(
+                item.name,
+                arguments,
+                input_responses=asked.responses,
+                request_state=asked.state,
+                allow_input_required=True,
+            )
+        except Exception as error:
+            if sending.refused is not None:
+                self._give_up(session)
+                raise _NotTakenError(sending.refused) from error
+            if isinstance(error, self._mcp.MCPError):
+                if _refuses_state(error) and asked.begin_anew():
+                    return None
+                raise self._meaning(error, session) from error
+            self._give_up(session)
+            raise _LostError(session.why(error)) from error
 
     async def _check_unchanged(self, session: _Session, item: Any) -> None:
         """Refuse a tool that has changed since it was read, and perhaps approved: it may do something else.
@@ -215,7 +255,8 @@ class Connection:
         The SDK uses the same codes for a gateway's answer, and for one that cannot be read.
         """
         types, text = self._mcp.types, session.why(error)
-        if error.code == types.INVALID_REQUEST and "Session terminated" in text:  # 404: the server was restarted
+        is_forgotten = error.code == types.INVALID_REQUEST and "Session terminated" in text  # 404: it was restarted
+        if is_forgotten or error.code == types.jsonrpc.HEADER_MISMATCH:  # the other: its tools have changed
             self._give_up(session)
             return _NotTakenError(text)
         if error.code == types.CONNECTION_CLOSED or session.ended is not None:
@@ -351,6 +392,12 @@ class _LostError(Exception):
 def _lost(name: str, ctx: ToolContext, is_safe: bool, error: _LostError) -> Exception:
     reason = f"its MCP server gave no answer to it: {error}"
     return RetryableError(reason) if is_safe else ToolDurabilityError(name, ctx.tool_call_id, reason=reason)
+
+
+def _refuses_state(error: Any) -> bool:
+    """Whether a server says that it does not go on from a state: it is too old, or another process made it."""
+    data = error.error.data
+    return isinstance(data, dict) and data.get("reason") == "invalid_request_state"
 
 
 def _first(error: BaseException) -> BaseException:

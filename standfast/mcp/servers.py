@@ -20,12 +20,12 @@ from standfast.mcp.connections import ChangedError, Connection, fingerprint
 from standfast.mcp.identities import Connections, Headers
 from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.logins import Logins, OAuth, auth_of
-from standfast.mcp.questions import Questions, asking_tool
+from standfast.mcp.questions import Questions, asking_tool, then_asks
 from standfast.mcp.resources import prompt_text, resource_tools
 from standfast.mcp.schemas import check_listing, checked_by
 from standfast.messages import ToolCall, clean_text, cut, error_text
 from standfast.stores.capabilities import has_ledger
-from standfast.tools import Approval, Duration, Tool, ToolContext, check_count, seconds
+from standfast.tools import Approval, Duration, Then, Tool, ToolContext, check_count, seconds
 
 _LOG = logging.getLogger("standfast")
 
@@ -222,7 +222,8 @@ class MCPToolset:
             item = found[name]
             is_safe = self.safe_to_retry.get(name, self.trust_hints and _is_said_safe(item))
             call = self._caller(use, item, is_safe, names[name])
-            tools.append(self._tool(call, names[name], item, is_safe, gates.get(name, others)))
+            then = then_asks(f"{self.prefix}{_ASKING}", use.store) if asks else None
+            tools.append(self._tool(call, names[name], item, is_safe, gates.get(name, others), then))
         return [*tools, *ours]
 
     def _caller(
@@ -234,19 +235,27 @@ class MCPToolset:
             asked = Questions(use.store, self.name, name, arguments, ctx, asking, self.sampling)
 
             async def ask(connection: Connection) -> Any:
+                is_made = True
                 try:
-                    return await connection.call(item, arguments, ctx, is_safe=is_safe)
+                    is_ready = await asked.begin()
+                    made = connection.call(item, arguments, ctx, is_safe=is_safe, asked=asked) if is_ready else None
+                    return await asked.result_with(None if made is None else await made)
+                except RetryableError:
+                    is_made = False
+                    raise
                 except ChangedError as change:
+                    is_made = False
                     if use.known is None:
                         raise
                     raise StandfastError(await self._why_not(item.name, change.listed, use)) from change
+                except StandfastError as error:
+                    if not asked.open or isinstance(error, ToolDurabilityError):
+                        raise
+                    return await asked.result_with({"error": error_text(error)})
+                finally:
+                    await asked.ended(is_made=is_made)
 
-            try:
-                return asked.result_with(await use.connections.use(ctx, ask, **asked.callbacks()))
-            except StandfastError as error:
-                if not asked.open or isinstance(error, RetryableError | ToolDurabilityError):
-                    raise
-                return asked.result_with({"error": error_text(error)})
+            return await use.connections.use(ctx, ask, **asked.callbacks())
 
         return call
 
@@ -257,6 +266,7 @@ class MCPToolset:
         item: Any,
         is_safe: bool,
         approval: Gate | None,
+        then: Then | None,
     ) -> Tool[..., Any]:
         schema = {"type": "object", "properties": {}, **item.input_schema}
 
@@ -269,6 +279,7 @@ class MCPToolset:
             approval=approval,
             timeout=self.timeout,
             fingerprint=fingerprint(item),
+            then=then,
         )
 
 

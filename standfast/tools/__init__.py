@@ -35,7 +35,7 @@ from standfast.tools.shown_values import (
     shown_with_edit,
 )
 from standfast.tools.signatures import json_schema, schema_type
-from standfast.tools.tool import TOOL_NAME, Tool
+from standfast.tools.tool import TOOL_NAME, Then, Tool
 from standfast.tools.toolsets import Toolset
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "Scope",
     "Table",
     "Terminated",
+    "Then",
     "Tool",
     "ToolContext",
     "Toolset",

@@ -25,6 +25,7 @@ from standfast.errors import (
     ToolDurabilityError,
 )
 from standfast.messages import (
+    Message,
     ToolCall,
     clean_text,
     cut,
@@ -58,6 +59,7 @@ from standfast.tools.signatures import Takes, arguments_schema, bind_arguments, 
 P = ParamSpec("P")
 R = TypeVar("R")
 Writes = Callable[[Any, int], Awaitable[Outcome]]
+Then = Callable[[ToolCall, Message, str], Awaitable[ToolCall | None]]  # of a call, its result, and the session's key
 
 TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # every provider accepts such a name for a function
 _SOON = 1_000  # values of a result that are looked through sooner than a thread has begun
@@ -102,6 +104,8 @@ class Tool(Generic[P, R]):
     verify: Callable[..., Any] | None = None
     by_keyword: bool = field(default=False, repr=False)  # the handler takes the arguments themselves
     handoff: str = field(default="", repr=False)  # a call hands the conversation over to the agent of this name
+    # Returns the call that follows a call with this result, which is then made without the model; or None.
+    then: Then | None = field(default=None, repr=False)
     fingerprint: str = field(default="", repr=False)  # of the tool's whole declaration by a server, which may change it
 
     def __post_init__(self) -> None:
