@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 from difflib import unified_diff
 from typing import Any
 
@@ -166,5 +167,5 @@ def _row(server: str, tool: KnownTool) -> dict[str, Any]:
     return row | {
         "held": digest,
         "diff": diff,
-        "accept": f"standfast mcp accept {server} {tool.name} --digest {digest}",
+        "accept": shlex.join(["standfast", "mcp", "accept", server, tool.name, "--digest", digest]),
     }

@@ -19,7 +19,7 @@ MAX_TOOLS, MAX_PAGES = 1_000, 100
 _DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
 _TURNS = 3  # of the event loop, in which it reads that a process has ended before a call would be sent to it
 LISTING_SECONDS = 60.0  # for which a listing counts; not all servers say that they have changed it
-CONNECT_TIMEOUT = 30.0  # seconds in which a server that was started or called must identify itself
+CONNECT_TIMEOUT = 30.0  # seconds in which a server must say who it is, and again which tools it has
 
 
 class Asked(Protocol):
@@ -78,7 +78,11 @@ class _Session:
         """Return the tools as the server describes them; a listing of a moment ago will do."""
         loop = asyncio.get_running_loop()
         if self._tools is None or anew or loop.time() - self._listed_at > LISTING_SECONDS:
-            self._tools, self._listed_at = await _listed(self.client), loop.time()
+            try:
+                async with time_limit(CONNECT_TIMEOUT):
+                    self._tools, self._listed_at = await _listed(self.client), loop.time()
+            except TimeoutError as error:
+                raise StandfastError(f"they are not listed within {CONNECT_TIMEOUT:g} s") from error
         return self._tools
 
     async def _heard(self, message: Any) -> None:
