@@ -121,7 +121,7 @@ def tools(output: Output, server: str | None, store: str) -> None:
 @STORED
 @with_output
 def accept(output: Output, server: str, tool: str, digest: str | None, by: str | None, store: str) -> None:
-    """Accept what an MCP server says of a tool now. Workers offer it so when they are started again."""
+    """Accept what an MCP server says of a tool now. Workers offer it so from the next call on."""
     row = asyncio.run(_accepted(store, server, tool, digest, who(by)))
     output.item(row, lambda: output.line(f"{tool} of {server} is accepted as {row['accepted']}"))
 
