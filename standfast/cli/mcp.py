@@ -16,7 +16,7 @@ from standfast.cli.outputs import Output
 from standfast.cli.stores import STORED, existing_store, store_option
 from standfast.errors import InputError
 from standfast.mcp import MCPToolset, OAuth
-from standfast.mcp.connections import digest_of
+from standfast.mcp.declarations import digest_of
 from standfast.mcp.known_tools import KnownTool, KnownTools, known_servers
 from standfast.mcp.login_pages import login as log_in
 from standfast.mcp.logins import Logins

@@ -1,22 +1,20 @@
 """Connections to MCP servers: opened when they are needed, opened again when they are lost."""
 
 import asyncio
-import hashlib
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
 from standfast.mcp.clients import SENDING, Access, Sending, bounded_client, is_transport
+from standfast.mcp.declarations import fingerprint
 from standfast.messages import error_text
 from standfast.time_limits import time_limit
 from standfast.tools import ToolContext
 
 T = TypeVar("T")
 MAX_TOOLS, MAX_PAGES = 1_000, 100
-_DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
 _TURNS = 3  # of the event loop, in which it reads that a process has ended before a call would be sent to it
 LISTING_SECONDS = 60.0  # for which a listing counts; not all servers say that they have changed it
 CONNECT_TIMEOUT = 30.0  # seconds in which a server must say who it is, and again which tools it has
@@ -346,27 +344,6 @@ async def _listed(client: Any) -> list[Any]:
         if cursor is None:
             return found
     raise StandfastError(f"there are more than {MAX_TOOLS:,} of them, or {MAX_PAGES} pages")
-
-
-def fingerprint(item: Any) -> str:
-    """Return a digest that tells a tool from another of its name: of everything that its server declares about it.
-
-    Gates that wait have it: it must not change.
-    """
-    return digest_of(item.model_dump(mode="json", by_alias=True, include=_DECLARED))
-
-
-def declared(item: Any) -> dict[str, Any]:
-    """Return everything that a server declares about a tool, without what a later SDK adds to all tools."""
-    found: dict[str, Any] = item.model_dump(mode="json", by_alias=True, include=_DECLARED, exclude_none=True)
-    return {**found, "inputSchema": item.input_schema} | (
-        {} if item.output_schema is None else {"outputSchema": item.output_schema}
-    )
-
-
-def digest_of(declaration: Mapping[str, Any]) -> str:
-    """Return the digest of a declaration."""
-    return hashlib.blake2b(json.dumps(declaration, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 class ChangedError(StandfastError):

@@ -16,7 +16,8 @@ from standfast.agents import Agent
 from standfast.errors import DefinitionError, InputError, RetryableError, StandfastError, ToolDurabilityError
 from standfast.extras import install
 from standfast.mcp.clients import MAX_ANSWER_BYTES, is_transport
-from standfast.mcp.connections import ChangedError, Connection, fingerprint
+from standfast.mcp.connections import ChangedError, Connection
+from standfast.mcp.declarations import fingerprint
 from standfast.mcp.identities import Connections, Headers
 from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.logins import Logins, OAuth, auth_of
