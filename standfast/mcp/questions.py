@@ -12,21 +12,18 @@ read, and the model makes both calls.
 
 import asyncio
 import importlib
-import json
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
-
-from pydantic import Field, create_model
+from typing import Any
 
 from standfast.agents import Agent
-from standfast.errors import InputError, InterruptError, StandfastError
+from standfast.errors import StandfastError
 from standfast.mcp.forms import NO, content_of, in_words
 from standfast.mcp.kept_questions import KeptQuestions, Round, id_of
 from standfast.mcp.schemas import schema_problem
 from standfast.messages import Message, ToolCall, clean_text, cut, error_text
 from standfast.stores.protocol import session_key_of
-from standfast.tools import Then, Tool, ToolContext
+from standfast.tools import ToolContext
 
 _LONGEST_SAMPLE = 256 * 1024  # bytes of what a server lets an agent answer
 _MOST_ASKED = 8  # questions of one call for people, and as many for a model
@@ -260,53 +257,6 @@ class Questions:
         if asyncio.get_running_loop() is self._loop:
             return await awaited()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(awaited(), self._loop))
-
-
-def asking_tool(name: str, store: Any) -> Tool[..., Any]:
-    """Return the tool that asks a person what a server wants to know, in the server's words."""
-
-    async def ask(given: Any, ctx: ToolContext) -> str:
-        session = await store.load_session(session_key_of(ctx.tenant_id, str(ctx.session_id)))
-        kept = None if session is None else KeptQuestions(store, session.key)
-        asked = None if kept is None else await kept.asked(given.question)
-        if kept is None or asked is None:
-            raise InputError(f"No MCP server has asked the question {given.question!r:.80}")
-        await kept.ask_person(given.question, ctx.tool_call_id)
-        raise InterruptError(str(asked["question"]))
-
-    async def then(call: ToolCall, result: Message, session_key: str) -> ToolCall | None:
-        """Return the call that goes on with a person's answer."""
-        question = call.arguments.get("question") if isinstance(call.arguments, dict) else None
-        if result.status != "completed" or not isinstance(question, str):
-            return None
-        asked = await KeptQuestions(store, session_key).asked(question)
-        return None if asked is None or "then" not in asked else ToolCall(**asked["then"])
-
-    fields: Any = {"question": (Annotated[str, Field(description="its id, as the tool gave it")], ...)}
-    return Tool(
-        name,
-        description="Ask a person what a tool wants to know before it can go on; the result is the person's answer.",
-        input=create_model("Question", **fields),
-        handler=ask,
-        safe_to_retry=True,
-        then=then,
-    )
-
-
-def then_asks(asking: str, store: Any) -> Then:
-    """Return a function that returns the call which asks a person, after a call that has ended with a question."""
-
-    async def then(call: ToolCall, result: Message, session_key: str) -> ToolCall | None:
-        try:
-            said = json.loads(result.content) if '"question"' in result.content else None
-        except ValueError:
-            return None
-        question = said.get("question") if isinstance(said, dict) else None
-        if question is None or await KeptQuestions(store, session_key).waits_for(call.id) != question:
-            return None
-        return ToolCall(name=asking, arguments={"question": question})
-
-    return then
 
 
 def _texts(message: Any) -> list[str]:

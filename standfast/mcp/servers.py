@@ -15,13 +15,14 @@ from pydantic import AfterValidator, WithJsonSchema
 from standfast.agents import Agent
 from standfast.errors import DefinitionError, InputError, RetryableError, StandfastError, ToolDurabilityError
 from standfast.extras import install
+from standfast.mcp.asking_tools import asking_tool, then_asks
 from standfast.mcp.clients import MAX_ANSWER_BYTES, is_transport
 from standfast.mcp.connections import ChangedError, Connection
 from standfast.mcp.declarations import fingerprint
 from standfast.mcp.identities import Connections, Headers
 from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.logins import Logins, OAuth, auth_of
-from standfast.mcp.questions import Questions, asking_tool, then_asks
+from standfast.mcp.questions import Questions
 from standfast.mcp.resources import prompt_text, resource_tools
 from standfast.mcp.schemas import check_listing, checked_by
 from standfast.messages import ToolCall, clean_text, cut, error_text

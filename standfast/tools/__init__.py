@@ -17,6 +17,7 @@ from standfast.tools.attempts import (
     RetryPolicy,
     Returned,
     Terminated,
+    Then,
     ToolContext,
     Unknown,
     Verdict,
@@ -35,7 +36,7 @@ from standfast.tools.shown_values import (
     shown_with_edit,
 )
 from standfast.tools.signatures import json_schema, schema_type
-from standfast.tools.tool import TOOL_NAME, Then, Tool
+from standfast.tools.tool import TOOL_NAME, Tool
 from standfast.tools.toolsets import Toolset
 
 __all__ = [

@@ -25,7 +25,6 @@ from standfast.errors import (
     ToolDurabilityError,
 )
 from standfast.messages import (
-    Message,
     ToolCall,
     clean_text,
     cut,
@@ -49,6 +48,7 @@ from standfast.tools.attempts import (
     RetryPolicy,
     Returned,
     Terminated,
+    Then,
     ToolContext,
     Unknown,
     call_handler,
@@ -59,7 +59,6 @@ from standfast.tools.signatures import Takes, arguments_schema, bind_arguments, 
 P = ParamSpec("P")
 R = TypeVar("R")
 Writes = Callable[[Any, int], Awaitable[Outcome]]
-Then = Callable[[ToolCall, Message, str], Awaitable[ToolCall | None]]  # of a call, its result, and the session's key
 
 TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # every provider accepts such a name for a function
 _SOON = 1_000  # values of a result that are looked through sooner than a thread has begun
