@@ -18,6 +18,7 @@ from standfast.cli.outputs import Output
 from standfast.cli.stores import existing_store, is_file, shown_address, store_option
 from standfast.errors import InputError, StandfastError
 from standfast.extras import distribution, install
+from standfast.mcp.known_tools import known_servers
 from standfast.pipelines import pipeline
 from standfast.stores import session_key_of, sqlite_store
 
@@ -79,6 +80,8 @@ async def _surroundings(server: dict[str, Any], task_queue: str, store: str | No
     checks: list[Check] = []
     if store is not None:
         checks.append(await _tried("store", lambda: _store(store)))
+        if checks[-1][1]:
+            checks.append(await _tried("MCP tools", lambda: _held_tools(store)))
     try:
         client = await client_of(server)
     except StandfastError as error:
@@ -113,6 +116,21 @@ async def _store(path: str) -> tuple[bool, str]:
     async with existing_store(path) as store:
         sessions = await store.list_sessions()
     return True, f"{shown_address(path)}, {len(sessions):,} sessions"
+
+
+async def _held_tools(path: str) -> tuple[bool, str]:
+    """Look for tools of MCP servers that have changed since they were accepted, so that calls are refused."""
+    async with existing_store(path) as store:
+        servers = await known_servers(store)
+        tools = [(name, tool) for name, known in servers.items() for tool in (await known.load()).values()]
+    held = [f"{tool.name} of {name}" for name, tool in tools if tool.held is not None]
+    if not held:
+        return True, f"{len(tools)} are known, and none is held back"
+    more = f", and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
+    return False, (
+        f"changed by their servers, and held back until a person accepts them: {', '.join(held[:_SHOWN])}{more}. "
+        f"`standfast mcp tools --store {shown_address(path)}` shows the changes"
+    )
 
 
 async def _namespace(client: "Client") -> tuple[bool, str]:

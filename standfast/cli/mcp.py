@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 from difflib import unified_diff
 from typing import Any
 
@@ -15,7 +16,7 @@ from standfast.cli.outputs import Output
 from standfast.cli.stores import STORED, existing_store, store_option
 from standfast.errors import InputError
 from standfast.mcp import MCPToolset, OAuth
-from standfast.mcp.connections import digest_of
+from standfast.mcp.declarations import digest_of
 from standfast.mcp.known_tools import KnownTool, KnownTools, known_servers
 from standfast.mcp.login_pages import login as log_in
 from standfast.mcp.logins import Logins
@@ -120,7 +121,7 @@ def tools(output: Output, server: str | None, store: str) -> None:
 @STORED
 @with_output
 def accept(output: Output, server: str, tool: str, digest: str | None, by: str | None, store: str) -> None:
-    """Accept what an MCP server says of a tool now. Workers offer it so when they are started again."""
+    """Accept what an MCP server says of a tool now. Workers offer it so from the next call on."""
     row = asyncio.run(_accepted(store, server, tool, digest, who(by)))
     output.item(row, lambda: output.line(f"{tool} of {server} is accepted as {row['accepted']}"))
 
@@ -166,5 +167,5 @@ def _row(server: str, tool: KnownTool) -> dict[str, Any]:
     return row | {
         "held": digest,
         "diff": diff,
-        "accept": f"standfast mcp accept {server} {tool.name} --digest {digest}",
+        "accept": shlex.join(["standfast", "mcp", "accept", server, tool.name, "--digest", digest]),
     }

@@ -61,11 +61,14 @@ class ModelCalls:
     def add(self, messages: Sequence[Message]) -> None:
         self._view.extend(messages)
 
-    async def ask(self, action: CallModel, turn: int) -> LLMResponse:
-        """Return the model's answer; raises whatever keeps it from answering."""
+    def begin(self, action: CallModel, turn: int) -> None:
+        """Tell that a turn begins."""
         if self._emit is not None:
             model = action.model or self._agent.model
             self._emit(TurnStarted(turn, model if isinstance(model, str) else None, action.agent or None))
+
+    async def ask(self, action: CallModel) -> LLMResponse:
+        """Return the model's answer; raises whatever keeps it from answering."""
         budget = self._agent.loop.budget
         warning = None if budget is None or action.warning is None else budget.warning(action.warning)
         self._view = with_notices(self._view, warning, action.nudge)

@@ -43,6 +43,7 @@ from standfast.runtime import inputs
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
+from standfast.runtime.following_calls import following_calls
 from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.model_answers import note_failure
 from standfast.runtime.session_states import begin_state
@@ -276,7 +277,10 @@ class Run:
         try:
             if action.agent != self._speakers.current:
                 self._model.prompt(await self._speakers.let_speak(action.agent, self._model, self._context))
-            response = await guardrails.around(self._transcript.messages, lambda: self._model.ask(action, turn))
+            tools, messages = self._speakers.tools(action.agent), self._transcript.messages
+            self._model.begin(action, turn)
+            response = await following_calls(tools, messages, self._log.session.key)
+            response = response or await guardrails.around(messages, lambda: self._model.ask(action))
         except Exception as error:
             if error is guardrails.raised:
                 raise

@@ -1,23 +1,42 @@
 """Connections to MCP servers: opened when they are needed, opened again when they are lost."""
 
 import asyncio
-import hashlib
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
 from standfast.mcp.clients import SENDING, Access, Sending, bounded_client, is_transport
+from standfast.mcp.declarations import fingerprint
 from standfast.messages import error_text
 from standfast.time_limits import time_limit
 from standfast.tools import ToolContext
 
 T = TypeVar("T")
 MAX_TOOLS, MAX_PAGES = 1_000, 100
-_DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
 _TURNS = 3  # of the event loop, in which it reads that a process has ended before a call would be sent to it
-CONNECT_TIMEOUT = 30.0  # seconds in which a server that was started or called must identify itself
+LISTING_SECONDS = 60.0  # for which a listing counts; not all servers say that they have changed it
+CONNECT_TIMEOUT = 30.0  # seconds in which a server must say who it is, and again which tools it has
+
+
+class Asked(Protocol):
+    """What a server asks during a call.
+
+    Args:
+        responses, state: what goes with the call.
+    """
+
+    responses: Any
+    state: str | None
+
+    async def answered(self, result: Any) -> bool:
+        """Take in what the server needs; returns whether it is to be called again."""
+        ...
+
+    def begin_anew(self) -> bool:
+        """Forget the state; returns whether the call may be sent without it."""
+        ...
 
 
 class _Session:
@@ -33,7 +52,8 @@ class _Session:
         self.ended: str | None = None  # the reason why nothing more is read from it
         self._task: asyncio.Task[None] | None = None
         self.client: Any = None
-        self.tools: list[Any] | None = None  # as the server described them on this connection
+        self._tools: list[Any] | None = None  # as the server described them on this connection
+        self._listed_at = 0.0
         self.calls = 0
         self.is_given_up = False
 
@@ -52,6 +72,22 @@ class _Session:
         except Exception as error:
             raise StandfastError(f"The MCP server cannot be reached: {self.why(error)}") from error
 
+    async def tools(self, *, anew: bool = False) -> list[Any]:
+        """Return the tools as the server describes them; a listing of a moment ago will do."""
+        loop = asyncio.get_running_loop()
+        if self._tools is None or anew or loop.time() - self._listed_at > LISTING_SECONDS:
+            try:
+                async with time_limit(CONNECT_TIMEOUT):
+                    self._tools, self._listed_at = await _listed(self.client), loop.time()
+            except TimeoutError as error:
+                raise StandfastError(f"they are not listed within {CONNECT_TIMEOUT:g} s") from error
+        return self._tools
+
+    async def _heard(self, message: Any) -> None:
+        """Forget the listing if the server says that it has changed."""
+        if isinstance(message, self._mcp.types.ToolListChangedNotification):
+            self._tools = None
+
     def why(self, error: BaseException) -> str:
         """Return the reason for an error of the SDK, which reports every end of a connection alike."""
         return self.ended or self._opening.refused or error_text(_first(error))
@@ -62,7 +98,8 @@ class _Session:
     async def _serve(self, ready: "asyncio.Future[Any]") -> None:
         SENDING.set(self._opening)
         try:
-            async with bounded_client(self._mcp, self._server, self._limit, self._note, self._access) as client:
+            access = replace(self._access, callbacks={**self._access.callbacks, "message_handler": self._heard})
+            async with bounded_client(self._mcp, self._server, self._limit, self._note, access) as client:
                 if not ready.done():
                     self._opening.refused = None
                     ready.set_result(client)
@@ -97,10 +134,9 @@ class Connection:
     async def tools(self) -> list[Any]:
         async with self._using() as session:
             try:
-                session.tools = await _listed(session.client)
+                return await session.tools(anew=True)
             except Exception as error:
                 raise StandfastError(f"The MCP server's tools cannot be read: {session.why(error)}") from error
-            return session.tools
 
     async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Return what a function reads with the SDK's client; it may be called twice.
@@ -126,77 +162,94 @@ class Connection:
         finally:
             SENDING.reset(token)
 
-    async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool) -> Any:
-        """Return the result of a tool.
+    async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool, asked: Asked) -> Any:
+        """Return the result of a tool; None if the server needs an answer that is not there yet.
 
         Args:
             item: the tool, as the server described it; a tool that is described otherwise now is not called.
 
         Raises:
+            ChangedError: it was not called, because the server describes it otherwise now.
             StandfastError: the tool reported an error.
             RetryableError: it was not called, or may be called again.
             ToolDurabilityError: nobody can tell whether it ran.
         """
         name = item.name
         try:
-            result = await self._ask(item, arguments)
+            result = await self._ask(item, arguments, asked)
         except _NotTakenError:
             try:
-                result = await self._ask(item, arguments)  # by a new connection
+                result = await self._ask(item, arguments, asked)  # by a new connection
             except _NotTakenError as error:
                 raise RetryableError(f"its MCP server does not take it: {error_text(error)}") from error
             except _LostError as error:
                 raise _lost(name, ctx, is_safe, error) from error
         except _LostError as error:
             raise _lost(name, ctx, is_safe, error) from error
+        if result is None:
+            return None
         value = _value(result)
         if result.is_error:
             raise StandfastError(value if isinstance(value, str) else str(value))
         return value
 
-    async def _ask(self, item: Any, arguments: dict[str, Any]) -> Any:
-        """Ask the server once; the type of an error says what it means."""
+    async def _ask(self, item: Any, arguments: dict[str, Any], asked: Asked) -> Any:
+        """Ask the server once, with what it needs; the type of an error says what it means."""
         sending = Sending()
         token = SENDING.set(sending)
         try:
             async with self._using() as session:
                 await self._check_unchanged(session, item)
-                try:
-                    return await session.client.call_tool(item.name, arguments)
-                except Exception as error:
-                    if sending.refused is not None:
-                        self._give_up(session)
-                        raise _NotTakenError(sending.refused) from error
-                    if isinstance(error, self._mcp.MCPError):
-                        raise self._meaning(error, session) from error
-                    self._give_up(session)
-                    raise _LostError(session.why(error)) from error
+                while True:
+                    result = await self._send(session, item, arguments, asked, sending)
+                    if result is not None and not isinstance(result, self._mcp.types.InputRequiredResult):
+                        return result
+                    if result is not None and not await asked.answered(result):
+                        return None
         except _UnreachableError as error:
             raise RetryableError(error_text(error)) from error
         finally:
             SENDING.reset(token)
 
+    async def _send(
+        self, session: _Session, item: Any, arguments: dict[str, Any], asked: Asked, sending: Sending
+    ) -> Any:
+        """Send a call; None if it is to be sent anew, without the state that the server does not take any more."""
+        try:
+            return await session.client.session.call_tool(
+                item.name,
+                arguments,
+                input_responses=asked.responses,
+                request_state=asked.state,
+                allow_input_required=True,
+            )
+        except Exception as error:
+            if sending.refused is not None:
+                self._give_up(session)
+                raise _NotTakenError(sending.refused) from error
+            if isinstance(error, self._mcp.MCPError):
+                if _refuses_state(error) and asked.begin_anew():
+                    return None
+                raise self._meaning(error, session) from error
+            self._give_up(session)
+            raise _LostError(session.why(error)) from error
+
     async def _check_unchanged(self, session: _Session, item: Any) -> None:
         """Refuse a tool that has changed since it was read, and perhaps approved: it may do something else.
 
         Raises:
-            StandfastError: it has changed.
+            ChangedError: it has changed.
         """
-        if session.tools is None:
-            try:
-                session.tools = await _listed(session.client)
-            except Exception as error:
-                self._give_up(session)
-                sending = SENDING.get()
-                why = sending.refused if sending is not None and sending.refused else session.why(error)
-                raise _UnreachableError(f"Not called: the tools of its MCP server cannot be read: {why}") from error
-        now = next((one for one in session.tools if one.name == item.name), None)
+        try:
+            tools = await session.tools()
+        except Exception as error:
+            self._give_up(session)
+            sending = SENDING.get()
+            why = sending.refused if sending is not None and sending.refused else session.why(error)
+            raise _UnreachableError(f"Not called: the tools of its MCP server cannot be read: {why}") from error
+        now = next((one for one in tools if one.name == item.name), None)
         if now is not item and (now is None or fingerprint(now) != fingerprint(item)):
-            raise StandfastError(
-                f"Not called: the MCP server describes its tool {item.name!r} otherwise than when it was read. People "
-                "have to look at it (`standfast mcp tools`), accept it (`standfast mcp accept`), and start this "
-                "process anew"
-            )
+            raise ChangedError(item.name, tools)
 
     def _meaning(self, error: Any, session: _Session) -> Exception:
         """Return an error's meaning for a call: only the server's own errors are certain.
@@ -204,7 +257,8 @@ class Connection:
         The SDK uses the same codes for a gateway's answer, and for one that cannot be read.
         """
         types, text = self._mcp.types, session.why(error)
-        if error.code == types.INVALID_REQUEST and "Session terminated" in text:  # 404: the server was restarted
+        is_forgotten = error.code == types.INVALID_REQUEST and "Session terminated" in text  # 404: it was restarted
+        if is_forgotten or error.code == types.jsonrpc.HEADER_MISMATCH:  # the other: its tools have changed
             self._give_up(session)
             return _NotTakenError(text)
         if error.code == types.CONNECTION_CLOSED or session.ended is not None:
@@ -282,7 +336,7 @@ async def _listed(client: Any) -> list[Any]:
     found: list[Any] = []
     cursor = None
     for _ in range(MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
+        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
         found += page.tools
         cursor = page.next_cursor
         if len(found) > MAX_TOOLS:
@@ -292,25 +346,16 @@ async def _listed(client: Any) -> list[Any]:
     raise StandfastError(f"there are more than {MAX_TOOLS:,} of them, or {MAX_PAGES} pages")
 
 
-def fingerprint(item: Any) -> str:
-    """Return a digest that tells a tool from another of its name: of everything that its server declares about it.
+class ChangedError(StandfastError):
+    """A tool was not called, because its server describes it otherwise than when it was read.
 
-    Gates that wait have it: it must not change.
+    Args:
+        listed: the server's tools as it describes them now.
     """
-    return digest_of(item.model_dump(mode="json", by_alias=True, include=_DECLARED))
 
-
-def declared(item: Any) -> dict[str, Any]:
-    """Return everything that a server declares about a tool, without what a later SDK adds to all tools."""
-    found: dict[str, Any] = item.model_dump(mode="json", by_alias=True, include=_DECLARED, exclude_none=True)
-    return {**found, "inputSchema": item.input_schema} | (
-        {} if item.output_schema is None else {"outputSchema": item.output_schema}
-    )
-
-
-def digest_of(declaration: Mapping[str, Any]) -> str:
-    """Return the digest of a declaration."""
-    return hashlib.blake2b(json.dumps(declaration, sort_keys=True).encode(), digest_size=8).hexdigest()
+    def __init__(self, name: str, listed: list[Any]) -> None:
+        super().__init__(f"Not called: the MCP server describes its tool {name!r} otherwise than when it was read")
+        self.listed = listed
 
 
 class _UnreachableError(StandfastError):
@@ -328,6 +373,12 @@ class _LostError(Exception):
 def _lost(name: str, ctx: ToolContext, is_safe: bool, error: _LostError) -> Exception:
     reason = f"its MCP server gave no answer to it: {error}"
     return RetryableError(reason) if is_safe else ToolDurabilityError(name, ctx.tool_call_id, reason=reason)
+
+
+def _refuses_state(error: Any) -> bool:
+    """Whether a server says that it does not go on from a state: it is too old, or another process made it."""
+    data = error.error.data
+    return isinstance(data, dict) and data.get("reason") == "invalid_request_state"
 
 
 def _first(error: BaseException) -> BaseException:

@@ -4,20 +4,23 @@ The notes are in the store's journal, and none is ever changed: what was first s
 server says later only once a person has accepted it.
 """
 
+import asyncio
 import importlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from standfast.errors import InputError, StandfastError
-from standfast.mcp.connections import declared, digest_of
+from standfast.mcp.declarations import declared, digest_of
 from standfast.stores.kept_lists import append, length
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Ledger
 
 SERVERS = "standfast/mcp/servers"
 _LONGEST = 384 * 1024  # bytes of what is declared about one tool
+_MOST_CHANGES = 100  # of one tool, that are noted before somebody accepts one: a server may change it at every listing
+_AT_ONCE = 16  # notes that are read side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +30,25 @@ class KnownTool:
     Args:
         held: what the server says of it now, if that is something else and nobody has accepted it.
         by: who has accepted it; None if it is as it was first seen.
+        changes: how often it has changed since. After too many it stays held as it was then.
     """
 
     name: str
     accepted: dict[str, Any]
     held: dict[str, Any] | None = None
     by: str | None = None
+    changes: int = 0
+
+    @property
+    def changes_too_often(self) -> bool:
+        return self.held is not None and self.changes >= _MOST_CHANGES
+
+    def then(self, said: dict[str, Any]) -> "KnownTool":
+        """Return the tool after its server has said something else; as it was accepted, it is not held."""
+        if self.changes_too_often:
+            return self
+        is_back = digest_of(said) == digest_of(self.accepted)
+        return replace(self, held=None if is_back else said, changes=self.changes + 1)
 
 
 class KnownTools:
@@ -50,15 +66,16 @@ class KnownTools:
         """Return them, and the number of notes."""
         found: dict[str, KnownTool] = {}
         count = await length(self._store, self._place)
-        for number in range(count):
-            note = read_kept_object("a note on a tool", await self._store.load_reply(self._place, number) or "{}")
-            name, said, by = str(note["tool"]), note["declared"], note.get("by")
-            known = found.get(name)
-            if known is None or by is not None:
-                found[name] = KnownTool(name, said, by=by)
-            else:  # as it was accepted, it is not held any more
-                is_back = digest_of(said) == digest_of(known.accepted)
-                found[name] = KnownTool(name, known.accepted, None if is_back else said, known.by)
+        for first in range(0, count, _AT_ONCE):
+            numbers = range(first, min(first + _AT_ONCE, count))
+            for text in await asyncio.gather(*(self._store.load_reply(self._place, number) for number in numbers)):
+                note = read_kept_object("a note on a tool", text or "{}")
+                name, by = str(note["tool"]), note.get("by")
+                known = found.get(name)
+                if known is None or by is not None:
+                    found[name] = KnownTool(name, note["declared"], by=by)
+                else:
+                    found[name] = known.then(note["declared"])
         return found, count
 
     async def accepted(self) -> list[Any]:
@@ -84,6 +101,8 @@ class KnownTools:
                 )
             before = known.get(item.name)
             last = None if before is None else before.held or before.accepted
+            if before is not None and before.changes_too_often:
+                continue
             if last is None or digest_of(last) != digest_of(said):
                 count = await self._note(count, item.name, said)
                 is_new = True

@@ -6,6 +6,8 @@ import hashlib
 import importlib
 import json
 import os
+import re
+import shlex
 import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -21,6 +23,8 @@ KEY = "STANDFAST_MCP_KEY"
 _SHORTEST_KEY = 16  # bytes
 _LEEWAY = 30.0  # seconds before its end in which a token is renewed
 _FORGOTTEN = ""
+_TOKEN = re.compile(r"[!-~]+")
+_RENEWAL_SECONDS = 15.0  # that another process has to renew a token, before this one tries it
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Logins:
     def __init__(self, store: Ledger, url: str, key: str | bytes | None) -> None:
         self._store, self.url = store, url
         self._cipher_key = _cipher_key(key)
+        self._overdue: set[tuple[str, int]] = set()  # logins that another process was to renew, and has not
 
     async def load(self, who: tuple[str | None, str | None]) -> Login | None:
         """Return the login of a tenant's user; None if there is none."""
@@ -105,6 +110,27 @@ class Logins:
         plain = json.dumps({name: getattr(login, name) for name in Login.__slots__}).encode()
         sealed = nonce + self._cipher().encrypt(nonce, plain, place.encode())
         await self._append(place, base64.b64encode(sealed).decode())
+
+    async def renewed_elsewhere(self, who: tuple[str | None, str | None], old: Login, me: str) -> Login | None:
+        """Return the login that another process puts in the place of an old one; None if this one is to renew it.
+
+        A refresh token often counts once, so only one process uses it. A process that has begun and has not renewed it
+        in time is not waited for again.
+
+        Args:
+            me: a word for this process.
+        """
+        place, until = self._place(who), time.monotonic() + _RENEWAL_SECONDS
+        count = await length(self._store, place)
+        while True:
+            later = await self.load(who)
+            if later is not None and later.access_token != old.access_token:
+                return later
+            if (place, count) in self._overdue or await self._store.save_reply(f"{place}/renewals", count, me) == me:
+                return None
+            if time.monotonic() > until:
+                self._overdue.add((place, count))
+            await asyncio.sleep(0.1)
 
     async def forget(self, who: tuple[str | None, str | None]) -> bool:
         """Forget a login; returns whether there was one."""
@@ -143,7 +169,7 @@ def auth_of(logins: Logins, who: tuple[str | None, str | None]) -> Any:
 
     class UsersToken(httpx2.Auth):  # type: ignore[misc, name-defined]  # its base is known when the SDK is there
         def __init__(self) -> None:
-            self._renewing = asyncio.Lock()
+            self._renewing, self._me = asyncio.Lock(), os.urandom(8).hex()
 
         async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
             login = await logins.load(who)
@@ -151,32 +177,42 @@ def auth_of(logins: Logins, who: tuple[str | None, str | None]) -> Any:
                 raise _needed(logins.url, who, "has not logged in")
             if login.is_old():
                 async with self._renewing:
-                    login = await logins.load(who) or login
-                    if login.is_old():
+                    later = await logins.renewed_elsewhere(who, login, self._me)
+                    if later is None:
+                        _note_refusal(f"the token for {logins.url} cannot be renewed: there is no answer")
                         answer = yield _renewal(httpx2, login)
-                        login = await _renewed(logins, who, login, answer)
+                        later = await _renewed(logins, who, login, answer)
+                    login = later
             request.headers["Authorization"] = f"Bearer {login.access_token}"
+            _note_refusal(None)
             response = yield request
             if response.status_code != 401:
                 return
             async with self._renewing:
-                later = await logins.load(who)
-                if later is None or later.access_token == login.access_token:  # another process has not renewed it
+                later = await logins.renewed_elsewhere(who, login, self._me)
+                if later is None:
+                    _note_refusal(f"the token for {logins.url} cannot be renewed: there is no answer")
                     answer = yield _renewal(httpx2, login)
                     later = await _renewed(logins, who, login, answer)
-            if (sending := SENDING.get()) is not None:
-                sending.refused = None
             request.headers["Authorization"] = f"Bearer {later.access_token}"
+            _note_refusal(None)
             yield request
 
     return UsersToken()
 
 
+def _note_refusal(why: str | None) -> None:
+    """Note that the request has not been sent yet, so that whatever fails now, the server has not taken it."""
+    if (sending := SENDING.get()) is not None:
+        sending.refused = why
+
+
 def _needed(url: str, who: tuple[str | None, str | None], why: str) -> NotLetInError:
     tenant, user = who
-    command = f"standfast mcp login {url}"
-    command += "" if user is None else f" --user {user}"
-    command += "" if tenant is None else f" --tenant {tenant}"
+    words = ["standfast", "mcp", "login", url]
+    words += [] if user is None else ["--user", user]
+    words += [] if tenant is None else ["--tenant", tenant]
+    command = shlex.join(words)  # strangers may have chosen the user's name
     name = "nobody in particular" if user is None else f"user {user!r}"
     return NotLetInError(f"{name} {why} at {url}; log in with `{command}`")
 
@@ -208,8 +244,11 @@ async def _renewed(logins: Logins, who: tuple[str | None, str | None], login: Lo
         if later is not None and later.access_token != login.access_token:
             return later
         raise _needed(logins.url, who, "has to log in again")
-    token = importlib.import_module("mcp.shared.auth").OAuthToken.model_validate_json(answer.content)
-    new = login_of(token, login.token_endpoint, login.client, login.resource, before=login)
+    try:
+        token = importlib.import_module("mcp.shared.auth").OAuthToken.model_validate_json(answer.content)
+        new = login_of(token, login.token_endpoint, login.client, login.resource, before=login)
+    except (ValueError, OverflowError):  # its words may show the token
+        raise NotLetInError(f"the token for {logins.url} cannot be renewed: the answer has none") from None
     await logins.save(who, new)
     return new
 
@@ -217,7 +256,13 @@ async def _renewed(logins: Logins, who: tuple[str | None, str | None], login: Lo
 def login_of(
     token: Any, token_endpoint: str, client: Mapping[str, Any], resource: str | None, before: Login | None = None
 ) -> Login:
-    """Return a login with a token as the SDK has it; what an answer leaves out stays as it was."""
+    """Return a login with a token as the SDK has it; what an answer leaves out stays as it was.
+
+    Raises:
+        ValueError: it cannot be sent as a header.
+    """
+    if not _TOKEN.fullmatch(token.access_token):
+        raise ValueError("the access token has other characters than those of a header")
     return Login(
         access_token=token.access_token,
         refresh_token=token.refresh_token or (None if before is None else before.refresh_token),

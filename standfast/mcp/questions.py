@@ -1,44 +1,45 @@
 """Answers what MCP servers ask back during a call: people answer questions, and an agent answers for the model.
 
-A connection cannot be held until a person has time. So a question that has no answer yet is cancelled, and the call
-ends. The model reads what was asked; its next call, of our own tool, asks the person in the server's words, for as long
-as that takes. When the tool is called again with the same arguments, the answer is ready.
+A connection cannot be held until a person has time, so a call with a question that has no answer yet ends, and its
+result says what was asked. A further call, of our own tool, asks the person in the server's words, for as long as that
+takes. Then the tool is called again with the same arguments, and the answer is ready.
+
+A server of the newest protocol says what it needs as the result of its call, and gets it with the next. It is told
+nothing meanwhile, has not gone on, and is given its own state back. So both further calls are made without the model.
+A server of an earlier protocol asks on the connection, and hears "cancel". What it makes of that only the model can
+read, and the model makes both calls.
 """
 
 import asyncio
-import hashlib
 import importlib
-import json
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
-
-from pydantic import Field, create_model
+from typing import Any
 
 from standfast.agents import Agent
-from standfast.errors import InputError, InterruptError
-from standfast.mcp.schemas import checked_by, schema_problem
-from standfast.messages import Message, clean_text, cut, error_text
-from standfast.stores.kept_lists import append, length
-from standfast.stores.kept_values import read_kept_object
+from standfast.errors import StandfastError
+from standfast.mcp.forms import NO, content_of, in_words
+from standfast.mcp.kept_questions import KeptQuestions, Round, id_of
+from standfast.mcp.schemas import schema_problem
+from standfast.messages import Message, ToolCall, clean_text, cut, error_text
 from standfast.stores.protocol import session_key_of
-from standfast.tools import Tool, ToolContext
+from standfast.tools import ToolContext
 
-_LONGEST_QUESTION = 4 * 1024  # bytes
 _LONGEST_SAMPLE = 256 * 1024  # bytes of what a server lets an agent answer
 _MOST_ASKED = 8  # questions of one call for people, and as many for a model
-_NO = ("decline", "no answer")
-_TRUE, _FALSE = ("yes", "true", "y", "ok"), ("no", "false", "n")
+_MOST_ROUNDS = 10  # of one call without people
+_PAUSE = 0.2  # seconds before a call goes on that wants nothing but its own state back
 
 
 @dataclass
 class Questions:
-    """What a server asks during one call.
+    """What a server asks during one call, and what is sent to it with the call.
 
     Args:
         asking: the name of our tool that asks people; None if they are not asked.
         sampling: the agent that answers in the place of a model.
         open: the ids of questions that have no answer, and what was asked.
+        responses, state: what goes with the call, as the SDK has it.
     """
 
     store: Any
@@ -49,66 +50,182 @@ class Questions:
     asking: str | None = None
     sampling: Agent | None = None
     open: dict[str, str] = field(default_factory=dict)
+    responses: dict[str, Any] | None = None
+    state: str | None = None
 
     def __post_init__(self) -> None:
-        self._loop, self._samples = asyncio.get_running_loop(), 0
+        self._loop, self._samples, self._rounds = asyncio.get_running_loop(), 0, 0
         self._types = importlib.import_module("mcp.types")
+        self._kept: KeptQuestions | None = None
+        self._messages: Sequence[Message] = ()
+        self._has_loaded = self._hears_cancel = self._has_begun_anew = False
+        self._taken: list[str] = []
+        self._round = id_of("round", self.server, self.tool, self.arguments)
+
+    @property
+    def _asks_people(self) -> bool:
+        return self.asking is not None and self.store is not None and self.ctx.session_id is not None
 
     def callbacks(self) -> dict[str, Any]:
         """Return what an `mcp.Client` calls; a server is told that it may ask nothing else."""
         found: dict[str, Any] = {}
-        if self.asking is not None and self.store is not None and self.ctx.session_id is not None:
+        if self._asks_people:
             found["elicitation_callback"] = self._elicited
         if self.sampling is not None:
             found["sampling_callback"] = self._sampled
         return found
 
-    def result_with(self, said: object) -> Any:
-        """Return the result of the call, with what the model has to do about open questions."""
+    # --- the call ---
+
+    async def begin(self) -> bool:
+        """Go on where an earlier call with these arguments has stopped; returns whether the server is to be called."""
+        kept = await self._load()
+        last = None if kept is None else await kept.last_round(self._round)
+        if last is None:
+            return True
+        return await self._respond(last)
+
+    async def answered(self, result: Any) -> bool:
+        """Take in what a server needs before its call goes on; returns whether it is to be called again.
+
+        Raises:
+            StandfastError: it asks what it may not ask, or too often.
+        """
+        self._rounds += 1
+        if self._rounds > _MOST_ROUNDS:
+            raise StandfastError("The MCP server asks for more and more")
+        asked: dict[str, dict[str, Any]] = {}
+        given: dict[str, Any] = {}
+        for key, request in (result.input_requests or {}).items():
+            params = request.params
+            if request.method == "elicitation/create" and self._asks_people:
+                schema = dict(params.requested_schema) if params.mode == "form" else None
+                if schema is None or schema_problem(schema) is not None:
+                    given[key] = self._types.ElicitResult(action="decline")
+                else:
+                    asked[key] = {"message": params.message, "schema": schema}
+            elif request.method == "sampling/createMessage" and self.sampling is not None:
+                given[key] = await self._sampled(None, params)
+                if isinstance(given[key], self._types.ErrorData):
+                    raise StandfastError(f"The MCP server asks a model, and gets no answer: {given[key].message}")
+            else:
+                raise StandfastError(f"The MCP server asks for {request.method}, which it may not")
+        plain = {key: one.model_dump(mode="json", by_alias=True, exclude_none=True) for key, one in given.items()}
+        one = Round(asked, plain, result.request_state)
+        if not asked and not given:
+            await asyncio.sleep(_PAUSE)
+        if await self._respond(one, is_new=True):
+            return True
+        assert self._kept is not None
+        await self._kept.keep_round(self._round, one)
+        return False
+
+    async def _respond(self, one: Round, *, is_new: bool = False) -> bool:
+        """Get the responses of a round ready; returns whether there are all."""
+        responses, used = {key: self._read(given) for key, given in one.given.items()}, []
+        for key, form in one.asked.items():
+            answer, question = await self._answer(form["message"], form["schema"], goes_on=True)
+            if answer is not None:
+                responses[key] = answer
+                used.append(question)
+        if self.open:
+            return False
+        for name in used if is_new else [*used, self._round]:
+            await self._take(name)
+        self.responses, self.state = responses or None, one.state
+        return True
+
+    def _read(self, given: Mapping[str, Any]) -> Any:
+        kind = self._types.ElicitResult if "action" in given else self._types.CreateMessageResult
+        return kind.model_validate(given)
+
+    def begin_anew(self) -> bool:
+        """Send the call without the state, which the server does not take any more; returns whether it may be sent.
+
+        What people have answered is ready if it asks again.
+        """
+        may, self._has_begun_anew = not self._has_begun_anew and self.state is not None, True
+        self.responses = self.state = None
+        return may
+
+    async def ended(self, *, is_made: bool) -> None:
+        """Give back what was taken if the call has asked for more, or was not made."""
+        if self._kept is not None and (self.open or not is_made):
+            for name in self._taken:
+                if not self.open or name != self._round:
+                    await self._kept.give_back(name)
+
+    async def result_with(self, said: object) -> Any:
+        """Return the result of the call, with what has to be done about open questions."""
         if not self.open:
             return said
         (question, text), *_ = self.open.items()
+        assert self._kept is not None
+        if not self._hears_cancel:
+            await self._kept.wait_for(self.ctx.tool_call_id, question)
+        unless = ", unless what it said means that it is done" if self._hears_cancel else ""
         return {
             "asked": text,
-            "said": said,
+            **({"said": said} if self._hears_cancel else {}),
+            "question": question,
             "next": f"A person has to answer. Call {self.asking} with question={question!r}. Then call {self.tool} "
-            "again with the same arguments, unless what it said means that it is done.",
+            f"again with the same arguments{unless}.",
         }
 
     # --- questions for people ---
 
+    async def _load(self) -> KeptQuestions | None:
+        """Return what is kept with the session; None if nobody is asked."""
+        if self._asks_people and not self._has_loaded:
+            self._has_loaded = True
+            session = await self.store.load_session(session_key_of(self.ctx.tenant_id, str(self.ctx.session_id)))
+            if session is not None:
+                self._kept = KeptQuestions(self.store, session.key, self.ctx.idempotency_key)
+                self._messages = await self.store.load_messages(session.id)
+        return self._kept
+
     async def _elicited(self, _: Any, asked: Any) -> Any:
-        if asked.mode != "form":
+        """Answer a server of an earlier protocol, which waits."""
+        schema = dict(asked.requested_schema) if asked.mode == "form" else None
+        if schema is None or schema_problem(schema) is not None:
             return self._types.ElicitResult(action="decline")
-        schema = dict(asked.requested_schema)
-        if schema_problem(schema) is not None:
-            return self._types.ElicitResult(action="decline")
-        session = await self.store.load_session(session_key_of(self.ctx.tenant_id, str(self.ctx.session_id)))
-        if session is None:
+        if await self._load() is None:
             return self._types.ElicitResult(action="cancel")
-        messages, fault = await self.store.load_messages(session.id), ""
+        answer, question = await self._answer(asked.message, schema, goes_on=False)
+        if answer is None:
+            self._hears_cancel = True
+            return self._types.ElicitResult(action="cancel")
+        await self._take(question)
+        return answer
+
+    async def _answer(self, message: str, schema: dict[str, Any], *, goes_on: bool) -> tuple[Any, str]:
+        """Return a person's answer as the server gets it, and the question's id; None if there is none yet."""
+        if await self._load() is None or self._kept is None:
+            raise StandfastError("The MCP server asks a person, and there is no session in which to ask")
+        fault = ""
         while True:
-            text = _in_words(self.server, self.tool, asked.message, schema, fault)
-            question = self._id(asked.message, schema, fault)
-            place = _place(session.key, question)
-            answer = await _answer_to(self.store, place, messages)
+            text = in_words(self.server, self.tool, message, schema, fault)
+            question = id_of(self.server, self.tool, self.arguments, message, schema, fault)
+            answer = await self._kept.answer(question, self._messages)
             if answer is None and len(self.open) >= _MOST_ASKED:
-                return self._types.ElicitResult(action="decline")
+                return self._types.ElicitResult(action="decline"), question
             if answer is None:
-                kept = json.dumps({"question": text})
-                await self.store.save_reply(place, 0, kept)
+                then = ToolCall(name=self.tool, arguments=dict(self.arguments)) if goes_on else None
+                await self._kept.ask(question, text, then)
                 self.open[question] = text
-                return self._types.ElicitResult(action="cancel")
-            if answer.strip().lower() in _NO:
-                return self._types.ElicitResult(action="decline")
+                return None, question
+            if answer.strip().lower() in NO:
+                return self._types.ElicitResult(action="decline"), question
             try:
-                return self._types.ElicitResult(action="accept", content=_content(answer, schema))
+                return self._types.ElicitResult(action="accept", content=content_of(answer, schema)), question
             except ValueError as error:
                 fault = f"{fault}{cut(answer, 100)!r} does not fit: {cut(error_text(error), 300)}\n"
 
-    def _id(self, *asked: Any) -> str:
-        whole = json.dumps([self.server, self.tool, self.arguments, *asked], sort_keys=True, default=str)
-        return hashlib.blake2b(whole.encode(), digest_size=6).hexdigest()
+    async def _take(self, name: str) -> None:
+        assert self._kept is not None
+        if name not in self._taken:
+            self._taken.append(name)
+            await self._kept.take(name)
 
     # --- questions for a model ---
 
@@ -140,87 +257,6 @@ class Questions:
         if asyncio.get_running_loop() is self._loop:
             return await awaited()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(awaited(), self._loop))
-
-
-def asking_tool(name: str, store: Any) -> Tool[..., Any]:
-    """Return the tool that asks a person what a server wants to know, in the server's words."""
-
-    async def ask(given: Any, ctx: ToolContext) -> str:
-        session = await store.load_session(session_key_of(ctx.tenant_id, str(ctx.session_id)))
-        place = None if session is None or not _is_id(given.question) else _place(session.key, given.question)
-        kept = None if place is None else await store.load_reply(place, 0)
-        if kept is None:
-            raise InputError(f"No MCP server has asked the question {given.question!r:.80}")
-        await append(store, str(place), ctx.tool_call_id, await length(store, str(place)))
-        raise InterruptError(str(read_kept_object("a question of an MCP server", kept)["question"]))
-
-    fields: Any = {"question": (Annotated[str, Field(description="its id, as the tool gave it")], ...)}
-    return Tool(
-        name,
-        description="Ask a person what a tool wants to know before it can go on; the result is the person's answer.",
-        input=create_model("Question", **fields),
-        handler=ask,
-        safe_to_retry=True,
-    )
-
-
-def _is_id(question: str) -> bool:
-    return len(question) == 12 and all(one in "0123456789abcdef" for one in question)
-
-
-def _place(session_key: str, question: str) -> str:
-    """Return where a question is kept: with its session, with which it is deleted."""
-    return f"{session_key}/{int(question, 16)}"
-
-
-async def _answer_to(store: Any, place: str, messages: Sequence[Message]) -> str | None:
-    """Return a person's answer: the result of a call by which our tool has asked, which only people make succeed."""
-    asked = {await store.load_reply(place, number) for number in range(1, await length(store, place))}
-    answers = [one.content for one in messages if one.tool_call_id in asked and one.status == "completed"]
-    return answers[-1] if answers else None
-
-
-def _in_words(server: str, tool: str, message: str, schema: Mapping[str, Any], fault: str) -> str:
-    fields = schema.get("properties") or {}
-    lines = [f"The MCP server {server} asks, in its tool {tool}: {clean_text(message)}"]
-    for name, one in fields.items() if isinstance(fields, Mapping) else ():
-        said = one if isinstance(one, Mapping) else {}
-        choices = f", one of {', '.join(map(str, said['enum']))}" if isinstance(said.get("enum"), list) else ""
-        lines.append(
-            f"- {name} ({said.get('type', 'text')}{choices}): {said.get('description', said.get('title', ''))}"
-        )
-    how = {0: 'Answer "yes"', 1: "Answer with the value"}.get(len(fields), "Answer with a JSON object of these")
-    lines.append(f'{how}, or with "decline".')
-    return cut(f"{fault}{chr(10).join(lines)}", _LONGEST_QUESTION)
-
-
-def _content(answer: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer as the server's form wants it.
-
-    Raises:
-        ValueError: it does not fit.
-    """
-    fields = schema.get("properties") or {}
-    try:
-        found = json.loads(answer)
-    except ValueError:
-        found = answer.strip()
-    if not isinstance(found, dict):
-        if len(fields) > 1:
-            raise ValueError("a JSON object is needed")
-        if not fields and str(found).lower() not in _TRUE:
-            raise ValueError('"yes" or "decline" is needed')
-        found = {name: _as_said(found, answer, one) for name, one in fields.items()}
-    return checked_by({"type": "object", **schema})(found)
-
-
-def _as_said(found: Any, answer: str, field_schema: Any) -> Any:
-    kind = field_schema.get("type") if isinstance(field_schema, Mapping) else None
-    if kind == "string":
-        return answer.strip()
-    if kind == "boolean" and isinstance(found, str) and found.lower() in (*_TRUE, *_FALSE):
-        return found.lower() in _TRUE
-    return found
 
 
 def _texts(message: Any) -> list[str]:

@@ -15,17 +15,19 @@ from pydantic import AfterValidator, WithJsonSchema
 from standfast.agents import Agent
 from standfast.errors import DefinitionError, InputError, RetryableError, StandfastError, ToolDurabilityError
 from standfast.extras import install
+from standfast.mcp.asking_tools import asking_tool, then_asks
 from standfast.mcp.clients import MAX_ANSWER_BYTES, is_transport
-from standfast.mcp.connections import Connection, fingerprint
+from standfast.mcp.connections import ChangedError, Connection
+from standfast.mcp.declarations import fingerprint
 from standfast.mcp.identities import Connections, Headers
 from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.logins import Logins, OAuth, auth_of
-from standfast.mcp.questions import Questions, asking_tool
+from standfast.mcp.questions import Questions
 from standfast.mcp.resources import prompt_text, resource_tools
 from standfast.mcp.schemas import check_listing, checked_by
-from standfast.messages import ToolCall, cut, error_text
+from standfast.messages import ToolCall, clean_text, cut, error_text
 from standfast.stores.capabilities import has_ledger
-from standfast.tools import Approval, Duration, Tool, ToolContext, check_count, seconds
+from standfast.tools import Approval, Duration, Then, Tool, ToolContext, check_count, seconds
 
 _LOG = logging.getLogger("standfast")
 
@@ -34,6 +36,8 @@ _ASKING = "ask_person"  # the tool that asks what a server wants to know
 _OTHERS = "*"  # of a mapping by name, the tools that it does not name
 _LONGEST_DESCRIPTION = 16 * 1024  # bytes
 _PREFIX = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,19}")
+
+Renewed = Callable[[Sequence[Tool[..., Any]]], None]
 
 
 class MCPOptions(TypedDict, total=False):
@@ -110,8 +114,13 @@ class MCPToolset:
         return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
 
     @asynccontextmanager
-    async def opened(self, store: Any = None) -> AsyncIterator[Sequence[Tool[..., Any]]]:
+    async def opened(
+        self, store: Any = None, renewed: Renewed | None = None
+    ) -> AsyncIterator[Sequence[Tool[..., Any]]]:
         """Yield the tools for as long as a block lasts; a lost connection is opened again.
+
+        Args:
+            renewed: is called with the tools when a call has found that a person has accepted a change.
 
         Raises:
             DefinitionError: the server has no tool of a name.
@@ -120,9 +129,9 @@ class MCPToolset:
         """
         known = KnownTools(store, self.key, self.name) if has_ledger(store) else None
         connections = self.connections(store)
+        use = _Use(connections, known, store if known is not None else None, renewed)
         try:
-            found = {item.name: item for item in await self._listed(connections, known)}
-            yield self._tools(connections, found, store if known is not None else None)
+            yield self._tools(use, await self._listed(use))
         finally:
             await connections.close()
 
@@ -130,21 +139,53 @@ class MCPToolset:
         """Return connections that the caller closes."""
         return Connections(_sdk(), self.server, self.max_answer_bytes, self.headers, self._auth_in(store))
 
-    async def _listed(self, connections: Connections, known: KnownTools | None) -> list[Any]:
+    async def _listed(self, use: "_Use") -> list[Any]:
         """Return the tools as they may be shown to models: as they were accepted, also if the server is away now."""
         try:
-            found = await connections.tools()
+            found = await use.connections.tools()
         except StandfastError as error:
-            if known is None or not (found := await known.accepted()):
+            if use.known is None or not (found := await use.known.accepted()):
                 raise
             _LOG.warning("%s is away, and its tools are as they were last seen: %s", self.name, error_text(error))
             return found
+        accepted = await self._accepted(found, use.known)
+        for now, item in zip(found, accepted, strict=True):
+            if now is not item and fingerprint(now) != fingerprint(item):
+                _LOG.warning(
+                    "%s has changed its tool %r, which is held back until a person accepts it: "
+                    "`standfast mcp tools` shows the change",
+                    self.name,
+                    cut(clean_text(item.name), 80),
+                )
+        return accepted
+
+    async def _accepted(self, found: list[Any], known: KnownTools | None) -> list[Any]:
+        """Return the tools of a listing as they were accepted."""
         wanted = [item for item in found if self.only is None or item.name in self.only]
         check_listing(wanted)
         if known is None:
             return found
         seen = {item.name: item for item in await known.compared(wanted)}
         return [seen.get(item.name, item) for item in found]
+
+    async def _why_not(self, name: str, listed: list[Any], use: "_Use") -> str:
+        """Say why a tool that has changed is not called. If the change was accepted, it is offered from now on."""
+        now = next((item for item in listed if item.name == name), None)
+        if now is None:
+            return f"Not called: the MCP server has no tool {name!r} any more"
+        accepted = await self._accepted(listed, use.known)
+        if all(fingerprint(item) != fingerprint(now) for item in accepted):
+            return (
+                f"Not called: the MCP server describes its tool {name!r} otherwise than it was accepted. A person has "
+                "to look at it (`standfast mcp tools`) and to accept it (`standfast mcp accept`)"
+            )
+        if use.renewed is None:
+            return f"Not called: the tool {name!r} has changed, and a person has accepted that for the runs after this"
+        use.renewed(self._tools(use, accepted))
+        return (
+            f"Not called: the tool {name!r} has changed, and a person has accepted that. Read its description, which "
+            "is new, and call it again if it still fits"
+        )
 
     def _auth_in(self, store: Any) -> Callable[[ToolContext], tuple[Hashable, Any]]:
         """Return a function from a call's context to an identity and what shows it to the server."""
@@ -167,9 +208,11 @@ class MCPToolset:
 
         return users
 
-    def _tools(self, connections: Connections, found: Mapping[str, Any], store: Any) -> list[Tool[..., Any]]:
-        ours = [asking_tool(f"{self.prefix}{_ASKING}", store)] if self.elicitation and store is not None else []
-        ours += resource_tools(connections, self.prefix) if self.resources else []
+    def _tools(self, use: "_Use", listed: list[Any]) -> list[Tool[..., Any]]:
+        found = {item.name: item for item in listed}
+        asks = self.elicitation and use.store is not None
+        ours = [asking_tool(f"{self.prefix}{_ASKING}", use.store)] if asks else []
+        ours += resource_tools(use.connections, self.prefix) if self.resources else []
         names = _names(found, self.prefix, [tool.name for tool in ours])
         gates = dict(self.approval) if isinstance(self.approval, Mapping) else {_OTHERS: self.approval}
         others = gates.pop(_OTHERS, None)
@@ -180,27 +223,41 @@ class MCPToolset:
         for name in wanted:
             item = found[name]
             is_safe = self.safe_to_retry.get(name, self.trust_hints and _is_said_safe(item))
-            call = self._caller(connections, item, is_safe, names[name], store)
-            tools.append(self._tool(call, names[name], item, is_safe, gates.get(name, others)))
+            call = self._caller(use, item, is_safe, names[name])
+            then = then_asks(f"{self.prefix}{_ASKING}", use.store) if asks else None
+            tools.append(self._tool(call, names[name], item, is_safe, gates.get(name, others), then))
         return [*tools, *ours]
 
     def _caller(
-        self, connections: Connections, item: Any, is_safe: bool, name: str, store: Any
+        self, use: "_Use", item: Any, is_safe: bool, name: str
     ) -> Callable[[dict[str, Any], ToolContext], Awaitable[Any]]:
-        asking = f"{self.prefix}{_ASKING}" if self.elicitation and store is not None else None
+        asking = f"{self.prefix}{_ASKING}" if self.elicitation and use.store is not None else None
 
         async def call(arguments: dict[str, Any], ctx: ToolContext) -> Any:
-            asked = Questions(store, self.name, name, arguments, ctx, asking, self.sampling)
+            asked = Questions(use.store, self.name, name, arguments, ctx, asking, self.sampling)
 
             async def ask(connection: Connection) -> Any:
-                return await connection.call(item, arguments, ctx, is_safe=is_safe)
-
-            try:
-                return asked.result_with(await connections.use(ctx, ask, **asked.callbacks()))
-            except StandfastError as error:
-                if not asked.open or isinstance(error, RetryableError | ToolDurabilityError):
+                is_made = True
+                try:
+                    is_ready = await asked.begin()
+                    made = connection.call(item, arguments, ctx, is_safe=is_safe, asked=asked) if is_ready else None
+                    return await asked.result_with(None if made is None else await made)
+                except RetryableError:
+                    is_made = False
                     raise
-                return asked.result_with({"error": error_text(error)})
+                except ChangedError as change:
+                    is_made = False
+                    if use.known is None:
+                        raise
+                    raise StandfastError(await self._why_not(item.name, change.listed, use)) from change
+                except StandfastError as error:
+                    if not asked.open or isinstance(error, ToolDurabilityError):
+                        raise
+                    return await asked.result_with({"error": error_text(error)})
+                finally:
+                    await asked.ended(is_made=is_made)
+
+            return await use.connections.use(ctx, ask, **asked.callbacks())
 
         return call
 
@@ -211,6 +268,7 @@ class MCPToolset:
         item: Any,
         is_safe: bool,
         approval: Gate | None,
+        then: Then | None,
     ) -> Tool[..., Any]:
         schema = {"type": "object", "properties": {}, **item.input_schema}
 
@@ -223,7 +281,22 @@ class MCPToolset:
             approval=approval,
             timeout=self.timeout,
             fingerprint=fingerprint(item),
+            then=then,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a toolset needs while it is open.
+
+    Args:
+        known: what the store knows of its tools; None without a durable store, like `store`.
+    """
+
+    connections: Connections
+    known: KnownTools | None
+    store: Any
+    renewed: Renewed | None
 
 
 def mcp_server(server: Any, **options: Unpack[MCPOptions]) -> MCPToolset:

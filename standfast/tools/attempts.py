@@ -10,10 +10,12 @@ from typing_extensions import TypeVar
 
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, StandfastError, TerminalError
+from standfast.messages import Message, ToolCall
 from standfast.tools.checks import seconds
 
 DepsT_co = TypeVar("DepsT_co", covariant=True, default=Any)
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+Then = Callable[[ToolCall, Message, str], Awaitable[ToolCall | None]]  # of a call, its result, and the session's key
 
 TOOL_SECONDS = 55.0  # that an attempt may take if its tool does not say so
 

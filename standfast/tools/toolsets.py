@@ -1,6 +1,6 @@
 """Toolsets: tools that are known only when a run or a worker begins, such as those of a server."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,11 +21,14 @@ class Toolset(Protocol):
         """The agents that its tools run, which a worker has to have."""
         ...
 
-    def opened(self, store: Any) -> AbstractAsyncContextManager[Sequence[Tool[..., Any]]]:
+    def opened(
+        self, store: Any, renewed: Callable[[Sequence[Tool[..., Any]]], None] | None = None
+    ) -> AbstractAsyncContextManager[Sequence[Tool[..., Any]]]:
         """Yield the tools, which work for as long as the block lasts.
 
         Args:
             store: of the run or the worker; None if there is none.
+            renewed: is called with the tools, on the loop of the block, if they are others from then on.
 
         Raises:
             StandfastError: they cannot be found now; on Temporal it is tried again, and the runs of the agent wait.

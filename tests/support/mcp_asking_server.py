@@ -1,15 +1,28 @@
-"""An MCP server that asks back, as a process: `python mcp_asking_server.py FILE [PORT]`; FILE hears of every effect."""
+"""An MCP server that asks back, as a process: `python mcp_asking_server.py FILE [PORT]`; FILE hears of every effect.
+
+If there is a `FILE.key`, it takes the state that it has given before it was started again.
+"""
 
 import sys
 from pathlib import Path
 from typing import Annotated
 
-from mcp.server.mcpserver import Elicit, MCPServer, Resolve, Sample
-from mcp.types import CreateMessageResult, SamplingMessage, TextContent
+from mcp.server.mcpserver import Context, Elicit, MCPServer, RequestStateSecurity, Resolve, Sample
+from mcp.types import (
+    CreateMessageResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+    SamplingMessage,
+    TextContent,
+)
 from pydantic import BaseModel
 
-server = MCPServer("asking")
 effects = Path(sys.argv[1])
+key = effects.with_suffix(".key")
+security = RequestStateSecurity(keys=[key.read_text()], ttl=10**6) if key.exists() else None
+server = MCPServer("asking", request_state_security=security)
 
 
 class Sure(BaseModel):
@@ -48,11 +61,32 @@ def send(answer: Annotated[Address, Resolve(where_to)]) -> str:
 
 
 @server.tool()
+def book(city: str, ctx: Context) -> str | InputRequiredResult:
+    """Reserve, ask, and book what was reserved."""
+    with effects.open("a") as file:
+        if ctx.request_state is None:
+            file.write(f"reserve {city}\n")
+            form = {"type": "object", "properties": {"seat": {"type": "string"}}, "required": ["seat"]}
+            asked = ElicitRequest(params=ElicitRequestFormParams(message="Which seat?", requested_schema=form))
+            return InputRequiredResult(input_requests={"seat": asked}, request_state=f"reserved {city}")
+        answer = (ctx.input_responses or {})["seat"]
+        assert isinstance(answer, ElicitResult)
+        file.write(f"{ctx.request_state}, booked {(answer.content or {}).get('seat')}\n")
+    return f"booked {city}"
+
+
+@server.tool()
 def think(text: str, answer: Annotated[CreateMessageResult, Resolve(thought)]) -> str:
     """Think."""
     block = answer.content
     assert isinstance(block, TextContent)
     return f"thought: {block.text}"
+
+
+@server.tool()
+def echo(text: str) -> str:
+    """Say it again."""
+    return text
 
 
 @server.resource("notes://today", description="What is to be done.")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 from mcp.server.mcpserver import MCPServer
@@ -43,6 +44,16 @@ def die(text: str) -> str:
     with effects.open("a") as file:
         file.write(f"{text}\n")
     os._exit(1)
+
+
+@server.tool()
+def linger(text: str) -> str:
+    """Post a text, and answer once there is a file that says so."""
+    with effects.open("a") as file:
+        file.write(f"{text} {os.getpid()}\n")
+    while not effects.with_suffix(".release").exists():
+        time.sleep(0.02)
+    return "lingered"
 
 
 @server.tool()

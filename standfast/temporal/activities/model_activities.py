@@ -18,6 +18,7 @@ from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
 from standfast.messages import LLMResponse, Message, cut, read_json, size_over, unfenced
+from standfast.runtime.following_calls import following_calls
 from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.model_answers import note_cost, note_failure
 from standfast.runtime.retried_writes import retry_write
@@ -174,12 +175,15 @@ class ModelActivities:
         try:
             described = self._host.descriptions[agent]
             tell = None if withholds(agent) else tell
-            asking = guardrails.around(
-                [*transcript.messages, *said],
-                lambda: call_adapter(agent, adapter, context, messages, described, tell),
-            )
-            answered: tuple[LLMResponse, list[Message] | None] | None = await self._host.thread.run(asking)
-            response, shorter = answered or (LLMResponse(), None)
+            heard = [*transcript.messages, *said]
+            following = await following_calls(agent.tool_map, heard, transcript.session.key)
+            answered: tuple[LLMResponse, list[Message] | None] | None = None
+            if following is None:
+                asking = guardrails.around(
+                    heard, lambda: call_adapter(agent, adapter, context, messages, described, tell)
+                )
+                answered = await self._host.thread.run(asking)
+            response, shorter = answered or (following or LLMResponse(), None)
         except Exception as error:
             failure = failure_of(error, agent, reference.get("model"))
             if failure is error:
@@ -209,8 +213,8 @@ class ModelActivities:
         refused = refused_by_guardrails(message)
         if asks:
             session = transcript.session
-            heard = transcript.messages if view is None else await self._host.store.load_messages(session.id)
-            spoke = [context.user_id, session.user_id, *(one.by for one in (*heard, *said))]
+            whole = transcript.messages if view is None else await self._host.store.load_messages(session.id)
+            spoke = [context.user_id, session.user_id, *(one.by for one in (*whole, *said))]
             place = CallPlace(
                 agent=self._host.agent().name,
                 run=reference["run"],

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from standfast.agents import Agent
@@ -83,7 +84,7 @@ class OpenToolsets:
         delay, last = _FIRST_DELAY, ""
         while True:
             try:
-                async with toolset.opened(self._host.store) as tools:
+                async with toolset.opened(self._host.store, partial(self._renew, toolset)) as tools:
                     self._found[toolset] = tools
                     self._serve()
                     first.set()
@@ -99,6 +100,18 @@ class OpenToolsets:
             first.set()
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY)
+
+    def _renew(self, toolset: Toolset, tools: Sequence[Tool[..., Any]]) -> None:
+        """Serve its agents with other tools from now on; calls that have begun end with those that they have."""
+        for name, agent in self._agents.items():
+            if toolset in agent.toolsets and name in self._host.agents:
+                del self._host.agents[name]
+        for old in self._found[toolset]:
+            if self._host.tools.get(old.name) is old:
+                del self._host.tools[old.name], self._host.facts[old.name]
+                self._names.discard(old.name)
+        self._found[toolset] = tools
+        self._serve()
 
     def _waiting(self) -> Iterator[tuple[str, Agent]]:
         return ((name, agent) for name, agent in self._agents.items() if name not in self._host.agents)

@@ -1,13 +1,15 @@
 """`standfast mcp`: logs in, shows what servers have changed about their tools, and accepts it."""
 
 import asyncio
+import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from support.commands import data, done, refused
+from support.commands import data, done, refused, standfast
 from support.mcp_http import GatewayedServer
 from support.mcp_processes import ServerProcess
 from support.transcripts import asks_for, call
@@ -47,6 +49,27 @@ async def test_what_a_server_has_changed_is_shown_and_accepted_as_it_was_shown(t
         [row] = await data(None, "mcp", "tools", *kept)
         assert (row["held"], row["by"]) == (None, "ada")
         assert "knows no MCP server 'x'" in await refused(None, "mcp", "tools", "x", *kept)
+
+
+async def test_the_doctor_says_which_tools_are_held_back(tmp_path: Path) -> None:
+    path = str(tmp_path / "standfast.db")
+    listed = [{"name": name, "description": "Post.", "inputSchema": {"type": "object"}} for name in ("post", "mail")]
+
+    async def found() -> dict[str, Any]:
+        said = await standfast(None, "doctor", "--address", "127.0.0.1:9", "--store", path, "-o", "json")
+        return next(row for row in json.loads(said.stdout) if row["check"] == "MCP tools")
+
+    async with GatewayedServer(listed) as server, sqlite_store(path) as store:
+        agent = Agent("a", tools=[mcp_server(server.url)])
+        await run(agent, message="go", llm=ScriptedModel(["x"]), store=store)
+        assert await found() == {
+            "check": "MCP tools", "ok": True, "found": "2 are known, and none is held back"
+        }  # fmt: skip
+        listed[1] = {**listed[1], "description": "Mail it to everybody."}
+        await run(agent, message="go", llm=ScriptedModel(["x"]), store=store)
+        row = await found()
+        assert not row["ok"]
+        assert f"mail of {server.url}. `standfast mcp tools --store {path}` shows the changes" in row["found"]
 
 
 async def test_a_user_logs_in_and_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class Shelf:
         self._tools, self.opened_times = tools, 0
 
     @asynccontextmanager
-    async def opened(self, store: Any) -> AsyncIterator[Sequence[Tool[..., Any]]]:
+    async def opened(self, store: Any, renewed: Any = None) -> AsyncIterator[Sequence[Tool[..., Any]]]:
         self.opened_times += 1
         yield self._tools
 

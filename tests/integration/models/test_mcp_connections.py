@@ -21,6 +21,21 @@ from standfast.testing import ScriptedModel
 UNKNOWN = "tool-durability-error"
 
 
+MUTE = """
+import json, sys
+
+for line in sys.stdin:
+    got = json.loads(line)
+    if got.get("method") == "initialize":
+        info = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "mute", "version": "1"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": got["id"], "result": info}), flush=True)
+    elif "id" in got and got["method"] != "tools/list":
+        error = {"code": -32601, "message": "Method not found"}
+        print(json.dumps({"jsonrpc": "2.0", "id": got["id"], "error": error}), flush=True)
+"""
+
+
 async def test_a_server_that_was_started_anew_is_connected_to_anew(driver: Driver) -> None:
     """It did not take the call, so that one with effects is made, too: once."""
     async with GatewayedServer() as server, mcp_tools(server.url, only=["post", "read"]) as tools:
@@ -102,6 +117,18 @@ async def test_a_server_that_does_not_say_who_it_is_is_not_waited_for(monkeypatc
         async with mcp_tools(HANGS):
             pass
     assert not [task for task in asyncio.all_tasks() if "_Session._serve" in repr(task)]
+
+
+async def test_a_server_that_does_not_say_which_tools_it_has_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "mute.py"
+    script.write_text(MUTE)
+    monkeypatch.setattr(connections, "CONNECT_TIMEOUT", 5)
+    server = StdioServerParameters(command=sys.executable, args=["-S", str(script)])
+    with pytest.raises(StandfastError, match="tools cannot be read: they are not listed within 5 s"):
+        async with mcp_tools(server):
+            pass
 
 
 async def test_a_connection_that_is_cancelled_while_it_is_made_leaves_nothing_behind() -> None:
