@@ -93,14 +93,14 @@ class Effect:
         self.name = self.name or getattr(function, "__name__", type(function).__name__)
         self._owner = f"Effect '{self.name}'"
         if hasattr(function, _GUARDED):
-            raise DefinitionError(f"{self._owner}: {function.__qualname__} has a guard already")
+            raise DefinitionError(f"{self._owner}: the function has a guard already")
         if hasattr(function, _ACTIVITY):
             raise DefinitionError(f"{self._owner}: write @effect below @activity.defn, which would call past it")
         called = type(function).__call__
         if isinstance(self._key, str):
             raise DefinitionError(f"{self._owner}: key must be a function of the arguments, got the text {self._key!r}")
         if any(inspect.isasyncgenfunction(one) or inspect.isgeneratorfunction(one) for one in (function, called)):
-            raise DefinitionError(f"{self._owner}: {function.__qualname__} is a generator, which has no one result")
+            raise DefinitionError(f"{self._owner}: the function is a generator, which has no one result")
         result = result_of(function, self._owner)
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
         around = self._around_async if is_async else self._around_plain
