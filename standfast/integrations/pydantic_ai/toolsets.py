@@ -48,15 +48,25 @@ def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore, trust_hint
             toolsets = [agent_or_toolset]
         case _:
             raise DefinitionError(f"guarded needs an agent or a toolset of pydantic-ai, got {agent_or_toolset!r:.80}")
-    leaves = dict[int, Any]()
-    for toolset in toolsets:
-        toolset.apply(lambda leaf: leaves.setdefault(id(leaf), leaf))
+    leaves = _leaves(*toolsets)
     for leaf in leaves.values():
         if isinstance(leaf, _Guarded):
             raise DefinitionError(f"guarded: {leaf.label} has a guard already")
     for leaf in leaves.values():
         _guard(leaf, guard, trust_hints)
     return agent_or_toolset
+
+
+def is_guarded(toolset: AbstractToolset[Any]) -> bool:
+    """Whether `guarded` has guarded a toolset, or one that it wraps or joins."""
+    return any(isinstance(leaf, _Guarded) for leaf in _leaves(toolset).values())
+
+
+def _leaves(*toolsets: AbstractToolset[Any]) -> dict[int, Any]:
+    leaves = dict[int, Any]()
+    for toolset in toolsets:
+        toolset.apply(lambda leaf: leaves.setdefault(id(leaf), leaf))
+    return leaves
 
 
 def guard_of(store: DurableStore) -> ToolGuard:

@@ -152,6 +152,8 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
         guarded(lambda: None, store=store, key=key)
     with pytest.raises(DefinitionError, match="key must be a function"):
         guarded(shop.agent, store=store, key="order-7")  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="agent 'idle' has no function tool that could be guarded"):
+        guarded(Agent[Any]("idle"), store=store, key=key)
     with pytest.raises(DefinitionError, match="safe_to_retry names price"):
         guarded(shop.agent, store=store, key=key, safe_to_retry=["price"])
     with pytest.raises(MemoryStoreNotDurableError):
