@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from standfast.effects import failures
-from standfast.effects.calls import EffectCall, Ending, Found, Kept
+from standfast.effects.calls import EffectCall, Ending, Found
 from standfast.effects.keeper import keeper, on_keeper, recorded
+from standfast.effects.kept import Kept
 from standfast.effects.keys import is_cancel
 from standfast.errors import InputError
 from standfast.tools import Unknown

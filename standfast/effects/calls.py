@@ -15,12 +15,13 @@ from functools import partial
 from typing import Literal, cast
 
 from standfast.effects.keeper import keeper
+from standfast.effects.kept import Kept, read_kept, write_kept
 from standfast.effects.keys import EffectKey
 from standfast.errors import StoreError
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
 from standfast.stores.protocol import DurableStore, LedgerEntry
-from standfast.tools import Failed, Happened, Returned, Unknown
+from standfast.tools import Happened, Returned, Unknown
 from standfast.tools.attempts import Verdict, call_key
 
 _LOOK_EVERY = 0.2  # seconds, at a call that somebody else runs
@@ -44,16 +45,6 @@ class Ending(Enum):
 
     NOT_RUN = "not run"
     AGAIN = "again"
-
-
-@dataclass(frozen=True, slots=True)
-class Raised(Failed):
-    """The function raised; `kind` is the name of the error's class."""
-
-    kind: str = ""
-
-
-Kept = Returned | Failed | Unknown
 
 
 @dataclass(slots=True, eq=False)
@@ -286,24 +277,3 @@ class EffectCall:
 
 def _happened(verdict: Happened) -> Kept:
     return Returned(json.dumps(verdict.result, ensure_ascii=False))
-
-
-def write_kept(outcome: Kept) -> str:
-    match outcome:
-        case Returned(content):
-            return json.dumps({"returned": content})
-        case Raised(error):
-            return json.dumps({"failed": error, "kind": outcome.kind})
-        case Failed(error):
-            return json.dumps({"failed": error})
-        case Unknown(reason):
-            return json.dumps({"unknown": reason})
-
-
-def read_kept(text: str) -> Kept:
-    kept = json.loads(text)
-    if "returned" in kept:
-        return Returned(kept["returned"])
-    if "kind" in kept:
-        return Raised(kept["failed"], kind=kept["kind"])
-    return Failed(kept["failed"]) if "failed" in kept else Unknown(kept["unknown"])

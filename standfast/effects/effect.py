@@ -12,8 +12,9 @@ from pydantic import TypeAdapter
 from standfast.durations import Duration
 from standfast.effects import failures
 from standfast.effects.attempts import begin, begin_plain, end, inside
-from standfast.effects.calls import EffectCall, Ending, Found, Kept, Raised
+from standfast.effects.calls import EffectCall, Ending, Found
 from standfast.effects.keeper import keeper, recorded
+from standfast.effects.kept import Kept, Raised
 from standfast.effects.keys import EffectKey, given_key, in_activity, in_workflow, is_let_through
 from standfast.effects.outcomes import answer, broken, no_awaitable, not_verified, result_of, verdict_of, written
 from standfast.errors import DefinitionError, InputError, MemoryStoreNotDurableError
@@ -206,7 +207,7 @@ class Effect:
             raise InputError("effect: a block needs a name")
         if self._timeout is not None:
             raise DefinitionError(
-                f"{self._owner}: timeout is of a function. In a block, write async with asyncio.timeout(…)"
+                f"{self._owner}: timeout is of a function, and does not cut a block off: limit what the block awaits"
             )
         self._call, self._block = self._call_of(None, (), {}), Block()
         found = await begin(self._call, lambda reason: self._ask(reason, (), {}))

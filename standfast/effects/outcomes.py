@@ -7,7 +7,8 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from standfast.effects import failures
-from standfast.effects.calls import Ending, Kept, Raised
+from standfast.effects.calls import Ending
+from standfast.effects.kept import Kept, Raised
 from standfast.effects.keys import EffectKey, is_cancel
 from standfast.errors import StandfastError, ToolDurabilityError
 from standfast.messages import error_text

@@ -129,7 +129,8 @@ async def test_a_tool_that_timed_out_is_unknown_after_that(store: SQLiteStore) -
         return "charged"
 
     shop.tool.on_invoke_tool._invoke = slow
-    assert "timed out" in await shop.read()
+    while not shop.count:  # the SDK may cut the call off before it is claimed, and it may be made again then
+        assert "timed out" in await shop.read()
     assert json.loads(await shop.read())["kind"] == "tool-durability-error"
     assert shop.count == 1
 
