@@ -57,9 +57,17 @@ def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore, trust_hint
     return agent_or_toolset
 
 
-def is_guarded(toolset: AbstractToolset[Any]) -> bool:
-    """Whether `guarded` has guarded a toolset, or one that it wraps or joins."""
-    return any(isinstance(leaf, _Guarded) for leaf in _leaves(toolset).values())
+def check_unguarded(toolset: AbstractToolset[Any], agent: str) -> None:
+    """Check that `guarded` has not guarded the tools of an agent whose durability guards them.
+
+    Raises:
+        DefinitionError: it has.
+    """
+    if any(isinstance(leaf, _Guarded) for leaf in _leaves(toolset).values()):
+        raise DefinitionError(
+            f"Agent '{agent}' has StandfastDurability, which guards its tools, and guarded(…), too: take guarded(…) "
+            "away. Nothing was run"
+        )
 
 
 def _leaves(*toolsets: AbstractToolset[Any]) -> dict[int, Any]:
