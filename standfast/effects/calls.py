@@ -5,158 +5,275 @@ Every method runs on the keeper's event loop; what users have written runs elsew
 
 import asyncio
 import json
-from dataclasses import dataclass
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
-from typing import cast
+from typing import Literal, cast
 
-from standfast.effects.keeper import keeper, may_live
+from standfast.effects.keeper import keeper
+from standfast.effects.kept import Kept, read_kept, write_kept
 from standfast.effects.keys import EffectKey
+from standfast.errors import StoreError
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
 from standfast.stores.protocol import DurableStore, LedgerEntry
-from standfast.tools import Failed, Happened, NotHappened, Returned, Unknown
+from standfast.tools import Happened, Returned, Unknown
 from standfast.tools.attempts import Verdict, call_key
 
 _LOOK_EVERY = 0.2  # seconds, at a call that somebody else runs
+_PATIENCE = 60.0  # seconds, where nothing cuts a call off
+_LATER = 30  # tries, about as many seconds, to give back what was perhaps claimed
+
+_LOG = logging.getLogger("standfast")
+
+DIED = "its process ended while it ran"
 
 
 class Found(Enum):
-    """The state of a call that has no outcome: it is this attempt's to run, or was begun by a process that is gone."""
+    """The state of a call that has no outcome: it is this attempt's to run, or nobody knows whether it has happened."""
 
     OURS = "ours"
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Raised(Failed):
-    """The function raised; `kind` is the name of the error's class."""
+class Ending(Enum):
+    """How an attempt ended that has no outcome: it has not run, or the call may run again, since that is harmless."""
 
-    kind: str = ""
-
-
-Kept = Returned | Failed | Unknown
+    NOT_RUN = "not run"
+    AGAIN = "again"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EffectCall:
     """A call, and this attempt at it.
 
     Args:
-        patience: seconds after which a call that another attempt has begun is lost, if nobody can tell whether its
-            process lives.
+        name: of the effect.
+        given: the key; None is the next one of the activity that this is.
+        can_verify: a call of unknown outcome can be looked up.
+        time: seconds after which an attempt has been cut off; None if nothing cuts it off.
     """
 
     store: DurableStore
-    key: EffectKey
+    name: str
+    given: EffectKey | None
     arguments_hash: str
     safe_to_retry: bool
-    patience: float
-    _owner: str = ""
-    _dispatch: int = 1
+    can_verify: bool
+    time: float | None
+    reason: str = field(default=DIED, init=False)  # why the outcome is unknown, if it is lost
+    is_ours: bool = field(default=False, init=False)  # from the claim to its end
+    _key: EffectKey | None = field(default=None, init=False)
+    _owner: str = field(default="", init=False)
+    _lost: str = field(default="", init=False)  # who has claimed it, and runs it no more
+    _dispatch: int = field(default=1, init=False)
+    _is_closed: bool = field(default=False, init=False)  # this dispatch has ended with an unknown outcome
+    _is_left: bool = field(default=False, init=False)
+    _claiming: "asyncio.Task[object] | None" = field(default=None, init=False)
+
+    @property
+    def key(self) -> EffectKey:
+        assert self._key is not None
+        return self._key
 
     async def claim(self) -> Kept | Found:
         """Claim the call, or return its outcome; wait for it while another attempt runs."""
-        self._owner = self._owner or await keeper().owner(self.store)
-        while True:
-            running = self.key.running(self._owner)
-            entry = await self.store.claim(
-                self.key.scope, self._key, owner=self._owner, arguments_hash=self.arguments_hash, running=running
-            )
-            if running is not None and entry.owner != self._owner:
-                await self.store.end_call(self._owner)
-            if entry.state == "abandoned":  # it was found not to have happened
-                self._dispatch += 1
-                continue
-            if entry.owner != self._owner and entry.result is None and self.safe_to_retry:
-                entry = await self.store.take_over(self.key.scope, self._key, owner=self._owner)
-            if entry.owner != self._owner and entry.result is None:
-                entry = await self._ended(entry)
-            if entry.result is not None:
-                return read_kept(entry.result)
-            if entry.owner == self._owner:
-                return Found.OURS
-            if entry.state == "claimed":
-                return Found.LOST
+        self._claiming = asyncio.current_task()
+        self._key = self.given or await keeper().keys.next(self.name)
+        self._owner = await keeper().owner(self.store)
+        return await self._claim()
+
+    async def leave(self) -> None:
+        """Give the claim back, though it may be under way: this attempt is not going to run the call."""
+        self._is_left = True
+        if self._claiming is not None:
+            await asyncio.wait({self._claiming})
+        if self.is_ours:
+            await self._release()
 
     async def settle(self, verdict: Verdict | Unknown) -> Kept | Found:
         """Enter what `verify` has found out about a lost call."""
-        scope, key = self.key.scope, self._key
-        match verdict:
-            case Happened(result):
-                entry = await self.store.take_over(scope, key, owner=self._owner)
-                if entry.owner == self._owner:
-                    return await self.finish(Returned(json.dumps(result, ensure_ascii=False)))
-                return await self.claim()
-            case NotHappened():
-                entry = await self.store.settle(scope, key)
-                if entry.state == "claimed":
-                    await self.store.abandon(scope, key, owner=str(entry.owner))
-                return await self.claim()
-            case Unknown():
-                return verdict
+        self._claiming = asyncio.current_task()
+        scope, key = self.key.scope, self._entry_key
+        if verdict is None or isinstance(verdict, Unknown):
+            return verdict or Unknown(self.reason)
+        if self._is_closed:
+            self._go_on()
+        elif isinstance(verdict, Happened):
+            await self.store.take_over(scope, key, owner=self._owner)
+        else:  # of the one that was lost: another may have taken it over meanwhile
+            await self.store.abandon(scope, key, owner=self._lost)
+        found = await self._claim()
+        return (
+            await self._finish(_happened(verdict)) if found is Found.OURS and isinstance(verdict, Happened) else found
+        )
+
+    async def end(self, outcome: Kept | Ending) -> Kept:
+        """Record how this attempt has ended, for as long as the store needs to take it, and return what is kept."""
+        match outcome:
+            case Ending.NOT_RUN:
+                await self._release()
+            case Ending.AGAIN:
+                await self._give_up()
+            case _:
+                return await self._finish(outcome)
         return Unknown()
 
-    async def finish(self, outcome: Kept) -> Kept:
-        """Record the outcome of this attempt, for as long as the store needs to take it, and return what is kept."""
-        if isinstance(outcome, Returned):
-            outcome = cast(Kept, within_row(outcome, self.key.name, self.store))
-        finish = partial(
-            self.store.finish,
+    # --- claims ---
+
+    async def _claim(self) -> Kept | Found:
+        at_work = keeper().at_work
+        at_work.add(self._owner)
+        try:
+            found = await self._claim_or_wait()
+            self.is_ours = found is Found.OURS
+            return found
+        except StoreError:
+            # It may have been written, and its acknowledgement was lost: nobody should wait for what never runs.
+            keeper().begin(self._give_back())
+            raise
+        finally:
+            if not self.is_ours:
+                at_work.discard(self._owner)
+
+    async def _claim_or_wait(self) -> Kept | Found:
+        while not self._is_left:
+            entry = await self._claimed()
+            if entry.result is None and self.safe_to_retry and not self._is_mine(entry):
+                entry = await self.store.take_over(self.key.scope, self._entry_key, owner=self._owner)
+            if entry.state == "claimed" and entry.result is None and not self._is_mine(entry):
+                found = await self._wait(entry)
+                if not isinstance(found, LedgerEntry):
+                    return found
+                entry = found
+            if entry.state == "abandoned":  # it was found not to have happened
+                self._go_on()
+            elif entry.result is not None:
+                kept = read_kept(entry.result)
+                if not (isinstance(kept, Unknown) and self.can_verify):
+                    return kept
+                if not await self._has_next():
+                    self._is_closed, self.reason = True, kept.reason
+                    return Found.LOST
+                self._go_on()
+            else:
+                return Found.OURS
+        return Found.LOST
+
+    async def _claimed(self) -> LedgerEntry:
+        running = self.key.running(self._owner)
+        entry = await self.store.claim(
             self.key.scope,
-            self._key,
+            self._entry_key,
             owner=self._owner,
-            state="done" if isinstance(outcome, Returned) else "failed",
-            result=write_kept(outcome),
+            arguments_hash=self.arguments_hash,
+            running=running,
         )
-        if not await retry_write(finish):
-            return Unknown("it was settled by another attempt while it ran")
-        return outcome
-
-    async def release(self) -> None:
-        """Give the claim back: this attempt has not run the call, and the next one may."""
-        await retry_write(partial(self.store.abandon, self.key.scope, self._key, owner=self._owner))
-
-    async def give_up(self) -> None:
-        """Let the next attempt run the call again, as one that is safe to retry."""
-        if self.key.activity is not None:
-            await retry_write(partial(self.store.end_call, self._owner))
-
-    async def _ended(self, entry: LedgerEntry) -> LedgerEntry:
-        """Return the entry once it has a result, or nobody runs the call any more."""
-        begun = datetime.now(UTC)
-        while entry.state == "claimed" and entry.result is None:
-            owner, age = entry.owner, (datetime.now(UTC) - (entry.claimed_at or begun)).total_seconds()
-            lives = await may_live(self.store, owner)
-            # Once more: it may have ended, and its process too, since it was read.
-            entry = (await self.store.load_entries(self.key.scope, [self._key])).get(self._key, entry)
-            if entry.owner == owner and entry.result is None and (not lives or age > self.patience):
-                return entry
-            await asyncio.sleep(_LOOK_EVERY if entry.result is None else 0)
+        if running is not None and not self._is_mine(entry):
+            await self.store.end_call(self._owner)
         return entry
 
+    async def _wait(self, entry: LedgerEntry) -> LedgerEntry | Found | Unknown:
+        """Return the entry once it has changed, or what is to be said of it once nobody runs the call any more."""
+        owner, begun, looked = entry.owner, entry.claimed_at or datetime.now(UTC), time.monotonic()
+        while not self._is_left:
+            lives = await keeper().lives(self.store, owner)
+            # Once more: it may have ended, and its process too, since it was read.
+            entry = (await self.store.load_entries(self.key.scope, [self._entry_key])).get(self._entry_key, entry)
+            if entry.owner != owner or entry.state != "claimed" or entry.result is not None:
+                return entry
+            # A clock may have been set back since, or run behind that of another machine.
+            age = max((datetime.now(UTC) - begun).total_seconds(), time.monotonic() - looked)
+            if lives is False or (lives is None and age > (self.time or _PATIENCE)):
+                self._lost = str(owner)
+                return Found.LOST
+            if lives and self.time is not None and age > self.time:
+                return Unknown("its time is over, and it may still run")  # so that `verify` cannot know, either
+            await asyncio.sleep(_LOOK_EVERY)
+        return Found.LOST
+
+    async def _has_next(self) -> bool:
+        """Whether the call went on after this dispatch, whose outcome is unknown."""
+        following = call_key(self.key.place, self.key.name, self._dispatch + 1)
+        return bool(await self.store.load_entries(self.key.scope, [following]))
+
+    def _go_on(self) -> None:
+        self._dispatch, self._is_closed, self.reason = self._dispatch + 1, False, DIED
+
+    def _is_mine(self, entry: LedgerEntry) -> bool:
+        return entry.owner == self._owner
+
+    # --- ends ---
+
+    async def _finish(self, outcome: Kept) -> Kept:
+        if isinstance(outcome, Returned):
+            outcome = cast(Kept, within_row(outcome, self.key.name, self.store))
+        state: Literal["done", "failed"] = "done" if isinstance(outcome, Returned) else "failed"
+        written, is_told = write_kept(outcome), False
+
+        async def finish() -> bool:
+            nonlocal is_told
+            try:
+                return await self.store.finish(
+                    self.key.scope,
+                    self._entry_key,
+                    owner=self._owner,
+                    state=state,
+                    result=written,
+                )
+            except StoreError as error:
+                if not is_told:
+                    is_told = True
+                    _LOG.warning(
+                        "Effect '%s' (%s) has run, and the store does not take its result, which is tried again: %s",
+                        self.key.name,
+                        self.key.id,
+                        error,
+                    )
+                raise
+
+        try:
+            is_kept = await retry_write(finish)
+        finally:
+            self._stop()
+        # Who was overtaken by another attempt at what is safe to retry has done no harm.
+        return outcome if is_kept or self.safe_to_retry else Unknown("it was settled by another attempt while it ran")
+
+    async def _release(self) -> None:
+        """Give the claim back: this attempt has not run the call, and the next one may."""
+        try:
+            await retry_write(partial(self.store.abandon, self.key.scope, self._entry_key, owner=self._owner))
+        finally:
+            self._stop()
+
+    async def _give_up(self) -> None:
+        """Let the next attempt run the call again, as one that is safe to retry."""
+        try:
+            if self.key.activity is not None:
+                await retry_write(partial(self.store.end_call, self._owner))
+        finally:
+            self._stop()
+
+    async def _give_back(self) -> None:
+        async def give_back() -> None:
+            if self._entry_key in await self.store.load_entries(self.key.scope, [self._entry_key]):
+                await self.store.abandon(self.key.scope, self._entry_key, owner=self._owner)
+
+        with suppress(StoreError):
+            await retry_write(give_back, tries=_LATER)
+
+    def _stop(self) -> None:
+        self.is_ours = False
+        keeper().at_work.discard(self._owner)
+
     @property
-    def _key(self) -> str:
+    def _entry_key(self) -> str:
         return call_key(self.key.place, self.key.name, self._dispatch)
 
 
-def write_kept(outcome: Kept) -> str:
-    match outcome:
-        case Returned(content):
-            return json.dumps({"returned": content})
-        case Raised(error):
-            return json.dumps({"failed": error, "kind": outcome.kind})
-        case Failed(error):
-            return json.dumps({"failed": error})
-        case Unknown(reason):
-            return json.dumps({"unknown": reason})
-
-
-def read_kept(text: str) -> Kept:
-    kept = json.loads(text)
-    if "returned" in kept:
-        return Returned(kept["returned"])
-    if "kind" in kept:
-        return Raised(kept["failed"], kind=kept["kind"])
-    return Failed(kept["failed"]) if "failed" in kept else Unknown(kept["unknown"])
+def _happened(verdict: Happened) -> Kept:
+    return Returned(json.dumps(verdict.result, ensure_ascii=False))

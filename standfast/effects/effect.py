@@ -5,30 +5,29 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, TypeVar, cast, get_type_hints
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import TypeAdapter
 
 from standfast.durations import Duration
 from standfast.effects import failures
-from standfast.effects.calls import EffectCall, Found, Kept, Raised
-from standfast.effects.keeper import keeper, on_keeper
+from standfast.effects.attempts import begin, begin_plain, end, inside
+from standfast.effects.calls import EffectCall, Ending, Found
+from standfast.effects.keeper import keeper, recorded
+from standfast.effects.kept import Kept, Raised
 from standfast.effects.keys import EffectKey, given_key, in_activity, in_workflow, is_let_through
-from standfast.errors import DefinitionError, InputError, MemoryStoreNotDurableError, ToolDurabilityError
-from standfast.messages import error_text
-from standfast.runtime.cancellation import uninterrupted
+from standfast.effects.outcomes import answer, broken, no_awaitable, not_verified, result_of, verdict_of, written
+from standfast.errors import DefinitionError, InputError, MemoryStoreNotDurableError
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import DurableStore
 from standfast.time_limits import time_limit
-from standfast.tools import Approval, Failed, Happened, NotHappened, Returned, Tool, Unknown, seconds
+from standfast.tools import Approval, Tool, Unknown, seconds
 from standfast.tools.attempts import Verdict
 from standfast.tools.checks import check_choice
 from standfast.tools.given_arguments import bound, hash_of
-from standfast.tools.signatures import schema_type
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-_PATIENCE = 60.0  # seconds, where neither the effect nor its activity has a timeout
 _GUARDED = "__standfast_effect__"
 _ACTIVITY = "__temporal_activity_definition"  # with which `activity.defn` marks a function
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
@@ -50,7 +49,11 @@ class Effect:
         not_run: tuple[type[BaseException], ...],
     ) -> None:
         self._owner = "effect" if name is None else f"Effect '{name}'"
-        if not has_ledger(store) or not getattr(store, "durable", False):
+        if not hasattr(store, "durable"):
+            raise DefinitionError(
+                f"{self._owner}: store must be a store, such as sqlite_store('standfast.db'), got {store!r:.80}"
+            )
+        if not has_ledger(store) or not store.durable:
             raise MemoryStoreNotDurableError(self._owner)
         if name is not None and not (isinstance(name, str) and name.isprintable() and 1 <= len(name) <= 100):
             raise DefinitionError(f"effect: name must be a printable text of 1 to 100 characters, got {name!r:.80}")
@@ -91,15 +94,16 @@ class Effect:
         self.name = self.name or getattr(function, "__name__", type(function).__name__)
         self._owner = f"Effect '{self.name}'"
         if hasattr(function, _GUARDED):
-            raise DefinitionError(f"{self._owner}: {function.__qualname__} has a guard already")
+            raise DefinitionError(f"{self._owner}: the function has a guard already")
         if hasattr(function, _ACTIVITY):
             raise DefinitionError(f"{self._owner}: write @effect below @activity.defn, which would call past it")
+        called = type(function).__call__
         if isinstance(self._key, str):
             raise DefinitionError(f"{self._owner}: key must be a function of the arguments, got the text {self._key!r}")
-        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-            raise DefinitionError(f"{self._owner}: {function.__qualname__} is a generator, which has no one result")
-        result = _result_of(function, self._owner)
-        is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+        if any(inspect.isasyncgenfunction(one) or inspect.isgeneratorfunction(one) for one in (function, called)):
+            raise DefinitionError(f"{self._owner}: the function is a generator, which has no one result")
+        result = result_of(function, self._owner)
+        is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
         around = self._around_async if is_async else self._around_plain
         guarded = functools.update_wrapper(around(function, result), function)
         setattr(guarded, _GUARDED, self)
@@ -107,27 +111,22 @@ class Effect:
 
     def _around_async(self, function: Callable[..., Any], result: TypeAdapter[Any]) -> Callable[..., Any]:
         async def guarded(*arguments: Any, **options: Any) -> Any:
-            given = bound(function, arguments, options)
-            call, found = await on_keeper(self._begin(self._key_of(arguments, options), given))
-            while found is Found.LOST:
-                found = await on_keeper(call.settle(await self._ask(arguments, options)))
+            call = self._call_of(function, arguments, options)
+            found = await begin(call, lambda reason: self._ask(reason, arguments, options))
             if found is not Found.OURS:
-                return self._answer(call.key, found, result)
+                return self._answer(call, found, result)
             limit: asyncio.Timeout | None = None
             try:
-                async with time_limit(self._timeout) as limit:
-                    value = await function(*arguments, **options)
-            except self._not_run:
-                await uninterrupted(lambda: on_keeper(call.release()))
-                raise
+                with inside(call):
+                    async with time_limit(self._timeout) as limit:
+                        value = await function(*arguments, **options)
             except BaseException as error:
                 outcome = self._broken(error, is_cut_off=limit is not None and limit.expired())
-                await uninterrupted(lambda: on_keeper(_ended(call, outcome)))
+                await end(call, error, outcome)
                 if _is_final(guarded, outcome):
                     raise failures.of_activity(cast(Exception, error)) from error
                 raise
-            kept = await uninterrupted(lambda: on_keeper(call.finish(self._written(value, result))))
-            return self._answer(call.key, kept, result)
+            return self._answer(call, await recorded(call.end(written(value, result))), result)
 
         return guarded
 
@@ -138,76 +137,66 @@ class Effect:
             raise DefinitionError(f"{self._owner}: verify must be a plain function, as the guarded one is")
 
         def guarded(*arguments: Any, **options: Any) -> Any:
-            given = bound(function, arguments, options)
-            call, found = keeper().begin(self._begin(self._key_of(arguments, options), given)).result()
-            while found is Found.LOST:
-                found = keeper().begin(call.settle(self._ask_here(arguments, options))).result()
+            call = self._call_of(function, arguments, options)
+            found = begin_plain(call, lambda reason: self._ask_here(reason, arguments, options))
             if found is not Found.OURS:
-                return self._answer(call.key, found, result)
+                return self._answer(call, found, result)
             try:
-                value = _no_awaitable(function(*arguments, **options))
-            except self._not_run:
-                keeper().begin(call.release()).result()
-                raise
+                with inside(call):
+                    value = no_awaitable(function(*arguments, **options))
             except BaseException as error:
                 outcome = self._broken(error)
-                keeper().begin(_ended(call, outcome)).result()
+                keeper().begin(call.end(outcome)).result()
                 if _is_final(guarded, outcome):
                     raise failures.of_activity(cast(Exception, error)) from error
                 raise
-            kept = keeper().begin(call.finish(self._written(value, result))).result()
-            return self._answer(call.key, kept, result)
+            return self._answer(call, keeper().begin(call.end(written(value, result))).result(), result)
 
         return guarded
 
-    def _key_of(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> str | EffectKey | None:
-        if in_workflow():
-            raise failures.refused(
-                InputError(
+    def _call_of(
+        self, function: Callable[..., Any] | None, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> EffectCall:
+        """Return a call that may be claimed.
+
+        Raises:
+            InputError: it cannot be made, and nothing was run.
+        """
+        given = {} if function is None else bound(function, arguments, options)
+        try:
+            if in_workflow():
+                raise InputError(
                     f"{self._owner} was called in a workflow, which reaches no store, and nothing was run: make it an "
                     "activity, with @activity.defn above the guard"
                 )
-            )
-        return self._key(*arguments, **options) if callable(self._key) else self._key
-
-    async def _begin(self, key: str | EffectKey | None, arguments: dict[str, Any]) -> tuple[EffectCall, Kept | Found]:
-        """Return a call, and its outcome if it has one; it may be this attempt's to run now."""
-        try:
-            call = await self._make_call(key, arguments)
-            return call, await call.claim()
+            digest = hash_of(given)
+            if self.approval is not None and not is_let_through(digest):
+                raise InputError(
+                    f"{self._owner} needs approval, which this call has not: nothing was run. In a workflow of "
+                    "Temporal, await execute_effect(…), which asks people first"
+                )
+            said = self._key(*arguments, **options) if callable(self._key) else self._key
+            key = said if said is None or isinstance(said, EffectKey) else given_key(self.name, said)
+            if key is None and not in_activity():
+                raise InputError(
+                    f"{self._owner} has no key: outside of an activity of Temporal, give it key=, by which a repeated "
+                    "call is known"
+                )
         except InputError as error:
             raise failures.refused(error) from None
+        can_verify = self._verify is not None
+        return EffectCall(self._store, self.name, key, digest, self._safe_to_retry, can_verify, self._time())
 
-    async def _make_call(self, key: str | EffectKey | None, arguments: dict[str, Any]) -> EffectCall:
-        """Return a call, by the key that was given or that of its activity."""
-        digest = hash_of(arguments)
-        if self.approval is not None and not is_let_through(digest):
-            raise InputError(
-                f"{self._owner} needs approval, which this call has not: nothing was run. In a workflow of Temporal, "
-                "await execute_effect(…), which asks people first"
-            )
-        if isinstance(key, EffectKey):  # an adapter knows where in the ledger its calls stand
-            found = key
-        elif key is not None:
-            found = given_key(self.name, key)
-        elif in_activity():
-            found = await keeper().keys.next(self.name)
-        else:
-            raise InputError(
-                f"{self._owner} has no key: outside of an activity of Temporal, give it key=, by which a repeated call "
-                "is known"
-            )
-        return EffectCall(self._store, found, digest, self._safe_to_retry, self._patience())
-
-    def _patience(self) -> float:
-        if self._timeout is not None:
-            return self._timeout + 5.0
+    def _time(self) -> float | None:
+        """Return the seconds after which a call is cut off, with some for saying so; None if it never is."""
+        limits = [self._timeout]
         if in_activity():
             from temporalio import activity
 
-            if (limit := activity.info().start_to_close_timeout) is not None:
-                return limit.total_seconds() + 5.0
-        return _PATIENCE
+            info = activity.info()
+            limit = info.start_to_close_timeout or info.schedule_to_close_timeout
+            limits.append(None if limit is None else limit.total_seconds())
+        return min((limit + 5.0 for limit in limits if limit is not None), default=None)
 
     # --- around a block ---
 
@@ -216,12 +205,14 @@ class Effect:
             raise InputError(f"{self._owner}: each block needs an effect(…) of its own")
         if not self.name:
             raise InputError("effect: a block needs a name")
-        call, found = await on_keeper(self._begin(self._key_of((), {}), {}))
-        while found is Found.LOST:
-            found = await on_keeper(call.settle(await self._ask((), {})))
-        self._call, self._block = call, Block()
+        if self._timeout is not None:
+            raise DefinitionError(
+                f"{self._owner}: timeout is of a function, and does not cut a block off: limit what the block awaits"
+            )
+        self._call, self._block = self._call_of(None, (), {}), Block()
+        found = await begin(self._call, lambda reason: self._ask(reason, (), {}))
         if found is not Found.OURS:
-            self._block = Block(is_done=True, result=self._answer(call.key, found, _ANYTHING))
+            self._block = Block(is_done=True, result=self._answer(self._call, found, _ANYTHING))
         return self._block
 
     async def __aexit__(
@@ -232,66 +223,38 @@ class Effect:
         assert block is not None
         if block.is_done:
             return
-        if isinstance(error, self._not_run):
-            await uninterrupted(lambda: on_keeper(call.release()))
+        if error is not None:
+            await end(call, error, self._broken(error))
             return
-        outcome = self._written(block.result, _ANYTHING) if error is None else self._broken(error)
-        if outcome is not None:
-            kept = await uninterrupted(lambda: on_keeper(call.finish(outcome)))
-            if error is None:
-                block.result, block.is_done = self._answer(call.key, kept, _ANYTHING), True
+        kept = await recorded(call.end(written(block.result, _ANYTHING)))
+        block.result, block.is_done = self._answer(call, kept, _ANYTHING), True
 
     # --- outcomes ---
 
-    async def _ask(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> Verdict | Unknown:
-        """Ask `verify` about a call whose process has died."""
+    async def _ask(self, reason: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Verdict | Unknown:
+        """Ask `verify` about a call that was lost for a reason."""
         try:
-            verdict = None if self._verify is None else self._verify(*arguments, **options)
-            return _verdict(await verdict if inspect.isawaitable(verdict) else verdict)
+            found = None if self._verify is None else self._verify(*arguments, **options)
+            return verdict_of(await found if inspect.isawaitable(found) else found, reason)
         except Exception as error:
-            return _verify_failed(error)
+            return not_verified(error, reason)
 
-    def _ask_here(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> Verdict | Unknown:
+    def _ask_here(self, reason: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Verdict | Unknown:
         try:
-            return _verdict(None if self._verify is None else self._verify(*arguments, **options))
+            return verdict_of(None if self._verify is None else self._verify(*arguments, **options), reason)
         except Exception as error:
-            return _verify_failed(error)
+            return not_verified(error, reason)
 
-    def _broken(self, error: BaseException, *, is_cut_off: bool = False) -> Kept | None:
-        """Return what an error of the function means; None if the call may be made again."""
-        if self._safe_to_retry:
-            return None
-        if is_cut_off:
-            return Unknown(f"it was cut off after its timeout of {self._timeout:g} s")
-        if isinstance(error, ToolDurabilityError):
-            return Unknown(error.reason)
-        if isinstance(error, asyncio.CancelledError):
-            return Unknown("it was cancelled while it ran")
-        if isinstance(error, Exception):
-            return Raised(error_text(error), kind=type(error).__name__)
-        return Unknown(f"it was broken off by {type(error).__name__}")
+    def _broken(self, error: BaseException, *, is_cut_off: bool = False) -> Kept | Ending:
+        return broken(
+            error,
+            safe_to_retry=self._safe_to_retry,
+            not_run=self._not_run,
+            cut_off_after=self._timeout if is_cut_off else None,
+        )
 
-    def _written(self, value: Any, result: TypeAdapter[Any]) -> Kept:
-        try:
-            text = result.dump_json(value).decode()
-            result.validate_json(text)
-        except Exception as error:
-            return Failed(f"ran, but its result was lost: it cannot be kept as JSON ({error_text(error)})")
-        return Returned(text)
-
-    def _answer(self, key: EffectKey, kept: Kept, result: TypeAdapter[Any]) -> Any:
-        """Return the result that is kept of a call, or raise what is kept of its failure."""
-        match kept:
-            case Returned(content):
-                return result.validate_json(content)
-            case Raised(error):
-                raise failures.failed(key, error, kept.kind)
-            case Failed(error):
-                raise failures.failed(key, error)
-            case Unknown(reason):
-                if self._on_unknown == "return":
-                    return ToolDurabilityError(key.name, key.id, reason=reason).payload()
-                raise failures.lost(key, reason)
+    def _answer(self, call: EffectCall, kept: Any, result: TypeAdapter[Any]) -> Any:
+        return answer(call.key, kept, result, raises=self._on_unknown == "raise")
 
 
 class Block:
@@ -354,43 +317,6 @@ def _is_of_call(approval: Approval[Any]) -> bool:
     return isinstance(approval.message, str) and not approval.of_gate
 
 
-_DIED = "its process ended while it ran"
-
-
-def _verdict(found: object) -> Verdict | Unknown:
-    """Return what a `verify` function has found out."""
-    if found is None or isinstance(found, Happened | NotHappened):
-        return Unknown(_DIED) if found is None else found
-    return Unknown(f"{_DIED}, and verify returned {type(found).__name__} instead of Happened, NotHappened or None")
-
-
-def _verify_failed(error: Exception) -> Unknown:
-    return Unknown(f"{_DIED}, and verify failed: {error_text(error)}")
-
-
-async def _ended(call: EffectCall, outcome: Kept | None) -> None:
-    """Record how an attempt was broken off; None if the call may be made again."""
-    await (call.give_up() if outcome is None else call.finish(outcome))
-
-
-def _no_awaitable(value: Any) -> Any:
-    """Return what a plain function returned, unless it has only promised to run."""
-    if not inspect.isawaitable(value):
-        return value
-    if inspect.iscoroutine(value):
-        value.close()
-    raise TypeError(f"it returned {type(value).__name__}, which has to be awaited: make it an async def")
-
-
-def _is_final(guarded: object, outcome: Kept | None) -> bool:
+def _is_final(guarded: object, outcome: Kept | Ending) -> bool:
     """Whether an error ends an activity that is the guarded function itself."""
     return isinstance(outcome, Raised) and hasattr(guarded, _ACTIVITY) and in_activity()
-
-
-def _result_of(function: Callable[..., Any], owner: str) -> TypeAdapter[Any]:
-    """Return the reader of what a function says that it returns."""
-    try:
-        annotation = get_type_hints(inspect.unwrap(function), include_extras=True).get("return", Any)
-    except (NameError, TypeError, AttributeError):
-        annotation = Any
-    return schema_type(annotation, owner, "its result")

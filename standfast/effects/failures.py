@@ -4,6 +4,9 @@ from typing import Any, cast
 
 from standfast.effects.keys import EffectKey, in_activity, in_workflow
 from standfast.errors import EffectFailedError, InputError, StandfastError, ToolDurabilityError
+from standfast.messages import cut, error_text
+
+_LONGEST = 32 * 1024  # bytes
 
 
 def lost(key: EffectKey, reason: str) -> StandfastError:
@@ -31,7 +34,12 @@ def of_activity(error: Exception) -> Exception:
         return ApplicationError(
             error.message, *error.details, type=error.type, category=error.category, non_retryable=True
         )
-    return ApplicationError(str(error), type=type(error).__name__, non_retryable=True)
+    return ApplicationError(said_by(error), type=type(error).__name__, non_retryable=True)
+
+
+def said_by(error: BaseException) -> str:
+    """Return what an error says, at most as much of it as anybody reads."""
+    return cut(error_text(error), _LONGEST)
 
 
 def _final(error: StandfastError, kind: str, details: dict[str, Any]) -> StandfastError:

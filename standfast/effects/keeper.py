@@ -4,6 +4,7 @@ A loop that ends takes its connections along, and with them the process's name, 
 """
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import socket
@@ -15,19 +16,26 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from standfast.effects.keys import ActivityKeys, process_of
-from standfast.runtime.at_work import is_alive, scope_of
+from standfast.errors import InputError
+from standfast.runtime.at_work import is_held, scope_of
 from standfast.stores.protocol import DurableStore
 
 T = TypeVar("T")
 
+_A_WHILE = 5.0  # seconds in which a store that answers has taken a record
+
 
 class Keeper:
-    """The event loop of a process, the names that it holds in stores, and the keys of its activities' effects."""
+    """The event loop of a process, the names that it holds in stores, and the keys of its activities' effects.
+
+    `at_work` are the attempts of this process that claim or run a call now, by their owners' names.
+    """
 
     def __init__(self) -> None:
-        self.process, self.keys = os.getpid(), ActivityKeys()
+        self.process, self.keys, self.at_work = os.getpid(), ActivityKeys(), set[str]()
         self._loop = asyncio.new_event_loop()
         self._names: WeakKeyDictionary[DurableStore, asyncio.Task[str]] = WeakKeyDictionary()
+        self._own = f"effects_{socket.gethostname()[:64]}_{self.process}_{uuid4().hex[:12]}"
         self._count = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         threading.Thread(target=self._loop.run_forever, name="effects", daemon=True).start()
@@ -67,15 +75,26 @@ class Keeper:
         self._count += 1
         return f"{name}.{self._count}"
 
+    async def lives(self, store: DurableStore, owner: str | None) -> bool | None:
+        """Whether an attempt may still run the call that it has claimed; None if nobody can tell from here."""
+        process = process_of(owner or "")
+        if process.startswith(f"{self._own}_"):
+            return owner in self.at_work
+        if owner is None or not (scope := scope_of(process)) or scope != await store.hold_scope():
+            return None
+        return await is_held(store, process)
+
     async def _hold_name(self, store: DurableStore) -> str:
         # The scope stands last, where `scope_of` looks for it.
-        name = f"effects_{socket.gethostname()[:64]}_{self.process}_{uuid4().hex[:12]}_{await store.hold_scope()}"
+        name = f"{self._own}_{uuid4().hex[:6]}_{await store.hold_scope()}"
         await store.hold(name)
         return name
 
 
 _guard = threading.Lock()
 _keepers: list[Keeper] = []  # at most one of this process, behind those of processes that it was forked from
+if hasattr(os, "register_at_fork"):  # a lock that another thread has at the fork would never be free again
+    os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_guard.release)
 
 
 def keeper() -> Keeper:
@@ -87,13 +106,44 @@ def keeper() -> Keeper:
 
 
 async def on_keeper(work: Coroutine[Any, Any, T]) -> T:
-    """Await work on the keeper's event loop, from another."""
+    """Await work on the keeper's event loop, from another. If this is cancelled, the work goes on."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        work.close()
+        raise InputError(
+            "An async effect needs an event loop of asyncio, and another, such as trio's, runs here: nothing was run"
+        ) from None
     return await asyncio.wrap_future(keeper().begin(work))
 
 
-async def may_live(store: DurableStore, owner: str | None) -> bool:
-    """Whether the process of an attempt may be alive; True where nobody can tell."""
-    if owner is None:
-        return False
-    process = process_of(owner)
-    return bool(scope_of(process)) and await is_alive(store, process, await store.hold_scope())
+async def recorded(work: Coroutine[Any, Any, T], *, is_cancelled: bool = False) -> T | None:
+    """Await a record that has to be made, however long the store needs to take it, and return its result.
+
+    Who is cancelled waits a little longer, so that a process which ends does not take the record along. In an outage
+    the keeper goes on alone, for as long as the process lives.
+
+    Args:
+        is_cancelled: the caller has been cancelled, and raises that afterwards; None is returned then.
+    """
+    done = asyncio.wrap_future(keeper().begin(work))  # not a task, which the end of the loop would cancel
+    if not is_cancelled:
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await _wait_a_while(done)
+            raise
+    await _wait_a_while(done)
+    return None
+
+
+async def _wait_a_while(done: asyncio.Future[Any]) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + _A_WHILE
+    while not done.done() and (left := end - loop.time()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({done}, timeout=left)
+    if done.done():
+        done.cancelled() or done.exception()  # which nobody is going to ask for
+    else:
+        done.cancel()  # the waiting, not the work

@@ -1,7 +1,9 @@
 """The keys of effects: those that users give, and those of Temporal's activities, which are the same after a reset."""
 
+import asyncio
 import base64
 import sys
+import weakref
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ from standfast.stores.protocol import RunningCall
 from standfast.tools.given_arguments import is_approved
 
 LONGEST_KEY = 400  # characters
-_REMEMBERED = 10_000  # runs and attempts
+_REMEMBERED = 10_000  # runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,14 @@ def in_workflow() -> bool:
     return workflow is not None and workflow.in_workflow()
 
 
+def is_cancel(error: BaseException) -> bool:
+    """Whether an error is a cancel; Temporal raises one of its own in activities that are plain functions."""
+    theirs = sys.modules.get("temporalio.exceptions")
+    return isinstance(error, asyncio.CancelledError) or (
+        theirs is not None and isinstance(error, theirs.CancelledError)
+    )
+
+
 def is_let_through(arguments: str) -> bool:
     """Whether this is an activity that people have let through with these arguments, by their hash."""
     if not in_activity():
@@ -90,7 +100,9 @@ class ActivityKeys:
 
     def __init__(self) -> None:
         self._first_runs: OrderedDict[str, str] = OrderedDict()  # by run id: that with which the run began
-        self._calls: OrderedDict[tuple[Any, ...], Counter[str]] = OrderedDict()  # of each effect, by attempt
+        self._calls: dict[
+            int, Counter[str]
+        ] = {}  # of each effect, by the id of the attempt's info, while that is there
 
     async def next(self, name: str) -> EffectKey:
         """Return the key of an effect's next call in this activity.
@@ -103,8 +115,9 @@ class ActivityKeys:
         from temporalio import activity
 
         info = activity.info()
-        attempt = (info.workflow_run_id or info.activity_run_id, info.activity_id, info.attempt, info.started_time)
-        counts = _remembered(self._calls, attempt, Counter())
+        if (counts := self._calls.get(id(info))) is None:
+            counts = self._calls[id(info)] = Counter()
+            weakref.finalize(info, self._calls.pop, id(info), None).atexit = False
         place = counts[name]
         counts[name] += 1
         if info.workflow_id is None or info.workflow_run_id is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from standfast.effects import Effect, EffectFailedError, ToolDurabilityError, effect
 from standfast.effects.keys import LONGEST_KEY, EffectKey
-from standfast.errors import InputError
+from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
 from standfast.stores.protocol import DurableStore
 from standfast.tools.given_arguments import hash_of
@@ -33,6 +33,19 @@ def check_version(package: str, lowest: str, below: str, extra: str) -> None:
         raise ImportError(f"{needed}: {install(extra)}") from None
     if not _numbers(lowest) <= _numbers(found) < _numbers(below):
         raise ImportError(f"{needed}, and found {found}: {install(extra)}")
+
+
+def check_key(key: object, takes: str, *, is_optional: bool = True) -> None:
+    """Check what a user has given as `key=` of an adapter, before an agent runs.
+
+    Args:
+        takes: what it is a function of.
+
+    Raises:
+        DefinitionError: it is not a function.
+    """
+    if not (callable(key) or (is_optional and key is None)):
+        raise DefinitionError(f"key must be a function of {takes} that returns a text, got {key!r:.80}")
 
 
 class ToolGuard:

@@ -9,7 +9,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 from standfast.effects.keys import in_activity
 from standfast.errors import InputError, StoreError
-from standfast.integrations._guards import ToolGuard, check_version, key_of
+from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of
 from standfast.stores.protocol import DurableStore
 
 check_version("agent-framework-core", "1.23", "2", "agent-framework")
@@ -70,6 +70,7 @@ class AtMostOnce(FunctionMiddleware):
     """
 
     def __init__(self, store: DurableStore, *, key: Callable[[FunctionInvocationContext], str] | None = None) -> None:
+        check_key(key, "the call's FunctionInvocationContext")
         self._guard = ToolGuard(
             store, not_run=(_AskedError, UserInputRequiredException), told=(MiddlewareTermination, MiddlewareFailure)
         )

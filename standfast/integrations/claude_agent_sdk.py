@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from standfast.errors import DefinitionError
-from standfast.integrations._guards import ToolGuard, check_version, said_safe
+from standfast.integrations._guards import ToolGuard, check_key, check_version, said_safe
 from standfast.stores.protocol import DurableStore
 
 check_version("claude-agent-sdk", "0.2.187", "0.3", "claude-agent-sdk")
@@ -44,8 +44,7 @@ def guarded(tool: SdkMcpTool[Any], *, store: DurableStore, key: Callable[[dict[s
         raise DefinitionError(f"guarded needs a tool of the Claude Agent SDK, made by @tool, got {tool!r:.80}")
     if not tool.name:
         raise DefinitionError("guarded: the tool has no name")
-    if not callable(key):
-        raise DefinitionError(f"guarded: key must be a function of the call's arguments, got {key!r:.80}")
+    check_key(key, "the call's arguments", is_optional=False)
     if isinstance(tool.handler, _Guarded):
         raise DefinitionError(f"guarded: tool '{tool.name}' has a guard already")
     if not said_safe(tool.annotations):

@@ -12,7 +12,7 @@ from weakref import WeakSet
 from pydantic import PlainSerializer, PlainValidator
 
 from standfast.effects.keys import in_activity
-from standfast.integrations._guards import ToolGuard, check_version, key_of, said_safe
+from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of, said_safe
 from standfast.stores.protocol import DurableStore
 
 check_version("google-adk", "2.13", "3", "google-adk")
@@ -71,6 +71,7 @@ class AtMostOnce(BasePlugin):
         key: Callable[[dict[str, Any], ToolContext], str] | None = None,
         trust_hints: bool = False,
     ) -> None:
+        check_key(key, "the call's arguments and ToolContext")
         super().__init__(name="standfast")
         self._guard, self._key, self._trust_hints = ToolGuard(store, not_run=(_AskedError,)), key, trust_hints
         self._tools: WeakSet[Any] = WeakSet()

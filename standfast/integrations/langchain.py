@@ -11,7 +11,7 @@ from standfast.agents import Agent
 from standfast.effects.keys import in_activity
 from standfast.errors import DefinitionError, InputError
 from standfast.integrations._foreign_agents import Declared, Gate, Options, make_agent, name_of
-from standfast.integrations._guards import ToolGuard, check_version, key_of, said_safe
+from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of, said_safe
 from standfast.llm import Price
 from standfast.stores.protocol import DurableStore
 from standfast.tools import Duration
@@ -123,6 +123,7 @@ class AtMostOnce(AgentMiddleware[Any, Any, Any]):
         key: Callable[[ToolCallRequest], str] | None = None,
         trust_hints: bool = False,
     ) -> None:
+        check_key(key, "the ToolCallRequest")
         super().__init__()
         self._guard, self._key, self._trust_hints = ToolGuard(store, not_run=(GraphBubbleUp,)), key, trust_hints
 

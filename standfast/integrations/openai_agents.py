@@ -13,7 +13,7 @@ from standfast.agents import Agent as OurAgent
 from standfast.effects.keys import in_activity, in_workflow
 from standfast.errors import DefinitionError, InputError
 from standfast.integrations._foreign_agents import Declared, Gate, Options, make_agent, name_of
-from standfast.integrations._guards import ToolGuard, check_version, key_of
+from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of
 from standfast.llm import Price
 from standfast.stores.protocol import DurableStore
 from standfast.tools import Duration
@@ -101,12 +101,12 @@ def guarded(
         safe_to_retry: names of an agent's tools that may run twice, and are not guarded.
 
     Raises:
-        DefinitionError: it is neither an agent nor a function tool, or a tool has a guard already or is not there.
+        DefinitionError: it is neither an agent nor a function tool, has no tool to guard, or a tool has a guard
+            already or is not there.
         MemoryStoreNotDurableError: the store forgets.
     """
     guard = ToolGuard(store)
-    if not callable(key):
-        raise DefinitionError(f"guarded: key must be a function of the call's ToolContext, got {key!r:.80}")
+    check_key(key, "the call's ToolContext", is_optional=False)
     match agent_or_tool:
         case Agent(tools=tools):
             found = [tool for tool in tools if isinstance(tool, FunctionTool) and not tool._is_agent_tool]
@@ -114,6 +114,10 @@ def guarded(
             found = [agent_or_tool]
         case _:
             raise DefinitionError(f"guarded needs an agent or a function tool, got {agent_or_tool!r:.80}")
+    if not found:
+        raise DefinitionError(
+            f"guarded: agent '{agent_or_tool.name}' has no function tool that could be guarded; add its tools first"
+        )
     if unknown := sorted({*safe_to_retry} - {tool.name for tool in found}):
         raise DefinitionError(f"guarded: safe_to_retry names {', '.join(unknown)}, which the agent does not have")
     found = [tool for tool in found if tool.name not in safe_to_retry]

@@ -6,7 +6,7 @@ from typing import Any
 
 from standfast.effects.keys import in_activity
 from standfast.errors import InputError
-from standfast.integrations._guards import ToolGuard, check_version, key_of, said_safe
+from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of, said_safe
 from standfast.stores.protocol import DurableStore
 
 check_version("strands-agents", "1.62", "2", "strands")
@@ -52,6 +52,7 @@ class AtMostOnce(Plugin):
         key: Callable[[ExecuteToolContext], str] | None = None,
         trust_hints: bool = False,
     ) -> None:
+        check_key(key, "the call's ExecuteToolContext")
         super().__init__()
         self._guard = ToolGuard(store, not_run=(_AskedError, InterruptException))
         self._key, self._trust_hints = key, trust_hints

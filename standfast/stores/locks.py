@@ -17,6 +17,7 @@ import threading
 from types import ModuleType
 
 from standfast.errors import StoreError
+from standfast.stores.forks import in_forked_processes
 from standfast.stores.private_files import private
 
 fcntl: ModuleType | None
@@ -43,6 +44,8 @@ class SessionLocks:
         self._process = os.getpid()
         self._guard = threading.Lock()
         self.shared = path is not None and fcntl is not None  # unless the file system says otherwise
+        if self.shared:
+            in_forked_processes(self._is_forked)
 
     def take(self, session_id: str) -> bool:
         """Take a session's lock; return False if anybody has it.
@@ -98,6 +101,10 @@ class SessionLocks:
             else:
                 return False
         return True
+
+    def _is_forked(self) -> None:
+        self._guard = threading.Lock()  # another thread may have had it, which is not here
+        self._leave_to_parent()
 
     def _leave_to_parent(self) -> None:
         """After a fork the open file and its locks belong to the parent."""

@@ -76,6 +76,27 @@ def test_each_adapter_has_an_extra_and_tests_and_a_page_and_is_imported_by_nobod
     assert [text for text in others if re.search(r"(import|from) standfast.integrations", text)] == []
 
 
+def test_the_tables_of_what_was_charged_name_the_versions_that_are_tested() -> None:
+    lines = (ROOT / "constraints-integrations.txt").read_text().splitlines()
+    tested = dict(line.split("==") for line in lines if "==" in line)
+    shown = {
+        "Claude Agent SDK": "claude-agent-sdk", "Google ADK": "google-adk", "LangGraph": "langgraph",
+        "Microsoft Agent Framework": "agent-framework-core", "OpenAI Agents SDK": "openai-agents",
+        "Pydantic AI": "pydantic-ai-slim", "Strands": "strands-agents",
+    }  # fmt: skip
+    found = dict(
+        re.findall(r"^\| ([A-Z][A-Za-z ]+) ([\d.]+)[^|]*\| 3[^|]*\| 1 \|$", (ROOT / "README.md").read_text(), re.M)
+    )
+    assert found == {name: ".".join(tested[package].split(".")[:2]) for name, package in shown.items()}
+    page = (ROOT / "docs" / "integrations" / "README.md").read_text()
+    rows = re.findall(r"^\| \[[^|]*\| ([^|]*[\d.]+[^|]*) \| [^|]* \| 3[^|]*\| 1 \|", page, re.M)
+    assert len(rows) == len(shown)
+    for package in ("langchain", *shown.values()):
+        assert [row for row in rows if re.search(rf"\b{re.escape(tested[package])}\b", row)], package
+    for package in ("temporalio-langgraph", "temporalio-openai-agents", "temporalio-strands-agents", "temporalio"):
+        assert f"{package} {tested[package]} |" in page
+
+
 def imported(*files: Path) -> dict[str, str]:
     """Return what is imported from outside, by any spelling, and one module that does."""
     found = dict[str, str]()

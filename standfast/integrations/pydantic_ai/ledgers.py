@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic_ai.messages import ToolCallPart, ToolReturnPart
 
-from standfast.effects.calls import Raised, read_kept
+from standfast.effects.kept import Raised, read_kept
 from standfast.effects.keys import EffectKey
 from standfast.errors import ToolDurabilityError
 from standfast.integrations.pydantic_ai.toolsets import read_result

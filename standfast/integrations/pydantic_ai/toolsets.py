@@ -48,15 +48,33 @@ def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore, trust_hint
             toolsets = [agent_or_toolset]
         case _:
             raise DefinitionError(f"guarded needs an agent or a toolset of pydantic-ai, got {agent_or_toolset!r:.80}")
-    leaves = dict[int, Any]()
-    for toolset in toolsets:
-        toolset.apply(lambda leaf: leaves.setdefault(id(leaf), leaf))
+    leaves = _leaves(*toolsets)
     for leaf in leaves.values():
         if isinstance(leaf, _Guarded):
             raise DefinitionError(f"guarded: {leaf.label} has a guard already")
     for leaf in leaves.values():
         _guard(leaf, guard, trust_hints)
     return agent_or_toolset
+
+
+def check_unguarded(toolset: AbstractToolset[Any], agent: str) -> None:
+    """Check that `guarded` has not guarded the tools of an agent whose durability guards them.
+
+    Raises:
+        DefinitionError: it has.
+    """
+    if any(isinstance(leaf, _Guarded) for leaf in _leaves(toolset).values()):
+        raise DefinitionError(
+            f"Agent '{agent}' has StandfastDurability, which guards its tools, and guarded(…), too: take guarded(…) "
+            "away. Nothing was run"
+        )
+
+
+def _leaves(*toolsets: AbstractToolset[Any]) -> dict[int, Any]:
+    leaves = dict[int, Any]()
+    for toolset in toolsets:
+        toolset.apply(lambda leaf: leaves.setdefault(id(leaf), leaf))
+    return leaves
 
 
 def guard_of(store: DurableStore) -> ToolGuard:

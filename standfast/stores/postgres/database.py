@@ -1,5 +1,6 @@
 """A PostgreSQL store's address, and a connection to it as the store's statements use it."""
 
+import os
 import socket
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -73,8 +74,7 @@ NAME = {"application_name": "standfast"}
 async def set_up(connection: "Connection") -> None:
     """Set a new connection up, on both of its sides."""
     await connection.fetch(SET_UP, list(SETTINGS), list(SETTINGS.values()))
-    transport = getattr(connection, "_transport", None)
-    sock = None if transport is None else transport.get_extra_info("socket")
+    sock = _socket_of(connection)
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -83,6 +83,23 @@ async def set_up(connection: "Connection") -> None:
     for name, value in options.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def forget(connection: "Connection | None") -> None:
+    """Let go of a connection without a word to the server, in a process that has inherited it: it is the parent's.
+
+    Its number is kept, so that what closes it later closes nothing else.
+    """
+    sock = _socket_of(connection)
+    if sock is not None and sock.fileno() >= 0:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, sock.fileno())
+        os.close(nothing)
+
+
+def _socket_of(connection: "Connection | None") -> Any:
+    transport = getattr(connection, "_transport", None)
+    return None if transport is None else transport.get_extra_info("socket")
 
 
 class Database:

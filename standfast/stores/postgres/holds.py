@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from standfast.errors import StoreError
-from standfast.stores.postgres.database import Address, Database
+from standfast.stores.forks import in_forked_processes
+from standfast.stores.postgres.database import Address, Database, forget
 from standfast.stores.postgres.errors import is_away, translated
 from standfast.stores.postgres.schema import lock_key
 
@@ -76,6 +77,10 @@ class Holds:
         self._returning: asyncio.Task[None] | None = None
         self._retaking: asyncio.Task[None] | None = None
         self._is_closed = False
+        in_forked_processes(self._is_forked)
+
+    def _is_forked(self) -> None:
+        forget(self._connection)
 
     def holder(self, name: str) -> str | None:
         """Return under which name a hold was taken here; None if it was not."""

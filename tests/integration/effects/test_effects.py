@@ -228,6 +228,55 @@ asyncio.run(charge("a"))
     return sqlite_store(path)
 
 
+async def test_a_kept_result_that_does_not_fit_what_the_function_returns_now_is_told_so(store: SQLiteStore) -> None:
+    bank = Bank()
+    await effect(store, "charge", key=by_order)(bank.charge)("a")
+
+    @effect(store, "charge", key=by_order)
+    async def charge(order: str, cents: int = 5) -> int:
+        raise AssertionError("it ran again")
+
+    with pytest.raises(EffectFailedError, match="has run, and its result is kept, but does not fit"):
+        await charge("a")
+
+
+async def test_of_a_huge_error_as_much_is_kept_as_anybody_reads(store: SQLiteStore) -> None:
+    @effect(store, "fail", key=by_order)
+    async def fail(order: str) -> None:
+        raise ValueError("x" * 50_000_000)
+
+    with pytest.raises(ValueError, match="xxx"):
+        await fail("a")
+    with pytest.raises(EffectFailedError, match=r"cut: 32,768 of 50,000,000 bytes") as told:
+        await fail("a")
+    assert len(str(told.value)) < 40_000
+
+
+async def test_a_huge_result_is_kept_whole(store: SQLiteStore) -> None:
+    @effect(store, "load", key=by_order)
+    async def load(order: str) -> str:
+        return "x" * 50_000_000
+
+    assert [len(await load("a")), len(await load("a"))] == [50_000_000] * 2
+
+
+async def test_the_longest_keys_of_the_oddest_characters_are_told_apart_in_every_store(
+    store: SQLiteStore, postgres_store: PostgresStore
+) -> None:
+    names = ["\U0001f600" * 100, "a/b", "a"]
+    keys = ["\U0001f4b8" * 400, "\U0001f4b8" * 399, "c", "b/c", "é", "e\u0301", "#2", "a'; --", "%", "0/charge"]
+    for kept in (store, postgres_store):
+        for name in names:
+            bank = Bank()
+            charge = effect(kept, name, key=by_order)(bank.charge)
+            for key in (*keys, *keys):
+                assert await charge(key) == Receipt(key, 5)
+            assert bank.charged == keys
+        for key in ("", "x" * 401, "a\nb", "a\0b", "\ud800"):
+            with pytest.raises(InputError, match="printable text of 1 to 400 characters"):
+                await charge(key)
+
+
 async def test_a_method_is_guarded_whatever_its_object_holds(store: SQLiteStore) -> None:
     @dataclass
     class Till:
@@ -315,6 +364,12 @@ async def test_a_block_that_has_raised_raises_again_before_it_begins(store: SQLi
             raise AssertionError("it ran again")
 
 
+async def test_a_block_with_a_timeout_is_refused_since_it_is_not_cut_off(store: SQLiteStore) -> None:
+    with pytest.raises(DefinitionError, match="does not cut a block off"):
+        async with effect(store, "charge", key="order-7", timeout=1):
+            raise AssertionError("it ran")
+
+
 # --- declarations ---
 
 
@@ -326,6 +381,11 @@ def plain(order: str) -> str:
     return order
 
 
+class Generating:
+    async def __call__(self, order: str) -> Any:
+        yield order
+
+
 STORE = sqlite_store("never-opened.db")
 
 
@@ -333,7 +393,9 @@ STORE = sqlite_store("never-opened.db")
     ("build", "error", "text"),
     [
         wrong(lambda: effect(memory_store())(plain), MemoryStoreNotDurableError, "memory store forgets"),
+        wrong(lambda: effect("shop.db"), DefinitionError, "store must be a store, such as sqlite_store"),  # type: ignore[arg-type]
         wrong(lambda: effect(STORE)(effect(STORE)(plain)), DefinitionError, "has a guard already"),
+        wrong(lambda: effect(STORE)(Generating()), DefinitionError, "is a generator"),
         wrong(lambda: effect(STORE)(activity.defn(lambda order: order)), DefinitionError, "below @activity.defn"),
         wrong(lambda: effect(STORE)(tool(plain)), DefinitionError, "runs at most once as it is"),
         wrong(lambda: effect(STORE, key=plain), DefinitionError, "key= needs a name"),

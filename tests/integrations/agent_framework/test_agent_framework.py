@@ -22,7 +22,7 @@ from integrations.agent_framework.shop import Answer, results, seller
 from support.documents import run_examples
 from support.mortal_programs import run_until_complete
 
-from standfast import MemoryStoreNotDurableError, memory_store
+from standfast import DefinitionError, MemoryStoreNotDurableError, memory_store
 from standfast.integrations.agent_framework import AtMostOnce
 from standfast.stores import SQLiteStore
 
@@ -236,6 +236,11 @@ async def test_two_guards_are_as_good_as_one(store: SQLiteStore) -> None:
     for _ in range(2):
         assert await shop.approve(middleware=[AtMostOnce(store), AtMostOnce(store)]) == "ran 5"
     assert shop.charges == [5]
+
+
+def test_a_key_that_is_not_a_function_is_refused_before_an_agent_runs(store: SQLiteStore) -> None:
+    with pytest.raises(DefinitionError, match=r"key must be a function of .* that returns a text"):
+        AtMostOnce(store, key="order-7")  # type: ignore[arg-type]
 
 
 def test_a_store_that_forgets_is_refused() -> None:

@@ -16,7 +16,7 @@ from integrations.google_adk.shop import Answer, ScriptedModel, events_of, read_
 from support.documents import run_examples
 from support.mortal_programs import run_until_complete
 
-from standfast import InputError, MemoryStoreNotDurableError, memory_store
+from standfast import DefinitionError, InputError, MemoryStoreNotDurableError, memory_store
 from standfast.integrations.google_adk import AtMostOnce
 from standfast.stores import SQLiteStore
 
@@ -273,6 +273,11 @@ async def test_a_call_outside_of_a_run_is_refused(store: SQLiteStore) -> None:
     with pytest.raises(InputError, match="without the ids"):
         await shop.tool.run_async(args={"cents": 5}, tool_context=context)
     assert shop.charges == []
+
+
+def test_a_key_that_is_not_a_function_is_refused_before_an_agent_runs(store: SQLiteStore) -> None:
+    with pytest.raises(DefinitionError, match=r"key must be a function of .* that returns a text"):
+        AtMostOnce(store, key="order-7")  # type: ignore[arg-type]
 
 
 def test_a_store_that_forgets_is_refused() -> None:

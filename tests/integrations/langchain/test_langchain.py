@@ -18,7 +18,7 @@ from langgraph.types import Command, interrupt
 from support.documents import run_examples
 from support.mortal_programs import run_until_complete
 
-from standfast import InputError, MemoryStoreNotDurableError, memory_store
+from standfast import DefinitionError, InputError, MemoryStoreNotDurableError, memory_store
 from standfast.integrations.langchain import AtMostOnce
 from standfast.stores import SQLiteStore
 from standfast.testing import DevServer
@@ -255,6 +255,11 @@ async def test_two_guards_are_as_good_as_one(store: SQLiteStore, way: str) -> No
     state = await agent.ainvoke(ASKED, CONFIG) if way == "async" else agent.invoke(ASKED, CONFIG)
     assert [message.content for message in read(state)] == ["charged 5"]
     assert shop.charges == [5]
+
+
+def test_a_key_that_is_not_a_function_is_refused_before_an_agent_runs(store: SQLiteStore) -> None:
+    with pytest.raises(DefinitionError, match=r"key must be a function of .* that returns a text"):
+        AtMostOnce(store, key="order-7")  # type: ignore[arg-type]
 
 
 def test_a_store_that_forgets_is_refused() -> None:

@@ -28,6 +28,7 @@ from temporalio.worker import Worker
 
 from standfast import sqlite_store
 from standfast.integrations.openai_agents import guarded, guarded_activity
+from standfast.temporal.client.connections import exit_cleanly
 
 FOLDER, KIND, DEATHS, *ON_TEMPORAL = sys.argv[1:] if __name__ == "__main__" else [".", "bare", "0"]
 ADDRESS, QUEUE = ON_TEMPORAL or ["", ""]
@@ -96,4 +97,5 @@ async def on_temporal() -> str:
 
 
 if __name__ == "__main__":
+    exit_cleanly()
     sys.stdout.write(json.dumps(asyncio.run(on_temporal() if ADDRESS else here())))

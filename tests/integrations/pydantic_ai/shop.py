@@ -32,6 +32,7 @@ from temporalio.worker import Worker
 
 from standfast import sqlite_store
 from standfast.integrations.pydantic_ai import guarded
+from standfast.temporal.client.connections import exit_cleanly
 
 FOLDER, KIND, DEATHS, *ON_TEMPORAL = sys.argv[1:] if __name__ == "__main__" else ["", "bare", "0"]
 ADDRESS, QUEUE, AGE = ON_TEMPORAL or ["", "", "new"]
@@ -94,4 +95,5 @@ async def on_temporal() -> str:
 
 
 if __name__ == "__main__":
+    exit_cleanly()
     sys.stdout.write(asyncio.run(on_temporal() if ADDRESS else here()))

@@ -32,7 +32,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from support.mortal_programs import Completed, run_until_complete
 
 from standfast import DefinitionError, InputError, MemoryStoreNotDurableError, memory_store
-from standfast.integrations.pydantic_ai import guarded
+from standfast.integrations.pydantic_ai import StandfastDurability, guarded
 from standfast.stores import SQLiteStore
 from standfast.testing import DevServer
 
@@ -273,3 +273,14 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
     context: Any = RunContext(deps=None, model=None, usage=None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="it has no id"):
         await tools.call_tool("charge", {}, context, (await tools.get_tools(context))["charge"])
+
+
+async def test_durability_and_a_guard_on_one_agent_are_refused_before_anything_runs(store: SQLiteStore) -> None:
+    charged: list[int] = []
+    durability = StandfastDurability(store)
+    agent: Any = Agent(FunctionModel(Shop.model.__get__(object())), name="shop", capabilities=[durability])
+    agent.tool_plain(lambda cents: charged.append(cents), name="charge")
+    guarded(agent, store=store)
+    with pytest.raises(DefinitionError, match=r"take guarded\(…\) away. Nothing was run"):
+        await agent.run("Charge it.", conversation_id="order-7")
+    assert charged == []

@@ -17,7 +17,7 @@ from strands.tools.mcp import MCPAgentTool
 from support.documents import run_examples
 from support.mortal_programs import run_until_complete
 
-from standfast import MemoryStoreNotDurableError, memory_store
+from standfast import DefinitionError, MemoryStoreNotDurableError, memory_store
 from standfast.integrations.strands import AtMostOnce
 from standfast.stores import SQLiteStore
 from standfast.testing import DevServer
@@ -214,6 +214,11 @@ async def test_without_a_session_nothing_runs_and_the_model_reads_why(store: SQL
     await agent.invoke_async("Charge it.")
     assert "its agent has no session" in results(agent)[0]["content"][0]["text"]
     assert shop.charges == []
+
+
+def test_a_key_that_is_not_a_function_is_refused_before_an_agent_runs(store: SQLiteStore) -> None:
+    with pytest.raises(DefinitionError, match=r"key must be a function of .* that returns a text"):
+        AtMostOnce(store, key="order-7")  # type: ignore[arg-type]
 
 
 def test_a_store_that_forgets_is_refused() -> None:
