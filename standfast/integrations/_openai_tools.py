@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from inspect import isawaitable
 from typing import Any
 
 from agents import (
@@ -14,6 +16,7 @@ from agents import (
     Handoff,
     HostedMCPTool,
     ImageGenerationTool,
+    MCPToolApprovalRequest,
     RunContextWrapper,
     WebSearchTool,
     handoff,
@@ -22,13 +25,20 @@ from agents.tool import invoke_function_tool
 from agents.tool_context import ToolContext as TheirToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
 from openai.types.responses import ResponseFunctionToolCall
+from openai.types.responses.response_output_item import McpApprovalRequest
 
 from standfast.errors import DefinitionError, TerminalError
 from standfast.integrations._foreign_agents import Declared, Gate, valued
 from standfast.messages import ToolCall as OurCall
 from standfast.tools import Approval, ToolContext
 
-_HOSTED = (WebSearchTool, FileSearchTool, CodeInterpreterTool, ImageGenerationTool, HostedMCPTool)
+_HOSTED = (WebSearchTool, FileSearchTool, CodeInterpreterTool, ImageGenerationTool)
+HOSTED = "hosted_mcp_call"  # stands for a call that OpenAI makes of a server's tool, once it is approved
+_HOSTED_TEXT = "A call of an MCP server that OpenAI makes, once it is approved."
+_HOSTED_SCHEMA = {
+    "properties": {"server": {"type": "string"}, "name": {"type": "string"}, "arguments": {}},
+    "required": ["server", "name", "arguments"],
+}
 
 
 def agents_of(root: Agent[Any]) -> dict[str, Agent[Any]]:
@@ -74,24 +84,22 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, context: Any) 
     Raises:
         DefinitionError: naming an agent's tool that cannot be run.
     """
+    hosted = list[HostedMCPTool]()
     for agent in agents.values():
-        if agent.mcp_servers:
-            raise DefinitionError(
-                f"Agent '{agent.name}': tools of mcp_servers are made for each run, where nobody can tell their calls "
-                "apart; give it function tools"
-            )
         for tool in agent.tools:
             if isinstance(tool, FunctionTool):
-                call = _ToolCall(agent, tool, context)
+                call = FunctionCall(agent, tool, context)
                 declared.add(
                     tool,
                     tool.name,
                     tool.description,
                     tool.params_json_schema,
                     call.run,
-                    approval=_gate_of(tool),
+                    approval=gate_of(tool),
                     timeout=_time_of(tool),
                 )
+            elif isinstance(tool, HostedMCPTool):
+                hosted.append(tool)
             elif not isinstance(tool, _HOSTED):
                 raise DefinitionError(
                     f"Agent '{agent.name}': {type(tool).__name__} runs beside the model's call, where it cannot be "
@@ -106,6 +114,9 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, context: Any) 
                 _HandoffCall(one, context).run,
                 safe=given is not one,  # a Handoff may have a function that is called
             )
+    if hosted:
+        review = _HostedReview({one.tool_config.get("server_label"): one for one in hosted}, context)
+        declared.add(hosted, HOSTED, _HOSTED_TEXT, _HOSTED_SCHEMA, review.run, approval=review.gate, safe=True)
 
 
 def _time_of(tool: FunctionTool) -> float | None:
@@ -113,7 +124,7 @@ def _time_of(tool: FunctionTool) -> float | None:
     return None if tool.timeout_seconds is None else tool.timeout_seconds + 5
 
 
-def _gate_of(tool: FunctionTool) -> Gate | None:
+def gate_of(tool: FunctionTool) -> Gate | None:
     """Return the gate of a tool that needs an approval. A function that cannot tell at once asks people."""
     needs, gate = tool.needs_approval, Approval(message=f"Run {tool.name}?")
     if not callable(needs):
@@ -134,7 +145,7 @@ def _gate_of(tool: FunctionTool) -> Gate | None:
     return ask
 
 
-class _ToolCall:
+class FunctionCall:
     """Runs the calls of a function tool as the SDK's runner does, with its guardrails and the agent's hooks."""
 
     def __init__(self, agent: Agent[Any], tool: FunctionTool, context: Any) -> None:
@@ -180,6 +191,38 @@ def _said(name: str, checked: Any) -> str | None:
     return None
 
 
+class _HostedReview:
+    """Decides about the calls of servers that OpenAI hosts: by the user's function, or people are asked."""
+
+    def __init__(self, tools: Mapping[str | None, HostedMCPTool], context: Any) -> None:
+        self._tools, self._context = tools, context
+
+    def gate(self, call: OurCall) -> Approval | None:
+        server, name = (call.arguments.get(key) for key in ("server", "name")) if _is_object(call) else (None, None)
+        return Approval(message=f"Run {name} of {server}?") if self._asked(server) is None else None
+
+    def _asked(self, server: Any) -> Any:
+        return self._tools[server].on_approval_request if server in self._tools else None
+
+    async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+        ask = self._asked(arguments["server"])
+        if ask is None:
+            return {"approve": True}  # the gate has let it through
+        request = McpApprovalRequest(
+            type="mcp_approval_request",
+            id=ctx.tool_call_id,
+            name=arguments["name"],
+            server_label=arguments["server"],
+            arguments=json.dumps(arguments["arguments"]),
+        )
+        said: Any = ask(MCPToolApprovalRequest(RunContextWrapper(valued(self._context, ctx)), request))
+        return dict(await said if isawaitable(said) else said)
+
+
+def _is_object(call: OurCall) -> bool:
+    return isinstance(call.arguments, dict)
+
+
 class _HandoffCall:
     """Makes a handoff, whose result names the agent that speaks next."""
 
@@ -220,16 +263,19 @@ def shown_tools(agent: Agent[Any]) -> list[Any]:
     """Return the tools as the model sees them: at each call of one the runner stops."""
     shown = list[Any]()
     for tool in agent.tools:
-        if not isinstance(tool, FunctionTool):
-            shown.append(tool)
-            continue
-        shown.append(
-            _stub(tool.name, tool.description, tool.params_json_schema, tool.strict_json_schema, tool.is_enabled)
-        )
+        if isinstance(tool, HostedMCPTool):
+            shown.append(replace(tool, on_approval_request=None))  # which our loop asks
+        else:
+            shown.append(stub(tool, tool.is_enabled) if isinstance(tool, FunctionTool) else tool)
     for _, one in handoffs_of(agent):
         schema = one.input_json_schema or {"type": "object", "properties": {}, "additionalProperties": False}
         shown.append(_stub(one.tool_name, one.tool_description, schema, one.strict_json_schema, one.is_enabled))
     return shown
+
+
+def stub(tool: FunctionTool, is_enabled: Any) -> FunctionTool:
+    """Return a tool as the model sees it."""
+    return _stub(tool.name, tool.description, tool.params_json_schema, tool.strict_json_schema, is_enabled)
 
 
 def _stub(name: str, description: str, schema: dict[str, Any], strict: bool, is_enabled: Any) -> FunctionTool:
