@@ -150,7 +150,7 @@ class Declared:
         return Tool(
             name,
             description=cut(description or name, _LONGEST_DESCRIPTION),
-            input=Annotated[(dict[str, Any], *checks, WithJsonSchema(whole))],  # type: ignore[arg-type]
+            input=Annotated[(dict[str, Any], *checks, WithJsonSchema(whole))],
             handler=handler,
             safe_to_retry=self.is_safe(name, safe),
             approval=self._approval.get(name, approval),

@@ -18,7 +18,6 @@ from agents import (
     FunctionTool,
     FunctionToolResult,
     ItemHelpers,
-    RunConfig,
     RunContextWrapper,
     RunHooks,
     Runner,
@@ -32,7 +31,7 @@ from pydantic_core import to_json
 from standfast.errors import ModelError
 from standfast.integrations._foreign_agents import Declared, data_of, split, valued
 from standfast.integrations._openai_servers import ServerTools
-from standfast.integrations._openai_tools import HOSTED, handoffs_of, model_name, shown_tools
+from standfast.integrations._openai_tools import HOSTED, RunSettings, handoffs_of, model_name, shown_tools
 from standfast.llm.prices import Price, priced
 from standfast.messages import LLMResponse, Message, Reasoning, Usage, error_text
 from standfast.messages import ToolCall as OurCall
@@ -60,14 +59,12 @@ class OpenAIRun:
         self,
         root: Agent[Any],
         agents: Mapping[str, Agent[Any]],
-        context: Any,
-        run_config: RunConfig | None,
+        settings: RunSettings,
         price: Price | None,
         declared: Declared,
     ) -> None:
-        self._root, self._agents, self._context, self._price = root, agents, context, price
-        self._declared = declared
-        self._config = run_config or RunConfig()
+        self._root, self._agents, self._price, self._declared = root, agents, price, declared
+        self._context, self._config = settings.context, settings.config
         # By the agent's name, then the tool's.
         self._handoffs = {name: {one.tool_name for _, one in handoffs_of(agent)} for name, agent in agents.items()}
         self._shown = {name: shown_tools(agent) for name, agent in agents.items()}

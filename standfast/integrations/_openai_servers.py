@@ -20,7 +20,7 @@ from agents.tool import default_tool_error_function
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
 from standfast.integrations._foreign_agents import Declared
 from standfast.integrations._guards import said_safe
-from standfast.integrations._openai_tools import FunctionCall, gate_of, stub
+from standfast.integrations._openai_tools import FunctionCall, RunSettings, gate_of, stub
 from standfast.integrations._server_connections import ServerConnection
 from standfast.mcp.connections import digest_of
 from standfast.mcp.schemas import checked_by, schema_problem
@@ -40,7 +40,7 @@ class OpenAIServer:
     server: MCPServer
     owners: tuple[Agent[Any], ...]
     declared: Declared
-    context: Any
+    settings: RunSettings
 
     @property
     def name(self) -> str:
@@ -72,13 +72,13 @@ class OpenAIServer:
     async def _of_agent(
         self, agent: Agent[Any], client: "_Client", connection: "ServerConnection[_Client]"
     ) -> list[tuple[FunctionTool, Tool[..., Any]]]:
-        settings = agent.mcp_config
+        options = agent.mcp_config
         theirs = await MCPUtil.get_function_tools(
             client.server,
-            settings.get("convert_schemas_to_strict", False),
+            options.get("convert_schemas_to_strict", False),
             RunContextWrapper(context=None),
             agent,
-            include_server_in_tool_names=settings.get("include_server_in_tool_names", False),
+            include_server_in_tool_names=options.get("include_server_in_tool_names", False),
             reserved_tool_names={tool.name for tool in agent.tools},
             server_index=agent.mcp_servers.index(self.server),
         )
@@ -131,32 +131,35 @@ class _ServerCall:
 
     async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
         outcome: list[Exception] = []
-        proxy, settings = copy.copy(self.toolset.server), self.agent.mcp_config
+        options = self.agent.mcp_config
+        proxy: Any = copy.copy(self.toolset.server)
 
         async def call_tool(tool_name: str, arguments: Any, meta: Any = None) -> Any:
             async def ask(client: _Client) -> Any:
                 client.check_unchanged(self.item)
-                options = {} if meta is None else {"meta": meta}
-                return await client.server.call_tool(tool_name, arguments, **options)
+                also = {} if meta is None else {"meta": meta}
+                return await client.server.call_tool(tool_name, arguments, **also)
 
             try:
                 return await self.connection.call(self.name, ctx.tool_call_id, ask)
+            except ToolDurabilityError as error:
+                outcome.append(RetryableError(error.reason) if self.is_safe else error)
+                raise
             except StandfastError as error:
-                lost = isinstance(error, ToolDurabilityError) and self.is_safe
-                outcome.append(RetryableError(error.reason) if lost else error)  # type: ignore[attr-defined]
+                outcome.append(error)
                 raise
 
-        proxy.call_tool = call_tool  # type: ignore[method-assign]
+        proxy.call_tool = call_tool
         tool = MCPUtil.to_function_tool(
             self.item,
             proxy,
-            settings.get("convert_schemas_to_strict", False),
+            options.get("convert_schemas_to_strict", False),
             self.agent,
-            failure_error_function=settings.get("failure_error_function", default_tool_error_function),
+            failure_error_function=options.get("failure_error_function", default_tool_error_function),
             tool_name_override=self.name,
         )
         try:
-            result = await FunctionCall(self.agent, tool, self.toolset.context).run(arguments, ctx)
+            result = await FunctionCall(self.agent, tool, self.toolset.settings).run(arguments, ctx)
         except Exception:
             if outcome:
                 raise outcome[0] from None
@@ -190,7 +193,12 @@ class _Client:
 async def _connected(server: MCPServer) -> AsyncIterator[_Client]:
     """Connect a copy of a server, whose filter is left only if it is a list."""
     twin: Any = copy.copy(server)
-    fresh = {"session": None, "exit_stack": AsyncExitStack(), "max_retry_attempts": 0, "cache_tools_list": False}
+    fresh: dict[str, Any] = {
+        "session": None,
+        "exit_stack": AsyncExitStack(),
+        "max_retry_attempts": 0,
+        "cache_tools_list": False,
+    }
     fresh |= {"_cleanup_lock": asyncio.Lock(), "_request_lock": asyncio.Lock(), "_tools_list": None}
     for name, value in fresh.items():
         if hasattr(twin, name):
@@ -209,7 +217,7 @@ async def _connected(server: MCPServer) -> AsyncIterator[_Client]:
 
 
 async def _ping(client: _Client) -> None:
-    session = getattr(client.server, "session", None)
+    session: Any = getattr(client.server, "session", None)
     if hasattr(session, "send_ping"):
         await session.send_ping()
 
@@ -223,11 +231,11 @@ def _fingerprint(item: Any) -> str:
     return digest_of(json.loads(item.model_dump_json(by_alias=True, exclude_none=True)))
 
 
-def servers_of(agents: Mapping[str, Agent[Any]], declared: Declared, context: Any) -> list[OpenAIServer]:
+def servers_of(agents: Mapping[str, Agent[Any]], declared: Declared, settings: RunSettings) -> list[OpenAIServer]:
     """Return the toolsets of the servers that agents have."""
     found = dict[int, OpenAIServer]()
     for agent in agents.values():
         for server in agent.mcp_servers:
-            known = found.get(id(server), OpenAIServer(server, (), declared, context))
+            known = found.get(id(server), OpenAIServer(server, (), declared, settings))
             found[id(server)] = replace(known, owners=(*known.owners, agent))
     return list(found.values())

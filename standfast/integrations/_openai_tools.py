@@ -1,8 +1,9 @@
 """Declares the agents, tools and handoffs of the OpenAI Agents SDK as ours, and runs their calls; internal."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any
 
@@ -17,13 +18,17 @@ from agents import (
     HostedMCPTool,
     ImageGenerationTool,
     MCPToolApprovalRequest,
+    RunConfig,
     RunContextWrapper,
     WebSearchTool,
+    function_span,
     handoff,
+    trace,
 )
 from agents.tool import invoke_function_tool
 from agents.tool_context import ToolContext as TheirToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
+from agents.tracing import FunctionSpanData
 from openai.types.responses import ResponseFunctionToolCall
 from openai.types.responses.response_output_item import McpApprovalRequest
 
@@ -78,7 +83,31 @@ def _target(agent: Agent[Any], given: Any) -> Any:
     return target
 
 
-def declare(agents: Mapping[str, Agent[Any]], declared: Declared, context: Any) -> None:
+@dataclass(frozen=True)
+class RunSettings:
+    """What the user gives to the SDK's runs: their context, as a value or a function, and their configuration."""
+
+    context: Any
+    config: RunConfig
+
+    @contextmanager
+    def traced(self, ctx: ToolContext, name: str, arguments: str) -> Iterator[FunctionSpanData]:
+        """Trace a tool's call in the group of its run, as the SDK's runner does."""
+        config = self.config
+        with (
+            trace(
+                config.workflow_name,
+                group_id=config.group_id or ctx.agent_id,
+                metadata=config.trace_metadata,
+                tracing=config.tracing,
+                disabled=config.tracing_disabled,
+            ),
+            function_span(name, arguments if config.trace_include_sensitive_data else None) as span,
+        ):
+            yield span.span_data
+
+
+def declare(agents: Mapping[str, Agent[Any]], declared: Declared, settings: RunSettings) -> None:
     """Declare the tools and handoffs of all agents.
 
     Raises:
@@ -88,7 +117,7 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, context: Any) 
     for agent in agents.values():
         for tool in agent.tools:
             if isinstance(tool, FunctionTool):
-                call = FunctionCall(agent, tool, context)
+                call = FunctionCall(agent, tool, settings)
                 declared.add(
                     tool,
                     tool.name,
@@ -111,11 +140,11 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, context: Any) 
                 one.tool_name,
                 one.tool_description,
                 one.input_json_schema,
-                _HandoffCall(one, context).run,
+                _HandoffCall(one, settings.context).run,
                 safe=given is not one,  # a Handoff may have a function that is called
             )
     if hosted:
-        review = _HostedReview({one.tool_config.get("server_label"): one for one in hosted}, context)
+        review = _HostedReview({one.tool_config.get("server_label"): one for one in hosted}, settings.context)
         declared.add(hosted, HOSTED, _HOSTED_TEXT, _HOSTED_SCHEMA, review.run, approval=review.gate, safe=True)
 
 
@@ -148,16 +177,24 @@ def gate_of(tool: FunctionTool) -> Gate | None:
 class FunctionCall:
     """Runs the calls of a function tool as the SDK's runner does, with its guardrails and the agent's hooks."""
 
-    def __init__(self, agent: Agent[Any], tool: FunctionTool, context: Any) -> None:
-        self._agent, self._tool, self._context = agent, tool, context
+    def __init__(self, agent: Agent[Any], tool: FunctionTool, settings: RunSettings) -> None:
+        self._agent, self._tool, self._settings = agent, tool, settings
 
     async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
-        tool, agent, written = self._tool, self._agent, json.dumps(arguments)
+        written = json.dumps(arguments)
+        with self._settings.traced(ctx, self._tool.name, written) as span:
+            result = await self._run(written, ctx)
+            if self._settings.config.trace_include_sensitive_data:
+                span.output = result
+        return written_result(result)
+
+    async def _run(self, written: str, ctx: ToolContext) -> Any:
+        tool, agent = self._tool, self._agent
         call = ResponseFunctionToolCall(
             type="function_call", call_id=ctx.tool_call_id, name=tool.name, arguments=written
         )
         context = TheirToolContext(
-            valued(self._context, ctx),
+            valued(self._settings.context, ctx),
             tool_name=tool.name,
             tool_call_id=ctx.tool_call_id,
             tool_arguments=written,
@@ -178,7 +215,7 @@ class FunctionCall:
                 break
         if agent.hooks is not None:
             await agent.hooks.on_tool_end(context, agent, tool, result)
-        return written_result(result)
+        return result
 
 
 def _said(name: str, checked: Any) -> str | None:
@@ -198,7 +235,8 @@ class _HostedReview:
         self._tools, self._context = tools, context
 
     def gate(self, call: OurCall) -> Approval | None:
-        server, name = (call.arguments.get(key) for key in ("server", "name")) if _is_object(call) else (None, None)
+        arguments = call.arguments if isinstance(call.arguments, dict) else {}
+        server, name = arguments.get("server"), arguments.get("name")
         return Approval(message=f"Run {name} of {server}?") if self._asked(server) is None else None
 
     def _asked(self, server: Any) -> Any:
@@ -217,10 +255,6 @@ class _HostedReview:
         )
         said: Any = ask(MCPToolApprovalRequest(RunContextWrapper(valued(self._context, ctx)), request))
         return dict(await said if isawaitable(said) else said)
-
-
-def _is_object(call: OurCall) -> bool:
-    return isinstance(call.arguments, dict)
 
 
 class _HandoffCall:

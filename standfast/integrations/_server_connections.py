@@ -29,7 +29,9 @@ def is_answer(error: BaseException) -> bool:
 def unknown(name: str, call_id: str, error: BaseException) -> ToolDurabilityError:
     """Return the outcome of a call that was sent, and not answered."""
     return ToolDurabilityError(
-        name, call_id, reason=f"its MCP server gave no answer to it: {error_text(_first(error)) or type(error).__name__}"
+        name,
+        call_id,
+        reason=f"its MCP server gave no answer to it: {error_text(_first(error)) or type(error).__name__}",
     )
 
 

@@ -27,6 +27,7 @@ from agents.tool_context import ToolContext  # noqa: E402
 from standfast.integrations._openai_runs import OpenAIRun  # noqa: E402
 from standfast.integrations._openai_servers import servers_of  # noqa: E402
 from standfast.integrations._openai_tools import (  # noqa: E402
+    RunSettings,
     agents_of,
     declare,
     model_name,
@@ -74,12 +75,13 @@ def as_agent(
     """
     name = name_of(agent, name, getattr(agent, "name", None))
     agents, declared = agents_of(agent), Declared(name, approval, safe_to_retry, timeout, trust_hints)
-    declare(agents, declared, context)
+    settings = RunSettings(context, run_config or RunConfig())
+    declare(agents, declared, settings)
     options.setdefault("description", agent.handoff_description or None)
     return make_agent(
         name,
-        OpenAIRun(agent, agents, context, run_config, price, declared),
-        declared.check(servers_of(agents, declared, context)),
+        OpenAIRun(agent, agents, settings, price, declared),
+        declared.check(servers_of(agents, declared, settings)),
         model=model_name(agent),
         output=output_of(agents.values()),
         options=options,

@@ -1,7 +1,7 @@
 """An MCP server over stdio, without an SDK: frameworks need different ones, and this one starts at once.
 
-`python -m support.foreign_mcp_server FOLDER [MODE…]`. Each start is noted in `starts`. Modes: `kill` ends the process that
-has started the server, behind the first charge; `gone` ends the server behind its first charge, before it answers;
+`python foreign_mcp_server.py FOLDER [MODE…]`. Each start is noted in `starts`. Modes: `kill` ends the process that has
+started the server, behind the first charge; `gone` ends the server behind its first charge, before it answers;
 `changed` describes the tool `charge` otherwise from the second start on.
 """
 
@@ -75,4 +75,5 @@ if __name__ == "__main__":
     for line in sys.stdin:
         asked = json.loads(line)
         if "id" in asked and "method" in asked:
-            print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer(asked)}), flush=True)
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer(asked)}) + "\n")
+            sys.stdout.flush()

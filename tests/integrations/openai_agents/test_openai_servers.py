@@ -144,9 +144,7 @@ async def test_filters_prefixes_and_agents_that_share_a_server_act_as_in_the_sdk
 
     model = scripted(("transfer_to_desk", {}), ("mcp_till__charge", {"cents": 5}), "sold", "no")
     server = till(tmp_path, tool_filter=for_ada)
-    desk = Agent[Any](
-        "desk", mcp_servers=[server], mcp_config={"include_server_in_tool_names": True}, model=model
-    )
+    desk = Agent[Any]("desk", mcp_servers=[server], mcp_config={"include_server_in_tool_names": True}, model=model)
     door = Agent[Any]("door", mcp_servers=[server], handoffs=[desk], model=model)
     agent = as_agent(door, context=lambda ctx: ctx.user_id)
     assert (await run(agent, message="Sell it.", user_id="ada")).response == "sold"
@@ -212,5 +210,3 @@ async def test_a_function_may_decide_about_the_calls_of_a_hosted_server() -> Non
     response = list(model.calls[-1].input)[-1]
     assert (response["approve"], response["reason"]) == (False, "too dear")
     assert seen == [("ada", "pay", '{"cents": 5}')]
-
-
