@@ -17,13 +17,7 @@ from pydantic_ai import Agent, FunctionToolset, RunContext
 from pydantic_ai.models import infer_model
 from pydantic_ai.toolsets import (
     AbstractToolset,
-    ApprovalRequiredToolset,
-    CombinedToolset,
     ExternalToolset,
-    FilteredToolset,
-    PrefixedToolset,
-    PreparedToolset,
-    RenamedToolset,
     ToolsetTool,
     WrapperToolset,
 )
@@ -32,9 +26,9 @@ from pydantic_ai.usage import RunUsage
 from standfast.errors import DefinitionError, StandfastError
 from standfast.integrations._foreign_agents import Declared, Runner, nobody, valued
 from standfast.integrations._server_connections import ServerConnection, is_answer, unknown
+from standfast.integrations.pydantic_ai.toolset_gates import Gates, gates_of, unfiltered
 from standfast.integrations.pydantic_ai.toolsets import is_safe
 from standfast.mcp.connections import digest_of
-from standfast.messages import ToolCall
 from standfast.tools import Approval, Tool
 
 Tools = Mapping[str, ToolsetTool[Any]]
@@ -105,21 +99,19 @@ class PydanticAIToolset:
 
     async def _tools(
         self, within: AbstractToolset[Any], ctx: RunContext[Any]
-    ) -> list[tuple[ToolsetTool[Any], "_Gates | None"]]:
+    ) -> list[tuple[ToolsetTool[Any], "Gates | None"]]:
         """Return all tools that a request might have, and who asks whether a call has to be approved."""
-        toolset = await _unfiltered(within).for_run(ctx)
+        toolset = await unfiltered(within).for_run(ctx)
         async with toolset:
             toolset = await toolset.for_run_step(ctx)
-            tools, gates = await toolset.get_tools(ctx), await _gates(toolset, ctx)
+            tools, gates = await toolset.get_tools(ctx), await gates_of(toolset, ctx)
         if not gates.keys() <= tools.keys():  # a wrapper of the user's own has renamed them
             checks = [check for several in gates.values() for check in several]
             gates = dict.fromkeys(tools, checks)
-        asked = {
-            name: _Gates(tuple(gates[name]), ctx, callable(self.deps)) if name in gates else None for name in tools
-        }
+        asked = {name: Gates(tuple(gates[name]), ctx, callable(self.deps)) if name in gates else None for name in tools}
         return [(tool, asked[name]) for name, tool in tools.items()]
 
-    def _tool(self, within: AbstractToolset[Any], tool: ToolsetTool[Any], gates: "_Gates | None") -> Tool[..., Any]:
+    def _tool(self, within: AbstractToolset[Any], tool: ToolsetTool[Any], gates: "Gates | None") -> Tool[..., Any]:
         described = tool.tool_def
         if described.kind == "external":
             raise StandfastError(f"{self.name}: its tool '{described.name}' runs elsewhere, where it cannot be guarded")
@@ -248,69 +240,6 @@ def _fingerprint(tool: ToolsetTool[Any]) -> str:
     hints = (described.metadata or {}).get("annotations")
     declared = {"name": described.name, "schema": described.parameters_json_schema, "hints": hints}
     return digest_of({**declared, "description": described.description, "returns": described.return_schema})
-
-
-# --- which tools there are, and which have to be approved ---
-
-
-def _unfiltered(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
-    """Return a toolset without what hides tools from some."""
-    match toolset:
-        case FilteredToolset():
-            return _unfiltered(toolset.wrapped)
-        case PreparedToolset() if type(toolset) is PreparedToolset:  # those of other types only add to definitions
-            return _unfiltered(toolset.wrapped)
-        case WrapperToolset():
-            return replace(toolset, wrapped=_unfiltered(toolset.wrapped))
-        case CombinedToolset():
-            return replace(toolset, toolsets=[_unfiltered(one) for one in toolset.toolsets])
-    return toolset
-
-
-_Check = tuple[Callable[..., bool], Any]  # asks whether a call has to be approved, and the definition that it is given
-
-
-async def _gates(toolset: AbstractToolset[Any], ctx: RunContext[Any]) -> dict[str, list[_Check]]:
-    """Return by the names of tools which functions of `ApprovalRequiredToolset`s are asked about their calls."""
-    match toolset:
-        case ApprovalRequiredToolset():
-            found = await _gates(toolset.wrapped, ctx)
-            for name, tool in (await toolset.wrapped.get_tools(ctx)).items():
-                found.setdefault(name, []).append((toolset.approval_required_func, tool.tool_def))
-            return found
-        case PrefixedToolset():
-            inner = await _gates(toolset.wrapped, ctx)
-            return {f"{toolset.prefix}_{name}": checks for name, checks in inner.items()}
-        case RenamedToolset():
-            new = {old: name for name, old in toolset.name_map.items()}
-            return {new.get(name, name): checks for name, checks in (await _gates(toolset.wrapped, ctx)).items()}
-        case WrapperToolset():
-            return await _gates(toolset.wrapped, ctx)
-        case CombinedToolset():
-            several = [await _gates(one, ctx) for one in toolset.toolsets]
-            return {name: checks for found in several for name, checks in found.items()}
-    inside = getattr(toolset, "_toolset", None)  # of one that a function has made
-    return await _gates(inside, ctx) if isinstance(inside, AbstractToolset) else {}
-
-
-@dataclass(frozen=True)
-class _Gates:
-    """Asks whether a call has to be approved; people are asked if that depends on the user, or nobody can tell."""
-
-    checks: tuple[_Check, ...]
-    ctx: RunContext[Any]
-    is_personal: bool
-
-    def gate(self, call: ToolCall) -> Approval | None:
-        arguments = call.arguments if isinstance(call.arguments, dict) else {}
-        if not self.is_personal:
-            try:
-                ctx = replace(self.ctx, tool_name=call.name, tool_call_id=call.id)
-                if not any(check(ctx, described, arguments) for check, described in self.checks):
-                    return None
-            except Exception:  # it needs the messages, for example
-                pass
-        return Approval(message=f"Run {call.name}?")
 
 
 def split_toolsets(agent: Agent[Any, Any], name: str) -> tuple[list[FunctionToolset[Any]], list[AbstractToolset[Any]]]:
