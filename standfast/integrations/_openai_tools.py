@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from inspect import isawaitable
 from typing import Any
 
 from agents import (
@@ -17,7 +16,6 @@ from agents import (
     Handoff,
     HostedMCPTool,
     ImageGenerationTool,
-    MCPToolApprovalRequest,
     RunConfig,
     RunContextWrapper,
     WebSearchTool,
@@ -30,20 +28,14 @@ from agents.tool_context import ToolContext as TheirToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
 from agents.tracing import FunctionSpanData
 from openai.types.responses import ResponseFunctionToolCall
-from openai.types.responses.response_output_item import McpApprovalRequest
 
 from standfast.errors import DefinitionError, TerminalError
 from standfast.integrations._foreign_agents import Declared, Gate, valued
+from standfast.integrations._openai_hosted import HOSTED, HOSTED_SCHEMA, HOSTED_TEXT, HostedReview
 from standfast.messages import ToolCall as OurCall
 from standfast.tools import Approval, ToolContext
 
 _HOSTED = (WebSearchTool, FileSearchTool, CodeInterpreterTool, ImageGenerationTool)
-HOSTED = "hosted_mcp_call"  # stands for a call that OpenAI makes of a server's tool, once it is approved
-_HOSTED_TEXT = "A call of an MCP server that OpenAI makes, once it is approved."
-_HOSTED_SCHEMA = {
-    "properties": {"server": {"type": "string"}, "name": {"type": "string"}, "arguments": {}},
-    "required": ["server", "name", "arguments"],
-}
 
 
 def agents_of(root: Agent[Any]) -> dict[str, Agent[Any]]:
@@ -144,8 +136,8 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, settings: RunS
                 safe=given is not one,  # a Handoff may have a function that is called
             )
     if hosted:
-        review = _HostedReview({one.tool_config.get("server_label"): one for one in hosted}, settings.context)
-        declared.add(hosted, HOSTED, _HOSTED_TEXT, _HOSTED_SCHEMA, review.run, approval=review.gate, safe=True)
+        review = HostedReview({one.tool_config.get("server_label"): one for one in hosted}, settings.context)
+        declared.add(hosted, HOSTED, HOSTED_TEXT, HOSTED_SCHEMA, review.run, approval=review.gate, safe=True)
 
 
 def _time_of(tool: FunctionTool) -> float | None:
@@ -226,35 +218,6 @@ def _said(name: str, checked: Any) -> str | None:
         case {"type": "raise_exception"}:
             raise TerminalError(f"Guardrail {name} has stopped the call: {checked.output_info}")
     return None
-
-
-class _HostedReview:
-    """Decides about the calls of servers that OpenAI hosts: by the user's function, or people are asked."""
-
-    def __init__(self, tools: Mapping[str | None, HostedMCPTool], context: Any) -> None:
-        self._tools, self._context = tools, context
-
-    def gate(self, call: OurCall) -> Approval | None:
-        arguments = call.arguments if isinstance(call.arguments, dict) else {}
-        server, name = arguments.get("server"), arguments.get("name")
-        return Approval(message=f"Run {name} of {server}?") if self._asked(server) is None else None
-
-    def _asked(self, server: Any) -> Any:
-        return self._tools[server].on_approval_request if server in self._tools else None
-
-    async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
-        ask = self._asked(arguments["server"])
-        if ask is None:
-            return {"approve": True}  # the gate has let it through
-        request = McpApprovalRequest(
-            type="mcp_approval_request",
-            id=ctx.tool_call_id,
-            name=arguments["name"],
-            server_label=arguments["server"],
-            arguments=json.dumps(arguments["arguments"]),
-        )
-        said: Any = ask(MCPToolApprovalRequest(RunContextWrapper(valued(self._context, ctx)), request))
-        return dict(await said if isawaitable(said) else said)
 
 
 class _HandoffCall:

@@ -155,3 +155,10 @@ async def test_what_was_said_to_a_session_and_not_heard_yet_is_shown(temporal: T
     assert shown.splitlines()[-1] == "user, not heard yet: one more ‹U+001B›[2Jthing"
     (unheard,) = (await data(None, "sessions", temporal.session(), "--store", path))["unheard"]
     assert unheard["content"] == "one more \x1b[2Jthing"
+
+
+async def test_an_application_may_use_asyncio_run_when_it_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(f"import asyncio\n\n{APP}\nasyncio.run(asyncio.sleep(0))\n")
+    assert "No agent 'clark' here; there is clerk" in await refused(
+        None, "chat", "clark", "--app", str(tmp_path / "app.py")
+    )
