@@ -36,8 +36,9 @@ from support.temporal_runs import Temporal, check_healthy, events, pending, resu
 from support.transcripts import asks_for, call
 
 from standfast import Agent as OurAgent
-from standfast import Approval, DefinitionError, Loop, is_interrupted, pipeline, resume, run
+from standfast import Approval, DefinitionError, InputError, Loop, is_interrupted, pipeline, resume, run
 from standfast.agents import adopted
+from standfast.cli.applications import load_application
 from standfast.integrations.openai_agents import as_agent
 from standfast.llm import Price
 from standfast.stores import SQLiteStore
@@ -401,3 +402,9 @@ def test_an_agent_is_the_same_each_time_and_a_copy_another() -> None:
     agent = Agent[Any]("desk", tools=[WebSearchTool()])
     assert adopted(agent) is adopted(agent)
     assert adopted(agent.clone(instructions="Else.")) is not adopted(agent)
+
+
+def test_a_file_with_a_bare_agent_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    (tmp_path / "bare.py").write_text('from agents import Agent\n\nfront = Agent("Front Desk")\n')
+    with pytest.raises(InputError, match=r"write `agent = as_agent\(front\)`.*integrations.openai_agents import"):
+        load_application(str(tmp_path / "bare.py"), None)
