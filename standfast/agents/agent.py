@@ -202,14 +202,19 @@ class Agent(Generic[T_co, DepsT_co]):
         return tuple(dict.fromkeys([*own, *others]))
 
     def with_tools(self, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> "Agent[T_co, DepsT_co]":
-        """Return the agent with the tools of its toolsets. Of several with one name the first is taken, or its own."""
+        """Return the agent with the tools of its toolsets. Of several with one name the first is taken, or its own.
+
+        An adapter that has `with_tools`, as those of foreign agents do, is told which they are.
+        """
         taken = dict.fromkeys(item.name for item in self.tools if not isinstance(item, Toolset))
         tools: list[Tool[..., Any] | Agent] = []
         for item in self.tools:
             new = [tool for tool in found[item] if tool.name not in taken] if isinstance(item, Toolset) else [item]
             tools += new
             taken |= dict.fromkeys(tool.name for tool in new)
-        return replace(self, tools=tools)
+        own = {item: found[item] for item in self.tools if isinstance(item, Toolset)}
+        adapter = self.adapter.with_tools(own) if hasattr(self.adapter, "with_tools") else self.adapter
+        return replace(self, tools=tools, adapter=adapter)
 
     @functools.cached_property
     def speakers(self) -> "Mapping[str, Agent[Any]]":

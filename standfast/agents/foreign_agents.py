@@ -56,7 +56,7 @@ def adopted(given: Any) -> Any:
     Raises:
         DefinitionError: it cannot be run, or its framework has a version that is not supported.
     """
-    integration = _integration_of(given)
+    integration = integration_of(given)
     if integration is None:
         return given
     made = getattr(given, _MADE, None)
@@ -74,7 +74,8 @@ def adopted(given: Any) -> Any:
     return agent
 
 
-def _integration_of(given: Any) -> str | None:
+def integration_of(given: object) -> str | None:
+    """Return the module of `standfast.integrations` that makes an agent of a foreign one; None for anything else."""
     for kind in type(given).__mro__:
         found = _INTEGRATIONS.get((kind.__module__.partition(".")[0], kind.__name__))
         if found is not None:

@@ -1,5 +1,7 @@
 """Loads the agents and pipelines of a Python file or module, with the store and the model that it names."""
 
+import asyncio
+import concurrent.futures
 import importlib
 import importlib.util
 import sys
@@ -10,11 +12,13 @@ from types import ModuleType
 from typing import Any
 
 from standfast.agents import Agent
+from standfast.agents.foreign_agents import integration_of
 from standfast.errors import InputError
 from standfast.pipelines import Pipeline
 from standfast.stores import open_store, sqlite_store
 
-_OTHERS = ("<frozen", "<string>", str(Path(__file__).parents[1]))  # files whose frames say nothing to users
+# Files whose frames say nothing to users.
+_OTHERS = ("<frozen", "<string>", str(Path(__file__).parents[1]), str(Path(concurrent.futures.__file__).parent))
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,17 @@ class BrokenApplicationError(InputError):
     """A file or module raised an error when it was loaded; its last line says which."""
 
 
+def _foreign_in(module: ModuleType) -> str:
+    """Return what to do with the agents of another framework, which may be parts of each other, if there are any."""
+    for name, value in vars(module).items():
+        if (integration := integration_of(value)) is not None:
+            return (
+                f"; {name} is a {type(value).__name__} of another framework: write `agent = as_agent({name})`, with "
+                f"`from standfast.integrations.{integration} import as_agent`"
+            )
+    return ""
+
+
 def load_application(where: str, store: str | None) -> Application:
     """Load a file (`app.py`) or a module (`package.module`).
 
@@ -59,7 +74,7 @@ def load_application(where: str, store: str | None) -> Application:
         BrokenApplicationError: it raises an error when it is loaded.
     """
     try:
-        module = _load(where)
+        module = _loaded_outside_of_loops(where)
     except InputError:
         raise
     except Exception as error:
@@ -76,7 +91,7 @@ def load_application(where: str, store: str | None) -> Application:
         for item in value if isinstance(value, list | tuple) else (value,):
             _take(found, item)
     if not found.agents and not found.pipelines:
-        raise InputError(f"{where} has neither an Agent nor a Pipeline at its top level")
+        raise InputError(f"{where} has neither an Agent nor a Pipeline at its top level{_foreign_in(module)}")
     return found
 
 
@@ -98,6 +113,16 @@ def _take(found: Application, item: Any) -> None:
             found.pipelines[item.name] = item
             for step in item.every_step():
                 _take(found, step.agent)
+
+
+def _loaded_outside_of_loops(where: str) -> ModuleType:
+    """Load it as Python itself would, so that it may read something by `asyncio.run`, such as the tools of a server."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _load(where)
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(_load, where).result()
 
 
 def _load(where: str) -> ModuleType:

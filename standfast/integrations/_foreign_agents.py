@@ -4,15 +4,15 @@ Who runs such an agent reaches its adapter in place of a system prompt: the fore
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
-from pydantic import WithJsonSchema
+from pydantic import AfterValidator, WithJsonSchema
 
 from standfast.agents import NAME, Agent, AgentContext, AgentIdentity, Loop, OnTerminalToolError
 from standfast.errors import DefinitionError
 from standfast.messages import Message, ToolCall, cut
-from standfast.tools import TOOL_NAME, AccessRules, Approval, Duration, Tool, ToolContext
+from standfast.tools import TOOL_NAME, AccessRules, Approval, Duration, Tool, ToolContext, Toolset
 
 Gate = Approval | Callable[[ToolCall], Approval | None]
 Runner = AgentContext | ToolContext
@@ -48,7 +48,13 @@ def name_of(given: object, name: str | None, said: object) -> str:
 
 
 def make_agent(
-    name: str, adapter: Any, tools: Sequence[Tool[..., Any]], *, model: str | None, output: Any, options: Options
+    name: str,
+    adapter: Any,
+    tools: Sequence[Tool[..., Any] | Toolset],
+    *,
+    model: str | None,
+    output: Any,
+    options: Options,
 ) -> Agent[Any]:
     """Return the agent that is run by an adapter.
 
@@ -65,6 +71,11 @@ def make_agent(
 def _runner(context: AgentContext) -> str:
     known = (context.user_id, context.tenant_id, context.session_id)
     return json.dumps([context.agent.id, context.agent.name, *known])
+
+
+def nobody() -> AgentContext:
+    """Return who asks which tools there are, when a run or a worker begins."""
+    return AgentContext(AgentIdentity("-", "-"), None)
 
 
 def split(messages: Sequence[Message]) -> tuple[AgentContext, list[Message]]:
@@ -86,19 +97,31 @@ class Declared:
         approval: Mapping[str, Gate | None] | None,
         safe_to_retry: Sequence[str],
         timeout: Mapping[str, Duration] | None,
+        trust_hints: bool = False,
     ) -> None:
         if isinstance(safe_to_retry, str) or not all(isinstance(one or {}, Mapping) for one in (approval, timeout)):
             raise DefinitionError(
                 f"Agent '{owner}': approval and timeout map names of tools, and safe_to_retry lists names"
             )
         self._owner, self._approval, self._safe = owner, dict(approval or {}), {*safe_to_retry}
-        self._timeout = dict(timeout or {})
+        self._timeout, self.trust_hints = dict(timeout or {}), trust_hints
         self.tools: dict[str, Tool[..., Any]] = {}
         self._sources: dict[str, object] = {}
 
-    def add(
+    def add(self, source: object, name: str, *described: Any, **declared: Any) -> None:
+        """Add a tool, of which `source` is the original: the same one may come again.
+
+        Args:
+            described, declared: see `tool`.
+        """
+        if name not in self.tools:
+            self._sources[name] = source
+            self.tools[name] = self.tool(name, *described, **declared)
+        elif self._sources[name] is not source:
+            raise self._twice(name)
+
+    def tool(
         self,
-        source: object,
         name: str,
         description: str | None,
         schema: Mapping[str, Any] | None,
@@ -107,12 +130,15 @@ class Declared:
         approval: Gate | None = None,
         safe: bool = False,
         timeout: Duration | None = None,
-    ) -> None:
-        """Add a tool, of which `source` is the original: the same one may come again."""
-        if name in self.tools:
-            if self._sources[name] is not source:
-                raise DefinitionError(f"Agent '{self._owner}': two different tools are named {name!r}")
-            return
+        check: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        fingerprint: str = "",
+    ) -> Tool[..., Any]:
+        """Return a tool of ours.
+
+        Args:
+            check: returns arguments that fit, and raises a `ValueError` for others.
+            fingerprint: tells the tool from another of its name.
+        """
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
             raise DefinitionError(
                 f"Agent '{self._owner}': a tool's name must match {TOOL_NAME.pattern}, got {name!r:.80}"
@@ -120,25 +146,50 @@ class Declared:
         if not isinstance(schema, Mapping):
             raise DefinitionError(f"Agent '{self._owner}': tool '{name}' has no schema of its arguments")
         whole = {"type": "object", "properties": {}, **schema}
-        self._sources[name] = source
-        self.tools[name] = Tool(
+        checks = () if check is None else (AfterValidator(check),)
+        return Tool(
             name,
             description=cut(description or name, _LONGEST_DESCRIPTION),
-            input=Annotated[dict[str, Any], WithJsonSchema(whole)],
+            input=Annotated[(dict[str, Any], *checks, WithJsonSchema(whole))],
             handler=handler,
-            safe_to_retry=safe or name in self._safe,
+            safe_to_retry=self.is_safe(name, safe),
             approval=self._approval.get(name, approval),
             timeout=self._timeout.get(name, timeout),
+            fingerprint=fingerprint,
         )
 
-    def check(self) -> list[Tool[..., Any]]:
-        """Return the tools."""
-        if unknown := sorted({*self._approval, *self._safe, *self._timeout} - self.tools.keys()):
+    def is_safe(self, name: str, said: bool = False) -> bool:
+        """Whether a tool may run twice: its framework's user has said so, or ours."""
+        return said or name in self._safe
+
+    def is_let_through(self, name: str) -> bool:
+        """Whether the user says that nobody has to approve a tool's calls."""
+        return self._approval.get(name, ...) is None
+
+    def check(self, toolsets: Sequence[Toolset] = ()) -> list[Tool[..., Any] | Toolset]:
+        """Return the tools, and the toolsets of those that are found later."""
+        if not toolsets:
+            self._check_names(self.tools)
+        return [*self.tools.values(), *toolsets]
+
+    def check_found(self, found: Iterable[Sequence[Tool[..., Any]]]) -> None:
+        """Check the names, now that all tools of all toolsets are known."""
+        known = dict[str, Any](self.tools)
+        for tool in (one for several in found for one in several):
+            if tool.name in known:
+                raise self._twice(tool.name)
+            known[tool.name] = tool
+        self._check_names(known)
+
+    def _check_names(self, known: Mapping[str, Any]) -> None:
+        if unknown := sorted({*self._approval, *self._safe, *self._timeout} - known.keys()):
             raise DefinitionError(
                 f"Agent '{self._owner}': approval, safe_to_retry or timeout name '{unknown[0]}', which it does not "
-                f"have; its tools are {', '.join(self.tools) or 'none'}"
+                f"have; its tools are {', '.join(known) or 'none'}"
             )
-        return list(self.tools.values())
+
+    def _twice(self, name: str) -> DefinitionError:
+        return DefinitionError(f"Agent '{self._owner}': two different tools are named {name!r}")
 
 
 def valued(given: Any, runner: Runner) -> Any:

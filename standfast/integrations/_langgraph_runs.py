@@ -7,7 +7,6 @@ which is what a graph of `create_agent` does in its loop anyway.
 """
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Any, cast
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, message_to_dict, messages_from_dict
 from langchain_core.runnables.config import merge_configs
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from pydantic_core import to_json
@@ -25,8 +23,8 @@ from pydantic_core import to_json
 from standfast.agents import AgentContext
 from standfast.errors import ModelError
 from standfast.integrations._foreign_agents import data_of, split, valued
-from standfast.integrations._langgraph_savers import SaverAnywhere
-from standfast.integrations._langgraph_tools import OURS, QUESTION, REVIEW, tool_nodes, with_dispatched
+from standfast.integrations._langgraph_threads import OURS, Threads, at, call_id, digest, provider_id, session_of
+from standfast.integrations._langgraph_tools import QUESTION, REVIEW, tool_nodes, with_dispatched
 from standfast.llm.prices import Price
 from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
 
@@ -65,6 +63,7 @@ class GraphRun:
         name: str,
         graph: Any,
         names: frozenset[str],
+        threads: Threads,
         *,
         context: Any,
         config: Mapping[str, Any] | None,
@@ -76,14 +75,14 @@ class GraphRun:
         self._direct = {
             name for node in tool_nodes(graph) for name, tool in node.tools_by_name.items() if tool.return_direct
         }
-        self._keeps = isinstance(graph.checkpointer, BaseCheckpointSaver)
-        if self._keeps:
-            self._graph.checkpointer = SaverAnywhere(graph.checkpointer)
+        self._threads = threads
+        if threads.saver is not None:
+            self._graph.checkpointer = threads.saver
 
     async def chat(self, messages: Sequence[Message], tools: Any, **settings: Any) -> LLMResponse:
         runner, said = split(messages)
         used, context = _Used(), valued(self._context, runner)
-        if self._keeps:
+        if self._threads.saver is not None:
             response = await self._go_on(said, runner, used, context)
         else:
             response = await self._begin(said, used, context)
@@ -123,7 +122,7 @@ class GraphRun:
         """
         stands = await self._find(said, runner)
         run = partial(self._run, self._graph, thread=stands.thread, used=used, context=context)
-        words, latest = stands.words, await self._graph.aget_state(_at(stands.thread))
+        words, latest = stands.words, await self._graph.aget_state(at(stands.thread))
         mark, heard = stands.turn, f"{stands.turn}/heard"
         found = (latest.metadata or {}).get(_TURN)
         if found in (mark, heard):
@@ -131,19 +130,20 @@ class GraphRun:
             if latest.next and not waiting:
                 values, waiting = await run(None, turn=found)
         else:
-            at = None if latest.config["configurable"].get("checkpoint_id") == stands.checkpoint else stands.checkpoint
+            is_last = latest.config["configurable"].get("checkpoint_id") == stands.checkpoint
             start = Command(resume=_resumed(stands)) if stands.waits else _given(words)
-            values, waiting = await run(start, turn=mark, checkpoint=at)
+            values, waiting = await run(start, turn=mark, checkpoint=None if is_last else stands.checkpoint)
         if not stands.waits or found == heard:
             words = []
         if words and not waiting:  # the graph has heard of its calls: now it hears what was said meanwhile
             values, waiting = await run(_given(words), turn=heard)
             words = []
-        state = await self._graph.aget_state(_at(stands.thread))
-        response, waits = self._response(values, waiting, ())
+        state = await self._graph.aget_state(at(stands.thread))
+        checkpoint = state.config["configurable"]["checkpoint_id"]
+        response, waits = self._response(values, waiting, (), (stands.thread, checkpoint))
         block = {
             "thread": stands.thread,
-            "checkpoint": state.config["configurable"]["checkpoint_id"],
+            "checkpoint": checkpoint,
             "waits": waits,
             "owed": [one.model_dump(mode="json") for one in words],
         }
@@ -154,23 +154,21 @@ class GraphRun:
 
         A thread is gone on with in its own session alone: a transcript may come from anywhere, and name any thread.
         """
-        whose = _digest([runner.tenant_id, runner.session_id])
+        whose = session_of(runner)
         places = (place for place, one in enumerate(said) if f"/{whose}/" in _kept(one).get("thread", ""))
-        at = max(places, default=None)
-        kept = {} if at is None else _kept(said[at])
-        if at is not None and await self._graph.checkpointer.aget_tuple(_at(kept["thread"], kept["checkpoint"])):
-            news = said[at + 1 :]
+        last = max(places, default=None)
+        kept = {} if last is None else _kept(said[last])
+        if last is not None and await self._graph.checkpointer.aget_tuple(at(kept["thread"], kept["checkpoint"])):
+            news = said[last + 1 :]
             words = [*kept["owed"], *(one for one in news if one.role == "user")]
-            turn = _digest([kept["checkpoint"], *map(_told, news)])
-            return _Stands(kept["thread"], turn, kept["checkpoint"], kept["waits"], said[at], news, words)
+            turn = digest([kept["checkpoint"], *map(_told, news)])
+            return _Stands(kept["thread"], turn, kept["checkpoint"], kept["waits"], said[last], news, words)
         # A new session, or one that ran with other threads: the transcript is all that there is.
-        turn, number = _digest([*map(_told, said)]), 1
-        base = f"{self._name}/{runner.session_id or '-'}/{whose}/{runner.agent.id}"
-        while found := await self._graph.checkpointer.aget_tuple(_at(thread := f"{base}/{number}")):
-            if found.metadata.get(_TURN) == turn:
-                break
-            number += 1
-        return _Stands(thread, turn, None, [], None, [], list(said))
+        turn = digest([*map(_told, said)])
+        async for thread, found in self._threads.numbered(runner):
+            if found is None or found.metadata.get(_TURN) == turn:
+                return _Stands(thread, turn, None, [], None, [], list(said))
+        raise AssertionError("the last one is not there yet")
 
     async def _run(
         self,
@@ -186,7 +184,7 @@ class GraphRun:
         """Run the graph, and return its values, and the interrupts at which it waits."""
         config = merge_configs(
             cast(Any, dict(self._config or {})),
-            cast(Any, {**_at(thread, checkpoint), "metadata": {_TURN: turn}, "callbacks": [used]}),
+            cast(Any, {**at(thread, checkpoint), "metadata": {_TURN: turn}, "callbacks": [used]}),
         )
         try:
             values = await graph.ainvoke(given, config, context=context, durability="sync")
@@ -202,12 +200,12 @@ class GraphRun:
         return values, list(values.pop("__interrupt__", ()))
 
     def _response(
-        self, values: Any, waiting: Sequence[Any], blocks: tuple[dict[str, Any], ...]
+        self, values: Any, waiting: Sequence[Any], blocks: tuple[dict[str, Any], ...], place: tuple[str, str] = ("", "")
     ) -> tuple[LLMResponse, list[Any]]:
         """Return the calls for which a graph waits, or its answer; and which interrupt each call stands for."""
         calls, waits = list[ToolCall](), list[Any]()
         for one in waiting:
-            for call in _calls_of(one):
+            for call in _calls_of(one, place):
                 waits.append([one.id, call.name == REVIEW])
                 calls.append(call)
         text = "" if calls else self._text(values)
@@ -226,17 +224,13 @@ class GraphRun:
         return said if isinstance(said, str) else to_json(said, fallback=str).decode()
 
 
-def _at(thread: str, checkpoint: str | None = None) -> dict[str, Any]:
-    place = {"thread_id": thread, "checkpoint_ns": ""}
-    return {"configurable": place if checkpoint is None else {**place, "checkpoint_id": checkpoint}}
-
-
-def _calls_of(waiting: Any) -> list[ToolCall]:
+def _calls_of(waiting: Any, place: tuple[str, str]) -> list[ToolCall]:
     """Return the calls that an interrupt stands for: a tool's, reviews of calls, or a question to people."""
     value = waiting.value
     if isinstance(value, dict) and OURS in value:
         call = value[OURS]
-        return [ToolCall(id=call["id"] or "", name=call["name"], arguments=call["args"])]
+        ident = call_id(call, *place, waiting.id)
+        return [ToolCall(id=ident, name=call["name"], arguments=call["args"])]
     if isinstance(value, dict) and isinstance(value.get("action_requests"), list) and value["action_requests"]:
         return [
             ToolCall(name=REVIEW, arguments={"name": one["name"], "args": one["args"]})
@@ -269,10 +263,6 @@ class _Stands:
     words: list[Message]
 
 
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(to_json(value), digest_size=16).hexdigest()
-
-
 def _told(message: Message) -> list[str | None]:
     return [message.role, message.content, message.tool_call_id, message.id]
 
@@ -293,8 +283,7 @@ def _resumed(stands: _Stands) -> dict[str, Any]:
         elif call.name == QUESTION:
             found[ident] = data_of(result.content)
         else:
-            failed = result.status != "completed"
-            found[ident] = {"content": result.content, "status": "error" if failed else "success"}
+            found[ident] = {"content": result.content, "failed": result.status != "completed"}
     return found
 
 
@@ -326,13 +315,13 @@ def _theirs(message: Message) -> list[Any]:
                 ToolMessage(
                     message.content,
                     name=message.tool_name,
-                    tool_call_id=message.tool_call_id or "",
+                    tool_call_id=provider_id(message.tool_call_id or ""),
                     status="success" if message.status == "completed" else "error",
                 )
             ]
     kept = message.reasoning
     calls = [
-        {"type": "tool_call", "id": call.id, "name": call.name, "args": call.arguments}
+        {"type": "tool_call", "id": provider_id(call.id), "name": call.name, "args": call.arguments}
         for call in message.tool_calls or ()
         if isinstance(call.arguments, dict)
     ]

@@ -2,24 +2,28 @@
 
 import copy
 import json
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 
-from langchain_core.messages import ToolMessage
-from langchain_core.tools import BaseTool
+from langchain_core.runnables.config import merge_configs
+from langchain_core.tools import BaseTool, ToolException
 from langchain_core.tools.base import InjectedToolCallId
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt import ToolNode, ToolRuntime
 from langgraph.pregel import Pregel
 from langgraph.types import interrupt
 
-from standfast.errors import DefinitionError, InterruptError
-from standfast.integrations._foreign_agents import Declared
+from standfast.errors import DefinitionError, InterruptError, RetryableError
+from standfast.integrations._foreign_agents import Declared, valued
+from standfast.integrations._guards import said_safe
+from standfast.integrations._langgraph_results import for_graph, written
+from standfast.integrations._langgraph_threads import OURS, Threads, call_with, runner_of
+from standfast.integrations._server_connections import is_answer, unknown
 from standfast.tools import Approval, ToolContext
 
 QUESTION, REVIEW = "graph_question", "graph_review"
-OURS = "standfast_call"  # the key of a tool's call in the interrupt that stands for it
 
 
 def tool_nodes(graph: Pregel[Any, Any, Any, Any]) -> Iterator[ToolNode]:
@@ -50,11 +54,13 @@ def with_dispatched(graph: Any, names: frozenset[str]) -> Any:
 def _dispatching(node: ToolNode, names: frozenset[str]) -> ToolNode:
     twin = copy.copy(node)
     wrapped, wrapped_plainly = node._awrap_tool_call, node._wrap_tool_call
+    with_state = {name for name, tool in node.tools_by_name.items() if _needs_graph(node, tool)}
 
-    def dispatch(request: Any) -> ToolMessage:
+    def dispatch(request: Any) -> Any:
         call = request.tool_call
-        found = interrupt({OURS: {"id": call["id"], "name": call["name"], "args": call["args"]}})
-        return ToolMessage(found["content"], name=call["name"], tool_call_id=call["id"], status=found["status"])
+        plain = {OURS: {"id": call["id"], "name": call["name"], "args": call["args"]}}
+        found = interrupt(call_with(call, request.state) if call["name"] in with_state else plain)
+        return for_graph(call, found["content"], failed=found["failed"])
 
     async def wrap(request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
         if request.tool_call["name"] not in names:
@@ -75,8 +81,13 @@ def _dispatching(node: ToolNode, names: frozenset[str]) -> ToolNode:
 # --- its tools ---
 
 
-def declare(graph: Any, declared: Declared) -> frozenset[str]:
+def declare(
+    graph: Any, declared: Declared, threads: Threads, context: Any, config: Mapping[str, Any] | None
+) -> frozenset[str]:
     """Declare the tools of a graph, and return the names of those that our loop runs.
+
+    Args:
+        context, config: of the graph's runs.
 
     Raises:
         DefinitionError: a tool with effects cannot run outside of the graph.
@@ -84,17 +95,19 @@ def declare(graph: Any, declared: Declared) -> frozenset[str]:
     names = set[str]()
     for node in tool_nodes(graph):
         for name, tool in node.tools_by_name.items():
-            if _needs_graph(node, tool):
+            safe = declared_safe(tool) or (declared.trust_hints and said_safe(tool.metadata))
+            if _needs_graph(node, tool) and threads.saver is None:
                 if not declared_safe(tool):
                     raise DefinitionError(
-                        f"Tool '{name}' takes the graph's state, store, runtime or the call's id, so it runs in the "
-                        "graph, where it would run again after a crash: make it a tool of its arguments alone, or say "
-                        'that it is harmless to run it twice, by metadata={"safe_to_retry": True}'
+                        f"Tool '{name}' takes the graph's state, store, runtime or the call's id, which nobody keeps "
+                        "for its call: compile the graph with a checkpointer, or say that it is harmless to "
+                        'run it twice, by metadata={"safe_to_retry": True}'
                     )
                 continue
             names.add(name)
             schema = convert_to_openai_tool(tool)["function"].get("parameters")
-            declared.add(tool, name, tool.description, schema, _handler(tool), safe=declared_safe(tool))
+            call = _GraphCall(graph, node, tool, threads, context, config, declared.is_safe(name, safe))
+            declared.add(tool, name, tool.description, schema, call.run, safe=safe)
     if isinstance(graph.checkpointer, BaseCheckpointSaver):
         declared.add(QUESTION, QUESTION, "A question of the graph.", {"properties": {"question": {}}}, _ask, safe=True)
         declared.add(
@@ -111,14 +124,17 @@ def declare(graph: Any, declared: Declared) -> frozenset[str]:
 
 def declared_safe(tool: Any) -> bool:
     """Whether the user has declared a tool safe; `langchain-mcp-adapters` copies what a server says into metadata."""
-    is_of_mcp = getattr(getattr(tool, "coroutine", None), "__module__", "").startswith("langchain_mcp_adapters")
-    return (getattr(tool, "metadata", None) or {}).get("safe_to_retry") is True and not is_of_mcp
+    return (getattr(tool, "metadata", None) or {}).get("safe_to_retry") is True and not _is_of_server(tool)
+
+
+def _is_of_server(tool: Any) -> bool:
+    return getattr(getattr(tool, "coroutine", None), "__module__", "").startswith("langchain_mcp_adapters")
 
 
 def _needs_graph(node: ToolNode, tool: BaseTool) -> bool:
     injected = node._injected_args[tool.name]
     if injected.state or injected.store or injected.runtime:
-        return True
+        return not _is_of_server(tool)  # whose adapter asks for a runtime that it can do without
     return any(
         isinstance(one, InjectedToolCallId) or one is InjectedToolCallId
         for field in tool.get_input_schema().model_fields.values()
@@ -126,19 +142,43 @@ def _needs_graph(node: ToolNode, tool: BaseTool) -> bool:
     )
 
 
-def _handler(tool: BaseTool) -> Callable[[dict[str, Any], ToolContext], Awaitable[Any]]:
-    async def run(arguments: dict[str, Any], ctx: ToolContext) -> Any:
-        call = {"type": "tool_call", "id": ctx.tool_call_id, "name": tool.name, "args": arguments}
-        result = await tool.ainvoke(call)
-        if not isinstance(result, ToolMessage):
-            raise TypeError(
-                f"it ran, and returned a {type(result).__name__} for the graph, which cannot be given to it"
-            )
-        if result.status == "error":
-            raise RuntimeError(str(result.content))
-        return result.content
+@dataclass(frozen=True)
+class _GraphCall:
+    """The handler of a tool: calls it as its node does, with the state that the graph had for this call."""
 
-    return run
+    graph: Any
+    node: ToolNode
+    tool: BaseTool
+    threads: Threads
+    context: Any
+    config: Mapping[str, Any] | None
+    is_safe: bool
+
+    async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+        call: Any = {"type": "tool_call", "id": ctx.tool_call_id, "name": self.tool.name, "args": arguments}
+        config: Any = dict(self.config or {})
+        if _needs_graph(self.node, self.tool):
+            asked = await self.threads.asked(ctx)
+            call["id"], config = asked.call["id"], merge_configs(config, cast(Any, asked.config))
+            runtime = ToolRuntime(
+                state=asked.state,
+                context=valued(self.context, runner_of(ctx)),
+                config=config,
+                stream_writer=lambda _: None,
+                tool_call_id=call["id"],
+                store=self.graph.store,
+            )
+            injected: Any = self.node._inject_tool_args(call, runtime, self.tool)
+        else:
+            injected = call
+        try:
+            result: Any = await self.tool.ainvoke(injected, config)
+        except Exception as error:
+            if not _is_of_server(self.tool) or isinstance(error, ToolException) or is_answer(error):
+                raise
+            lost = unknown(self.tool.name, ctx.tool_call_id, error)
+            raise (RetryableError(lost.reason) if self.is_safe else lost) from error
+        return written(result, call["id"], keeps=self.threads.saver is not None)
 
 
 async def _ask(arguments: dict[str, Any], ctx: ToolContext) -> Any:

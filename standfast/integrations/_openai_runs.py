@@ -5,6 +5,7 @@ tool that it is shown needs an approval. Our loop runs the tools and the handoff
 turn to turn but the items of the model, which are in the transcript.
 """
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,6 @@ from agents import (
     FunctionTool,
     FunctionToolResult,
     ItemHelpers,
-    RunConfig,
     RunContextWrapper,
     RunHooks,
     Runner,
@@ -29,14 +29,17 @@ from openai.types.responses import ResponseFunctionToolCall
 from pydantic_core import to_json
 
 from standfast.errors import ModelError
-from standfast.integrations._foreign_agents import data_of, split, valued
-from standfast.integrations._openai_tools import handoffs_of, model_name, shown_tools
+from standfast.integrations._foreign_agents import Declared, data_of, split, valued
+from standfast.integrations._openai_hosted import HOSTED
+from standfast.integrations._openai_servers import ServerTools
+from standfast.integrations._openai_tools import RunSettings, handoffs_of, model_name, shown_tools
 from standfast.llm.prices import Price, priced
 from standfast.messages import LLMResponse, Message, Reasoning, Usage, error_text
 from standfast.messages import ToolCall as OurCall
 
 PROVIDER = "openai-agents"
 _CALLS = 5  # of the model in a turn, at most: it is called again only if it has thought and said nothing
+_ASKS = "mcp_approval_request"  # the type of an item by which OpenAI asks whether it may call a server
 _SPOKE = "standfast_agent"  # the type of an item that says which agent the turn's is
 
 
@@ -57,15 +60,25 @@ class OpenAIRun:
         self,
         root: Agent[Any],
         agents: Mapping[str, Agent[Any]],
-        context: Any,
-        run_config: RunConfig | None,
+        settings: RunSettings,
         price: Price | None,
+        declared: Declared,
     ) -> None:
-        self._root, self._agents, self._context, self._price = root, agents, context, price
-        self._config = run_config or RunConfig()
+        self._root, self._agents, self._price, self._declared = root, agents, price, declared
+        self._context, self._config = settings.context, settings.config
         # By the agent's name, then the tool's.
         self._handoffs = {name: {one.tool_name for _, one in handoffs_of(agent)} for name, agent in agents.items()}
         self._shown = {name: shown_tools(agent) for name, agent in agents.items()}
+
+    def with_tools(self, found: Mapping[Any, ServerTools]) -> "OpenAIRun":
+        """Return the adapter that also shows the tools of MCP servers."""
+        self._declared.check_found(found.values())
+        twin = copy.copy(self)
+        twin._shown = {
+            name: [*(tool for one in found.values() for tool in one.shown.get(name, ())), *tools]
+            for name, tools in self._shown.items()
+        }
+        return twin
 
     async def chat(self, messages: Sequence[Message], tools: Any, **settings: Any) -> LLMResponse:
         runner, said = split(messages)
@@ -122,7 +135,7 @@ class OpenAIRun:
             if message.role == "user":
                 break
             since.append(message)
-        changed: dict[str, Any] = {"tools": self._shown[agent.name], "handoffs": []}
+        changed: dict[str, Any] = {"tools": self._shown[agent.name], "handoffs": [], "mcp_servers": []}
         if since:  # the user's words were checked when they came
             changed["input_guardrails"] = []
         if agent.reset_tool_choice and any(message.tool_calls for message in since):
@@ -157,13 +170,16 @@ class OpenAIRun:
 
     def _items(self, said: Sequence[Message]) -> list[Any]:
         """Return a transcript as the SDK's input."""
-        items = list[Any]()
+        items, asked = list[Any](), dict[str, str]()
         for message in said:
             match message.role:
                 case "user":
                     items.append({"role": "user", "content": _user_content(message)})
                 case "assistant":
                     items += _answer_items(message)
+                    asked = _approvals_asked(message)
+                case "tool" if message.tool_name == HOSTED:
+                    items.append(_approval_response(message, asked))
                 case "tool":
                     call = ResponseFunctionToolCall(
                         type="function_call",
@@ -179,7 +195,7 @@ class OpenAIRun:
     def _response(self, agent: Agent[Any], answers: Sequence[ModelResponse], final: Any) -> LLMResponse:
         """Return what the model has answered; `final` is the answer as the SDK has read it, if it could."""
         items = [item for answer in answers for item in answer.to_input_items() if isinstance(item, dict)]
-        calls = [item for item in items if item.get("type") == "function_call"]
+        calls = [item for item in items if item.get("type") in ("function_call", _ASKS)]
         text = "".join(ItemHelpers.extract_text(item) or "" for item in answers[-1].output if item.type == "message")
         if not calls and final is not None:
             text = _text_of(final)
@@ -188,9 +204,7 @@ class OpenAIRun:
             used.add(answer.usage)
         response = LLMResponse(
             text=text,
-            tool_calls=tuple(
-                OurCall(id=item["call_id"], name=item["name"], arguments=item["arguments"]) for item in calls
-            ),
+            tool_calls=tuple(map(_our_call, calls)),
             usage=Usage(
                 input_tokens=used.input_tokens,
                 output_tokens=used.output_tokens,
@@ -218,6 +232,7 @@ def _answer_items(message: Message) -> list[Any]:
             "arguments": call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments),
         }
         for call in message.tool_calls or ()
+        if call.name != HOSTED
     ]
     kept = [item for item in _kept(message) if item.get("type") != _SPOKE]
     if not kept:
@@ -230,6 +245,27 @@ def _answer_items(message: Message) -> list[Any]:
         elif calls:
             items.append({**item, **calls.pop(0)})
     return [*items, *calls]
+
+
+def _our_call(item: Mapping[str, Any]) -> OurCall:
+    if item["type"] == "function_call":
+        return OurCall(id=item["call_id"], name=item["name"], arguments=item["arguments"])
+    shown = {"server": item["server_label"], "name": item["name"], "arguments": data_of(item["arguments"])}
+    return OurCall(id=item["id"], name=HOSTED, arguments=shown)
+
+
+def _approvals_asked(message: Message) -> dict[str, str]:
+    """Return by the ids of calls here which of OpenAI's requests for an approval they stand for."""
+    calls = [call.id for call in message.tool_calls or () if call.name == HOSTED]
+    return dict(zip(calls, (item["id"] for item in _kept(message) if item.get("type") == _ASKS), strict=False))
+
+
+def _approval_response(message: Message, asked: Mapping[str, str]) -> dict[str, Any]:
+    said, call = data_of(message.content), message.tool_call_id or ""
+    is_let_through = message.status == "completed" and isinstance(said, dict) and said.get("approve") is True
+    reason = said.get("reason") if isinstance(said, dict) and message.status == "completed" else message.content
+    response = {"type": "mcp_approval_response", "approval_request_id": asked.get(call, call)}
+    return {**response, "approve": is_let_through, **({} if is_let_through or not reason else {"reason": reason})}
 
 
 def _user_content(message: Message) -> Any:

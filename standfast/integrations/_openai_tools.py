@@ -1,7 +1,9 @@
 """Declares the agents, tools and handoffs of the OpenAI Agents SDK as ours, and runs their calls; internal."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agents import (
@@ -14,21 +16,26 @@ from agents import (
     Handoff,
     HostedMCPTool,
     ImageGenerationTool,
+    RunConfig,
     RunContextWrapper,
     WebSearchTool,
+    function_span,
     handoff,
+    trace,
 )
 from agents.tool import invoke_function_tool
 from agents.tool_context import ToolContext as TheirToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
+from agents.tracing import FunctionSpanData
 from openai.types.responses import ResponseFunctionToolCall
 
 from standfast.errors import DefinitionError, TerminalError
 from standfast.integrations._foreign_agents import Declared, Gate, valued
+from standfast.integrations._openai_hosted import HOSTED, HOSTED_SCHEMA, HOSTED_TEXT, HostedReview
 from standfast.messages import ToolCall as OurCall
 from standfast.tools import Approval, ToolContext
 
-_HOSTED = (WebSearchTool, FileSearchTool, CodeInterpreterTool, ImageGenerationTool, HostedMCPTool)
+_HOSTED = (WebSearchTool, FileSearchTool, CodeInterpreterTool, ImageGenerationTool)
 
 
 def agents_of(root: Agent[Any]) -> dict[str, Agent[Any]]:
@@ -68,30 +75,52 @@ def _target(agent: Agent[Any], given: Any) -> Any:
     return target
 
 
-def declare(agents: Mapping[str, Agent[Any]], declared: Declared, context: Any) -> None:
+@dataclass(frozen=True)
+class RunSettings:
+    """What the user gives to the SDK's runs: their context, as a value or a function, and their configuration."""
+
+    context: Any
+    config: RunConfig
+
+    @contextmanager
+    def traced(self, ctx: ToolContext, name: str, arguments: str) -> Iterator[FunctionSpanData]:
+        """Trace a tool's call in the group of its run, as the SDK's runner does."""
+        config = self.config
+        with (
+            trace(
+                config.workflow_name,
+                group_id=config.group_id or ctx.agent_id,
+                metadata=config.trace_metadata,
+                tracing=config.tracing,
+                disabled=config.tracing_disabled,
+            ),
+            function_span(name, arguments if config.trace_include_sensitive_data else None) as span,
+        ):
+            yield span.span_data
+
+
+def declare(agents: Mapping[str, Agent[Any]], declared: Declared, settings: RunSettings) -> None:
     """Declare the tools and handoffs of all agents.
 
     Raises:
         DefinitionError: naming an agent's tool that cannot be run.
     """
+    hosted = list[HostedMCPTool]()
     for agent in agents.values():
-        if agent.mcp_servers:
-            raise DefinitionError(
-                f"Agent '{agent.name}': tools of mcp_servers are made for each run, where nobody can tell their calls "
-                "apart; give it function tools"
-            )
         for tool in agent.tools:
             if isinstance(tool, FunctionTool):
-                call = _ToolCall(agent, tool, context)
+                call = FunctionCall(agent, tool, settings)
                 declared.add(
                     tool,
                     tool.name,
                     tool.description,
                     tool.params_json_schema,
                     call.run,
-                    approval=_gate_of(tool),
+                    approval=gate_of(tool),
                     timeout=_time_of(tool),
                 )
+            elif isinstance(tool, HostedMCPTool):
+                hosted.append(tool)
             elif not isinstance(tool, _HOSTED):
                 raise DefinitionError(
                     f"Agent '{agent.name}': {type(tool).__name__} runs beside the model's call, where it cannot be "
@@ -103,9 +132,12 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, context: Any) 
                 one.tool_name,
                 one.tool_description,
                 one.input_json_schema,
-                _HandoffCall(one, context).run,
+                _HandoffCall(one, settings.context).run,
                 safe=given is not one,  # a Handoff may have a function that is called
             )
+    if hosted:
+        review = HostedReview({one.tool_config.get("server_label"): one for one in hosted}, settings.context)
+        declared.add(hosted, HOSTED, HOSTED_TEXT, HOSTED_SCHEMA, review.run, approval=review.gate, safe=True)
 
 
 def _time_of(tool: FunctionTool) -> float | None:
@@ -113,7 +145,7 @@ def _time_of(tool: FunctionTool) -> float | None:
     return None if tool.timeout_seconds is None else tool.timeout_seconds + 5
 
 
-def _gate_of(tool: FunctionTool) -> Gate | None:
+def gate_of(tool: FunctionTool) -> Gate | None:
     """Return the gate of a tool that needs an approval. A function that cannot tell at once asks people."""
     needs, gate = tool.needs_approval, Approval(message=f"Run {tool.name}?")
     if not callable(needs):
@@ -134,19 +166,27 @@ def _gate_of(tool: FunctionTool) -> Gate | None:
     return ask
 
 
-class _ToolCall:
+class FunctionCall:
     """Runs the calls of a function tool as the SDK's runner does, with its guardrails and the agent's hooks."""
 
-    def __init__(self, agent: Agent[Any], tool: FunctionTool, context: Any) -> None:
-        self._agent, self._tool, self._context = agent, tool, context
+    def __init__(self, agent: Agent[Any], tool: FunctionTool, settings: RunSettings) -> None:
+        self._agent, self._tool, self._settings = agent, tool, settings
 
     async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
-        tool, agent, written = self._tool, self._agent, json.dumps(arguments)
+        written = json.dumps(arguments)
+        with self._settings.traced(ctx, self._tool.name, written) as span:
+            result = await self._run(written, ctx)
+            if self._settings.config.trace_include_sensitive_data:
+                span.output = result
+        return written_result(result)
+
+    async def _run(self, written: str, ctx: ToolContext) -> Any:
+        tool, agent = self._tool, self._agent
         call = ResponseFunctionToolCall(
             type="function_call", call_id=ctx.tool_call_id, name=tool.name, arguments=written
         )
         context = TheirToolContext(
-            valued(self._context, ctx),
+            valued(self._settings.context, ctx),
             tool_name=tool.name,
             tool_call_id=ctx.tool_call_id,
             tool_arguments=written,
@@ -167,7 +207,7 @@ class _ToolCall:
                 break
         if agent.hooks is not None:
             await agent.hooks.on_tool_end(context, agent, tool, result)
-        return written_result(result)
+        return result
 
 
 def _said(name: str, checked: Any) -> str | None:
@@ -220,16 +260,19 @@ def shown_tools(agent: Agent[Any]) -> list[Any]:
     """Return the tools as the model sees them: at each call of one the runner stops."""
     shown = list[Any]()
     for tool in agent.tools:
-        if not isinstance(tool, FunctionTool):
-            shown.append(tool)
-            continue
-        shown.append(
-            _stub(tool.name, tool.description, tool.params_json_schema, tool.strict_json_schema, tool.is_enabled)
-        )
+        if isinstance(tool, HostedMCPTool):
+            shown.append(replace(tool, on_approval_request=None))  # which our loop asks
+        else:
+            shown.append(stub(tool, tool.is_enabled) if isinstance(tool, FunctionTool) else tool)
     for _, one in handoffs_of(agent):
         schema = one.input_json_schema or {"type": "object", "properties": {}, "additionalProperties": False}
         shown.append(_stub(one.tool_name, one.tool_description, schema, one.strict_json_schema, one.is_enabled))
     return shown
+
+
+def stub(tool: FunctionTool, is_enabled: Any) -> FunctionTool:
+    """Return a tool as the model sees it."""
+    return _stub(tool.name, tool.description, tool.params_json_schema, tool.strict_json_schema, is_enabled)
 
 
 def _stub(name: str, description: str, schema: dict[str, Any], strict: bool, is_enabled: Any) -> FunctionTool:

@@ -1,7 +1,6 @@
 """Runs graphs of LangGraph and agents of LangChain; guards the tools of those that are run elsewhere."""
 
 import json
-from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, Unpack, cast
 
@@ -22,32 +21,21 @@ check_version("langgraph", "1.2", "2", "langchain")
 from langchain.agents.middleware import AgentMiddleware  # noqa: E402 - only in a version that has it
 from langchain.agents.middleware.types import ToolCallRequest  # noqa: E402
 from langchain_core.messages import AIMessage, ToolMessage  # noqa: E402
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # noqa: E402
+from langgraph.checkpoint.base import BaseCheckpointSaver  # noqa: E402
 from langgraph.errors import GraphBubbleUp  # noqa: E402
 from langgraph.pregel import Pregel  # noqa: E402
 from langgraph.types import Command  # noqa: E402
 
+from standfast.integrations._langgraph_results import dump, load  # noqa: E402
 from standfast.integrations._langgraph_runs import GraphRun  # noqa: E402
+from standfast.integrations._langgraph_savers import SaverAnywhere  # noqa: E402
+from standfast.integrations._langgraph_threads import Threads  # noqa: E402
 from standfast.integrations._langgraph_tools import declare, declared_safe  # noqa: E402
 
 __all__ = ["AtMostOnce", "as_agent"]
 
 Result: TypeAlias = ToolMessage | Command[Any]
-# A result is kept as a checkpoint keeps it. Only what LangGraph holds to be safe is made anew: who can write to the
-# store must not be able to run code here. Other objects come back as the data that they consist of.
-_serializer = JsonPlusSerializer(allowed_msgpack_modules=None)
-
-
-def _dump(result: Any) -> list[str]:
-    kind, data = _serializer.dumps_typed(result)
-    return [kind, b64encode(data).decode()]
-
-
-def _load(kept: Any) -> Any:
-    return _serializer.loads_typed((kept[0], b64decode(kept[1]))) if isinstance(kept, list) else kept
-
-
-_Kept = Annotated[Any, PlainSerializer(_dump), PlainValidator(_load)]
+_Kept = Annotated[Any, PlainSerializer(dump), PlainValidator(load)]
 
 
 def as_agent(
@@ -58,6 +46,7 @@ def as_agent(
     approval: Mapping[str, Gate | None] | None = None,
     safe_to_retry: Sequence[str] = (),
     timeout: Mapping[str, Duration] | None = None,
+    trust_hints: bool = False,
     output: Any = None,
     answer: Callable[[Any], Any] | None = None,
     config: Mapping[str, Any] | None = None,
@@ -70,10 +59,12 @@ def as_agent(
         graph: a compiled one, such as that of `create_agent`. With a checkpointer, which should be durable, it goes on
             where it stands. Without one it begins at its start with each turn, with all messages.
         name: by default the graph's own.
-        context: the graph's runtime context: a value, or a function of the `AgentContext` that returns it.
+        context: the graph's runtime context, also of its tools: a value, or a function of the `AgentContext` that
+            returns it.
         approval: gates by the name of a tool.
         safe_to_retry: names of tools that may run twice, besides those that say so in their `metadata`.
         timeout: of calls, by the name of a tool.
+        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
         output: the type of the final answer.
         answer: a function of the graph's last values that gives the answer: text, or what is written as JSON. By
             default that is `structured_response`, or the text of the last message.
@@ -82,15 +73,18 @@ def as_agent(
         options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
 
     Raises:
-        DefinitionError: naming what cannot be run: a name, a tool with effects that needs the graph, two tools of a
+        DefinitionError: naming what cannot be run: a name, a tool with effects that needs the state of a
+            graph without a checkpointer, two tools of a
             name, a graph that runs elsewhere.
     """
     if not isinstance(graph, Pregel):
         raise DefinitionError(f"Of LangGraph only a compiled graph can be run, got {type(graph).__name__}")
     name = name_of(graph, name, graph.name)
-    declared = Declared(name, approval, safe_to_retry, timeout)
-    names = declare(graph, declared)
-    run = GraphRun(name, graph, names, context=context, config=config, answer=answer, price=price)
+    declared = Declared(name, approval, safe_to_retry, timeout, trust_hints)
+    saver = graph.checkpointer
+    threads = Threads(name, SaverAnywhere(saver) if isinstance(saver, BaseCheckpointSaver) else None)
+    names = declare(graph, declared, threads, context, config)
+    run = GraphRun(name, graph, names, threads, context=context, config=config, answer=answer, price=price)
     return make_agent(name, run, declared.check(), model=None, output=output, options=options)
 
 

@@ -25,7 +25,9 @@ from agents import Agent, FunctionTool, RunConfig, UserError  # noqa: E402
 from agents.tool_context import ToolContext  # noqa: E402
 
 from standfast.integrations._openai_runs import OpenAIRun  # noqa: E402
+from standfast.integrations._openai_servers import servers_of  # noqa: E402
 from standfast.integrations._openai_tools import (  # noqa: E402
+    RunSettings,
     agents_of,
     declare,
     model_name,
@@ -47,6 +49,7 @@ def as_agent(
     approval: Mapping[str, Gate | None] | None = None,
     safe_to_retry: Sequence[str] = (),
     timeout: Mapping[str, Duration] | None = None,
+    trust_hints: bool = False,
     run_config: RunConfig | None = None,
     price: Price | None = None,
     **options: Unpack[Options],
@@ -60,22 +63,25 @@ def as_agent(
         approval: gates by the name of a tool; None takes away the gate of its `needs_approval`.
         safe_to_retry: names of tools that may run twice; all others, and `Handoff`s, have effects.
         timeout: of calls, by the name of a tool; by default that of the tool, or the usual one.
+        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
         run_config: of each turn; by default all turns of a run are one group of traces.
         price: of the model, if it is not known.
         options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
 
     Raises:
-        DefinitionError: naming what cannot be run: a name, a tool that the SDK would run itself, tools of MCP servers,
-            two agents or tools of one name, a handoff that changes the conversation.
+        DefinitionError: naming what cannot be run: a name, a tool that the SDK would run itself, two agents or tools of
+            one name, a handoff that changes the conversation. What only MCP servers can tell is found when a run or a
+            worker begins.
     """
     name = name_of(agent, name, getattr(agent, "name", None))
-    agents, declared = agents_of(agent), Declared(name, approval, safe_to_retry, timeout)
-    declare(agents, declared, context)
+    agents, declared = agents_of(agent), Declared(name, approval, safe_to_retry, timeout, trust_hints)
+    settings = RunSettings(context, run_config or RunConfig())
+    declare(agents, declared, settings)
     options.setdefault("description", agent.handoff_description or None)
     return make_agent(
         name,
-        OpenAIRun(agent, agents, context, run_config, price),
-        declared.check(),
+        OpenAIRun(agent, agents, settings, price, declared),
+        declared.check(servers_of(agents, declared, settings)),
         model=model_name(agent),
         output=output_of(agents.values()),
         options=options,

@@ -6,11 +6,14 @@ processors, dependencies and output validators are pydantic-ai's. Nothing is kep
 messages, in the transcript.
 """
 
-from collections.abc import Mapping, Sequence
+import copy
+import logging
+from collections.abc import Mapping, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from pydantic_ai import Agent, DeferredToolResults, FunctionToolset, RunContext
+from pydantic_ai import AbstractToolset, Agent, DeferredToolResults, RunContext
 from pydantic_ai.capabilities import AbstractCapability, ReinjectSystemPrompt
 from pydantic_ai.durable_exec import JSON_CODEC
 from pydantic_ai.exceptions import AgentRunError, ApprovalRequired, CallDeferred, ModelHTTPError
@@ -26,18 +29,26 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.models import infer_model
 from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.usage import RunUsage
+from pydantic_ai.usage import RunUsage, UsageLimits
 from pydantic_core import to_json
 
 from standfast.agents import Agent as OurAgent
-from standfast.errors import DefinitionError, ModelError, TerminalError
+from standfast.errors import ModelError, RetryableError, StandfastError, TerminalError, ToolDurabilityError
 from standfast.integrations._foreign_agents import Declared, Gate, Options, data_of, make_agent, name_of, split, valued
+from standfast.integrations.pydantic_ai.found_toolsets import (
+    FoundTools,
+    PydanticAIToolset,
+    context_of,
+    split_toolsets,
+    with_unknown,
+)
 from standfast.integrations.pydantic_ai.toolsets import is_safe
 from standfast.integrations.pydantic_ai.transcripts import arguments_of
 from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
 from standfast.tools import Approval, Duration, ToolContext
+
+_LOG = logging.getLogger("standfast")
 
 _PROVIDER = "pydantic-ai-agent"
 _BUSY = (408, 409, 425, 429)
@@ -51,6 +62,8 @@ def as_agent(
     approval: Mapping[str, Gate | None] | None = None,
     safe_to_retry: Sequence[str] = (),
     timeout: Mapping[str, Duration] | None = None,
+    trust_hints: bool = False,
+    usage_limits: UsageLimits | None = None,
     **options: Unpack[Options],
 ) -> OurAgent[Any]:
     """Return an agent of standfast; pydantic-ai runs it, one request of the model at a time, and we run its tools.
@@ -62,31 +75,40 @@ def as_agent(
         approval: gates by the name of a tool; None takes away the gate of its `requires_approval`.
         safe_to_retry: names of tools that may run twice, besides those whose metadata say so.
         timeout: of calls, by the name of a tool; by default the usual one.
+        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
+        usage_limits: of each turn, from what the user says to the agent's answer.
         options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
 
     Raises:
-        DefinitionError: naming what cannot be run: a name, or a toolset other than one of functions.
+        DefinitionError: naming what cannot be run: a name, or tools that run elsewhere. What only a toolset can tell
+            is found when a run or a worker begins.
     """
     name = name_of(agent, name, getattr(agent, "name", None))
-    declared = Declared(name, approval, safe_to_retry, timeout)
-    for toolset in _function_toolsets(agent, name):
+    declared = Declared(name, approval, safe_to_retry, timeout, trust_hints)
+    known, later = split_toolsets(agent, name)
+    for toolset in known:
         for tool in toolset.tools.values():
             definition = tool.tool_def
+            safe = is_safe(tool, trust_hints=False)
             declared.add(
                 tool,
                 tool.name,
                 definition.description,
                 definition.parameters_json_schema,
-                _Call(agent, toolset, tool.name, deps).run,
+                _Call(agent, toolset, tool.name, deps, declared.is_safe(tool.name, safe)).run,
                 approval=Approval(message=f"Run {tool.name}?") if tool.requires_approval else None,
-                safe=is_safe(tool, trust_hints=False),
+                safe=safe,
             )
+
+    def handler(within: AbstractToolset[Any], name: str, safe: bool) -> Any:
+        return _Call(agent, within, name, deps, safe).run
+
     output = agent.output_type
     is_text = not isinstance(output, type) or output is str
     return make_agent(
         name,
-        PydanticAIRun(agent, deps),
-        declared.check(),
+        PydanticAIRun(agent, deps, declared, usage_limits),
+        declared.check([PydanticAIToolset(one, agent, declared, deps, handler) for one in later]),
         model=None,
         output=None if is_text else output,
         options=options,
@@ -96,40 +118,73 @@ def as_agent(
 class PydanticAIRun:
     """The adapter of an agent: each call is one request of its model, or more where an output does not fit."""
 
-    def __init__(self, agent: Agent[Any, Any], deps: Any) -> None:
-        self._agent, self._deps = agent, deps
+    def __init__(self, agent: Agent[Any, Any], deps: Any, declared: Declared, limits: UsageLimits | None) -> None:
+        self._agent, self._deps, self._declared, self._limits = agent, deps, declared, limits
+        self._found: Mapping[Any, AbstractToolset[Any]] = {}  # by what they are found for
+
+    def with_tools(self, found: Mapping[Any, FoundTools]) -> "PydanticAIRun":
+        """Return the adapter whose requests show the tools that were found."""
+        self._declared.check_found(found.values())
+        twin = copy.copy(self)
+        twin._found = {id(one.toolset): tools.within for one, tools in found.items()}
+        return twin
 
     async def chat(self, messages: Sequence[Message], tools: Any, **settings: Any) -> LLMResponse:
         runner, said = split(messages)
         history, results, prompt = _conversation(said)
-        outside = _Outside()
+        outside, before = _Outside({tool.name for tool in tools}), RunUsage() if self._limits is None else _used(said)
+        toolsets = [self._found.get(id(one), one) for one in self._agent.toolsets[1:]]
+        override: Any = self._agent.override(toolsets=toolsets) if self._found else nullcontext()
         try:
-            async with self._agent.iter(
-                prompt,
-                message_history=history,
-                deferred_tool_results=results,
-                deps=valued(self._deps, runner),
-                capabilities=[ReinjectSystemPrompt(), outside],
-            ) as going:
-                async for node in going:
-                    if Agent.is_call_tools_node(node) and outside.ends_at(node.model_response):
-                        return _response(going, node.model_response, None)
-                assert going.result is not None
-                return _response(going, going.result.response, going.result.output)
+            with override:
+                async with self._agent.iter(
+                    prompt,
+                    message_history=history,
+                    deferred_tool_results=results,
+                    deps=valued(self._deps, runner),
+                    usage=copy.copy(before),
+                    usage_limits=self._limits,
+                    capabilities=[ReinjectSystemPrompt(), outside],
+                ) as going:
+                    async for node in going:
+                        if Agent.is_call_tools_node(node) and outside.ends_at(node.model_response):
+                            self._check_calls(said, node.model_response)
+                            return _response(going, before, node.model_response, None)
+                    assert going.result is not None
+                    return _response(going, before, going.result.response, going.result.output)
         except ModelHTTPError as error:
             transient = error.status_code >= 500 or error.status_code in _BUSY
             raise ModelError(error_text(error), transient=transient) from error
         except AgentRunError as error:
             raise ModelError(f"{type(error).__name__} of agent '{self._agent.name}': {error_text(error)}") from error
 
+    def _check_calls(self, said: Sequence[Message], answer: ModelResponse) -> None:
+        """Check the limit of calls, as pydantic-ai does before it makes them."""
+        if self._limits is not None:
+            made = sum(message.role == "tool" for message in _turn(said))
+            self._limits.check_before_tool_call(RunUsage(tool_calls=made + len(answer.tool_calls)))
+
 
 class _Outside(AbstractCapability[Any]):
-    """Sees to it that no tool runs here: our loop runs them."""
+    """Sees to it that no tool runs here: our loop runs them.
 
-    def __init__(self) -> None:
+    Args:
+        ours: the names of the tools that it knows.
+    """
+
+    def __init__(self, ours: Set[str]) -> None:
+        self._ours = ours
         self._tools, self._outputs = set[str](), set[str]()
 
     async def prepare_tools(self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
+        for one in tool_defs:
+            if one.name not in self._ours:
+                _LOG.warning(
+                    "Tool %r was not there when this run or worker began, so the model is not shown it: what a "
+                    "toolset has only for some is not found",
+                    one.name,
+                )
+        tool_defs = [one for one in tool_defs if one.name in self._ours]
         self._tools.update(one.name for one in tool_defs)
         return [replace(one, kind="external") for one in tool_defs]
 
@@ -148,49 +203,36 @@ class _Call:
     """The handler of a tool: validates the arguments as pydantic-ai does, and calls it in its toolset."""
 
     agent: Agent[Any, Any]
-    toolset: FunctionToolset[Any]
+    toolset: AbstractToolset[Any]
     name: str
     deps: Any
+    is_safe: bool
 
     async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
-        model = self.agent.model
-        run = RunContext[Any](
-            deps=valued(self.deps, ctx),
-            agent=self.agent,
-            model=infer_model(model) if isinstance(model, str) else model,
-            usage=RunUsage(),
-            tool_name=self.name,
-            tool_call_id=ctx.tool_call_id,
-            tool_call_approved=True,
-            conversation_id=ctx.session_id,
+        run = context_of(
+            self.agent, self.deps, ctx, tool_name=self.name, tool_call_id=ctx.tool_call_id, tool_call_approved=True
         )
-        async with self.toolset:
-            tool = (await self.toolset.get_tools(run))[self.name]
+        toolset = await self.toolset.for_run(run)
+        async with toolset:
+            toolset = with_unknown(await toolset.for_run_step(run))
+            tool = (await toolset.get_tools(run)).get(self.name)
+            if tool is None:
+                raise StandfastError(f"Tool '{self.name}' is not there for this call: its toolset has left it out")
             given = tool.args_validator.validate_python(arguments, context=run.validation_context)
             if tool.args_validator_func is not None and (made := tool.args_validator_func(run, **given)) is not None:
                 await made
             try:
-                found = await self.toolset.call_tool(self.name, given, run, tool)
+                found = await toolset.call_tool(self.name, given, run, tool)
             except (ApprovalRequired, CallDeferred) as error:
                 raise TerminalError(
                     f"Tool '{self.name}' has raised {type(error).__name__}: here people are asked before it runs, by "
                     f"as_agent(…, approval={{'{self.name}': Approval(…)}})"
                 ) from None
+            except ToolDurabilityError as error:
+                if self.is_safe:
+                    raise RetryableError(error.reason) from None
+                raise
         return found.return_value if isinstance(found, ToolReturn) else found
-
-
-def _function_toolsets(agent: Agent[Any, Any], name: str) -> list[FunctionToolset[Any]]:
-    found = list[FunctionToolset[Any]]()
-    for toolset in agent.toolsets:
-        leaves = list[Any]()
-        toolset.apply(leaves.append)
-        if leaves != [toolset] or not isinstance(toolset, FunctionToolset):
-            raise DefinitionError(
-                f"Agent '{name}': the tools of {toolset.label} are made for each run, where nobody can tell calls "
-                "apart; give it function tools"
-            )
-        found.append(toolset)
-    return found
 
 
 # --- the conversation ---
@@ -260,7 +302,27 @@ def _joined(prompts: Sequence[Any]) -> list[Any]:
     return [part for prompt in prompts for part in ([prompt] if isinstance(prompt, str) else prompt)]
 
 
-def _response(run: Any, answer: ModelResponse, output: Any) -> LLMResponse:
+def _turn(said: Sequence[Message]) -> Sequence[Message]:
+    """Return what was said since the agent has last given an answer."""
+    ends = (place for place, one in enumerate(said) if one.role == "assistant" and not one.tool_calls)
+    return said[max(ends, default=-1) + 1 :]
+
+
+def _used(said: Sequence[Message]) -> RunUsage:
+    """Return what a turn has used, without the calls whose results are last: pydantic-ai counts these."""
+    used, turn = RunUsage(), _turn(said)
+    for place, message in enumerate(turn):
+        if message.role == "tool":
+            used.tool_calls += any(one.role == "assistant" for one in turn[place:])
+        elif message.role == "assistant":
+            for one in _answer(message):
+                if isinstance(one, ModelResponse):
+                    used.incr(one.usage)
+                    used.requests += 1
+    return used
+
+
+def _response(run: Any, before: RunUsage, answer: ModelResponse, output: Any) -> LLMResponse:
     """Return what the model has answered: calls of tools if there is no output yet."""
     made = run.new_messages()
     first = next((place for place, one in enumerate(made) if isinstance(one, ModelResponse)), len(made))
@@ -273,9 +335,9 @@ def _response(run: Any, answer: ModelResponse, output: Any) -> LLMResponse:
         text = output if isinstance(output, str) else to_json(output).decode()
     used = run.usage
     usage = Usage(
-        input_tokens=used.input_tokens,
-        output_tokens=used.output_tokens,
-        cached_tokens=used.cache_read_tokens or None,
+        input_tokens=used.input_tokens - before.input_tokens,
+        output_tokens=used.output_tokens - before.output_tokens,
+        cached_tokens=used.cache_read_tokens - before.cache_read_tokens or None,
     )
     blocks = tuple(JSON_CODEC.dump(list[ModelMessage], made[first:]))
     kept = Reasoning(provider=_PROVIDER, blocks=blocks)

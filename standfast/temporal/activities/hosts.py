@@ -260,7 +260,9 @@ class AgentHost:
 
     def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:
         """Return the adapter for an agent, or for the model that a person chose in the place of its own."""
-        if self._llm is not None and agent.adapter is None:
+        if agent.adapter is not None:
+            return named(None, agent, model)
+        if self._llm is not None:
             return self._llm if hasattr(self._llm, "chat") else named(self._llm, agent, model)
         key = (agent.name, model)
         if key not in self._adapters:  # those of providers are made once

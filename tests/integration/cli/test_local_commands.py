@@ -10,6 +10,7 @@ from support.temporal_runs import Temporal, ask_once, pending
 from support.transcripts import says
 
 from standfast import Agent, Message, Usage, run, sqlite_store
+from standfast.cli.applications import load_application
 from standfast.testing import ScriptedModel
 
 APP = '''
@@ -155,3 +156,8 @@ async def test_what_was_said_to_a_session_and_not_heard_yet_is_shown(temporal: T
     assert shown.splitlines()[-1] == "user, not heard yet: one more ‹U+001B›[2Jthing"
     (unheard,) = (await data(None, "sessions", temporal.session(), "--store", path))["unheard"]
     assert unheard["content"] == "one more \x1b[2Jthing"
+
+
+async def test_an_application_may_use_asyncio_run_when_it_is_loaded_within_an_event_loop(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(f"import asyncio\n\n{APP}\nasyncio.run(asyncio.sleep(0))\n")
+    assert list(load_application(str(tmp_path / "app.py"), ":memory:").agents) == ["clerk"]

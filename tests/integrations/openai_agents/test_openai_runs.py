@@ -12,19 +12,21 @@ from agents import (
     Agent,
     GuardrailFunctionOutput,
     ModelSettings,
+    RunConfig,
     WebSearchTool,
     function_tool,
     handoff,
     input_guardrail,
+    set_trace_processors,
     set_tracing_disabled,
     tool_input_guardrail,
 )
 from agents.items import ModelResponse
-from agents.mcp import MCPServerStdio
 from agents.models.interface import Model
 from agents.testing import ScriptedModel as TheirModel
 from agents.testing import assistant_message, function_call
 from agents.tool_guardrails import ToolGuardrailFunctionOutput
+from agents.tracing import TracingProcessor
 from agents.usage import Usage as TheirUsage
 from pydantic import BaseModel
 from support.foreign_shops import noted
@@ -34,8 +36,9 @@ from support.temporal_runs import Temporal, check_healthy, events, pending, resu
 from support.transcripts import asks_for, call
 
 from standfast import Agent as OurAgent
-from standfast import Approval, DefinitionError, Loop, is_interrupted, pipeline, resume, run
+from standfast import Approval, DefinitionError, InputError, Loop, is_interrupted, pipeline, resume, run
 from standfast.agents import adopted
+from standfast.cli.applications import load_application
 from standfast.integrations.openai_agents import as_agent
 from standfast.llm import Price
 from standfast.stores import SQLiteStore
@@ -333,6 +336,38 @@ async def test_the_model_reads_of_a_tool_that_is_not_there_and_corrects_an_answe
     assert "pay" in shop.model.calls[1].input[-1]["output"]
 
 
+class Spans(TracingProcessor):
+    """Keeps what is traced."""
+
+    def __init__(self) -> None:
+        self.groups, self.seen = set[Any](), list[str]()
+
+    def on_trace_start(self, trace: Any) -> None:
+        self.groups.add((trace.name, trace.group_id))
+
+    def on_span_end(self, span: Any) -> None:
+        self.seen.append(f"{span.span_data.type} {getattr(span.span_data, 'output', '')}".strip())
+
+    def on_trace_end(self, trace: Any) -> None: ...
+    def on_span_start(self, span: Any) -> None: ...
+    def shutdown(self) -> None: ...
+    def force_flush(self) -> None: ...
+
+
+async def test_turns_and_calls_are_traced_as_one_group() -> None:
+    spans, shop = Spans(), Shop(CHARGE, "sold")
+    set_trace_processors([spans])
+    set_tracing_disabled(False)
+    try:
+        await run(as_agent(shop.agent, run_config=RunConfig(workflow_name="Sale")), message="Sell it.")
+    finally:
+        set_tracing_disabled(True)
+    [(name, group)] = spans.groups
+    assert (name, bool(group)) == ("Sale", True)
+    assert spans.seen.count("agent") == 2
+    assert spans.seen.count("function charged 5") == 1
+
+
 # --- declarations ---
 
 
@@ -343,7 +378,6 @@ def test_what_cannot_be_run_is_refused_with_its_name() -> None:
         (Agent[Any]("Front Desk"), r"'Front Desk' needs a name .* as_agent\(…, name=…\)"),
         (Agent[Any]("desk", handoffs=[one, two]), "named 'one'"),
         (Agent[Any]("desk", tools=[tool, other]), "two different tools are named 'look'"),
-        (Agent[Any]("desk", mcp_servers=[MCPServerStdio({"command": "true"})]), "mcp_servers"),
         (Agent[Any]("desk", handoffs=[handoff(one, input_filter=lambda data: data)]), "input_filter"),
         (Agent[Any]("desk", tools=[function_tool(lambda: "x", name_override="look it up")]), "name must match"),
     ):
@@ -368,3 +402,9 @@ def test_an_agent_is_the_same_each_time_and_a_copy_another() -> None:
     agent = Agent[Any]("desk", tools=[WebSearchTool()])
     assert adopted(agent) is adopted(agent)
     assert adopted(agent.clone(instructions="Else.")) is not adopted(agent)
+
+
+def test_a_file_with_a_bare_agent_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    (tmp_path / "bare.py").write_text('from agents import Agent\n\nfront = Agent("Front Desk")\n')
+    with pytest.raises(InputError, match=r"write `agent = as_agent\(front\)`.*integrations.openai_agents import"):
+        load_application(str(tmp_path / "bare.py"), None)

@@ -160,10 +160,3 @@ def test_what_cannot_be_dispatched_is_refused() -> None:
     agent = Agent("test", name="My Shop")
     with pytest.raises(DefinitionError, match="needs a name that matches"):
         as_agent(agent)
-
-    @agent.toolset(id="made")
-    def made(ctx: RunContext[Any]) -> Any:
-        raise NotImplementedError
-
-    with pytest.raises(DefinitionError, match="made for each run"):
-        as_agent(agent, name="shop")

@@ -1,0 +1,222 @@
+"""Connects to MCP servers through the clients of a framework, anew when a connection is lost; internal.
+
+A call that a server has not answered may have run, so nothing here makes it again. Before each call the server is
+pinged: what was lost since the last one is found before the call is sent.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Generic, TypeVar
+
+from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
+from standfast.messages import error_text
+from standfast.time_limits import time_limit
+
+C = TypeVar("C")
+T = TypeVar("T")
+_CONNECT_TIMEOUT, _PING_TIMEOUT = 30.0, 10.0  # seconds
+# The codes of errors that the SDK of MCP, or a gateway, may have made: they do not say that the server did not run it.
+_UNCERTAIN = (-32000, -32001, -32600, -32603, -32700, 408)
+
+
+def is_answer(error: BaseException) -> bool:
+    """Whether an error of MCP's SDK, in any of its versions, is the server's own answer to a request."""
+    code = getattr(getattr(error, "error", None), "code", getattr(error, "code", None))
+    return isinstance(code, int) and code not in _UNCERTAIN
+
+
+def unknown(name: str, call_id: str, error: BaseException) -> ToolDurabilityError:
+    """Return the outcome of a call that was sent, and not answered."""
+    return ToolDurabilityError(
+        name,
+        call_id,
+        reason=f"its MCP server gave no answer to it: {error_text(_first(error)) or type(error).__name__}",
+    )
+
+
+class ServerConnection(Generic[C]):
+    """A connection to one server, on the loop that made this; calls may come from any other, such as a worker's.
+
+    Args:
+        server: its name for people.
+        connect: opens a new connection.
+        ping: asks the server for a sign of life.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        connect: Callable[[], AbstractAsyncContextManager[C]],
+        ping: Callable[[C], Awaitable[object]],
+    ) -> None:
+        self._server, self._connect, self._ping = server, connect, ping
+        self._loop = asyncio.get_running_loop()
+        self._opening = asyncio.Lock()
+        self._current: _Session[C] | None = None
+        self._open = set[_Session[C]]()
+        self._is_closed = False
+
+    async def read(self, work: Callable[[C], Awaitable[T]]) -> T:
+        """Return what a function reads from the server.
+
+        Raises:
+            StandfastError: it cannot be reached.
+        """
+        session = await self._connected()
+        try:
+            return await work(session.client)
+        except StandfastError:
+            raise
+        except Exception as error:
+            await self._give_up(session)
+            raise StandfastError(f"{self._server}: its tools cannot be read: {error_text(_first(error))}") from error
+
+    async def call(
+        self,
+        name: str,
+        call_id: str,
+        work: Callable[[C], Awaitable[T]],
+        answers: Callable[[BaseException], bool] = is_answer,
+    ) -> T:
+        """Return what a function makes of one call of a tool.
+
+        Args:
+            answers: whether an error is the server's answer.
+
+        Raises:
+            RetryableError: the call was not sent.
+            ToolDurabilityError: nobody can tell whether it ran.
+        """
+
+        async def here() -> T:
+            session = await self._alive()
+            session.calls += 1
+            try:
+                return await work(session.client)
+            except StandfastError:
+                raise
+            except Exception as error:
+                if answers(error):
+                    raise
+                await self._give_up(session)
+                raise unknown(name, call_id, error) from error
+            finally:
+                session.calls -= 1
+                if self._current is not session and not session.calls:
+                    await self._close(session)
+
+        return await self._at_home(here())
+
+    async def _at_home(self, work: Coroutine[Any, Any, T]) -> T:
+        if asyncio.get_running_loop() is self._loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def _alive(self) -> "_Session[C]":
+        """Return a connection whose server has just answered.
+
+        Raises:
+            RetryableError: it cannot be reached.
+        """
+        for attempt in range(2):
+            try:
+                session = await self._connected()
+            except StandfastError as error:
+                raise RetryableError(error_text(error)) from error
+            try:
+                async with time_limit(_PING_TIMEOUT):
+                    await self._ping(session.client)
+            except Exception as error:
+                if is_answer(error):  # it does not know pings, and lives
+                    return session
+                await self._give_up(session)
+                if attempt:
+                    why = error_text(_first(error)) or type(error).__name__
+                    raise RetryableError(f"{self._server} does not answer: {why}") from error
+            else:
+                return session
+        raise AssertionError("unreachable")
+
+    async def _connected(self) -> "_Session[C]":
+        async with self._opening:
+            if self._is_closed:
+                raise StandfastError(f"{self._server}: its connection was closed with the run or the worker")
+            if self._current is not None and self._current.has_ended:
+                await self._give_up(self._current)
+            if self._current is None:
+                session = _Session(self._connect)
+                self._open.add(session)
+                try:
+                    await session.open()
+                except BaseException as error:
+                    await self._close(session)
+                    if not isinstance(error, Exception):
+                        raise
+                    why = error_text(_first(error)) or type(error).__name__
+                    raise StandfastError(f"{self._server} cannot be reached: {why}") from error
+                self._current = session
+            return self._current
+
+    async def _give_up(self, session: "_Session[C]") -> None:
+        """Give new calls a new connection; the calls on this one may be healthy, and end in their own time."""
+        if self._current is session:
+            self._current = None
+        if not session.calls:
+            await self._close(session)
+
+    async def _close(self, session: "_Session[C]") -> None:
+        self._open.discard(session)
+        await session.close()
+
+    async def close(self) -> None:
+        """Close it for good."""
+        self._is_closed, self._current = True, None
+        for session in tuple(self._open):
+            await self._close(session)
+
+
+class _Session(Generic[C]):
+    """One connection. One task opens and closes it, as MCP's SDK requires."""
+
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[C]]) -> None:
+        self._connect, self.calls = connect, 0
+        self._task: asyncio.Task[None] | None = None
+        self.client: C
+
+    @property
+    def has_ended(self) -> bool:
+        return self._task is None or self._task.done()
+
+    async def open(self) -> None:
+        ready: asyncio.Future[C] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._serve(ready))
+        async with time_limit(_CONNECT_TIMEOUT):
+            self.client = await ready
+
+    async def _serve(self, ready: "asyncio.Future[C]") -> None:
+        try:
+            async with self._connect() as client:
+                if not ready.done():
+                    ready.set_result(client)
+                await asyncio.Event().wait()  # until it is cancelled
+        except BaseException as error:
+            if not ready.done():
+                closed = StandfastError("its connection was closed while it was made")
+                ready.set_exception(error if isinstance(error, Exception) else closed)
+            if not isinstance(error, Exception):
+                raise
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first error of a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,261 @@
+"""Finds the tools of pydantic-ai's toolsets when a run or a worker begins; internal.
+
+An MCP server is connected for as long as that lasts, and only read then: a request to the model shows its tools as they
+were read. All else of a toolset, such as a filter, a prefix, or a function that makes it, is asked in every request and
+call, with the dependencies of whoever it is for.
+"""
+
+import copy
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import anyio
+from pydantic_ai import Agent, FunctionToolset, RunContext
+from pydantic_ai.models import infer_model
+from pydantic_ai.toolsets import (
+    AbstractToolset,
+    ExternalToolset,
+    ToolsetTool,
+    WrapperToolset,
+)
+from pydantic_ai.usage import RunUsage
+
+from standfast.errors import DefinitionError, StandfastError
+from standfast.integrations._foreign_agents import Declared, Runner, nobody, valued
+from standfast.integrations._server_connections import ServerConnection, is_answer, unknown
+from standfast.integrations.pydantic_ai.toolset_gates import Gates, gates_of, unfiltered
+from standfast.integrations.pydantic_ai.toolsets import is_safe
+from standfast.mcp.connections import digest_of
+from standfast.tools import Approval, Tool
+
+Tools = Mapping[str, ToolsetTool[Any]]
+Handler = Callable[[AbstractToolset[Any], str, bool], Any]
+
+
+class FoundTools(tuple[Tool[..., Any], ...]):
+    """The tools of a toolset, and the toolset that has them, whose servers are connected."""
+
+    within: AbstractToolset[Any]
+
+
+def context_of(agent: Agent[Any, Any], deps: Any, runner: Runner, **options: Any) -> RunContext[Any]:
+    """Return what pydantic-ai gives to tools and toolsets."""
+    model = agent.model
+    return RunContext[Any](
+        deps=valued(deps, runner),
+        agent=agent,
+        model=infer_model(model) if isinstance(model, str) else model,
+        usage=RunUsage(),
+        conversation_id=runner.session_id,
+        **options,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PydanticAIToolset:
+    """A toolset of ours, for one of theirs.
+
+    Args:
+        handler: makes the handler of a tool, by its toolset, its name, and whether it is safe.
+    """
+
+    toolset: AbstractToolset[Any]
+    agent: Agent[Any, Any]
+    declared: Declared
+    deps: Any
+    handler: Handler
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return str(self.toolset.label)
+
+    @property
+    def agents(self) -> Sequence[Any]:
+        """The agents that its tools run: none."""
+        return ()
+
+    @asynccontextmanager
+    async def opened(self, store: Any) -> AsyncIterator[FoundTools]:
+        """Yield the tools for as long as a block lasts."""
+        servers = dict[int, _Server]()
+
+        def connected(leaf: AbstractToolset[Any]) -> AbstractToolset[Any]:
+            if not is_server(leaf) or leaf._resolves_per_run:  # each user connects
+                return leaf
+            return servers.setdefault(id(leaf), _Server(leaf))
+
+        within = self.toolset.visit_and_replace(connected)
+        async with AsyncExitStack() as stack:
+            ctx = context_of(self.agent, self.deps, nobody())
+            for server in servers.values():
+                await stack.enter_async_context(server.opened(ctx))
+            found = FoundTools([self._tool(within, tool, gates) for tool, gates in await self._tools(within, ctx)])
+            found.within = within
+            yield found
+
+    async def _tools(
+        self, within: AbstractToolset[Any], ctx: RunContext[Any]
+    ) -> list[tuple[ToolsetTool[Any], "Gates | None"]]:
+        """Return all tools that a request might have, and who asks whether a call has to be approved."""
+        toolset = await unfiltered(within).for_run(ctx)
+        async with toolset:
+            toolset = await toolset.for_run_step(ctx)
+            tools, gates = await toolset.get_tools(ctx), await gates_of(toolset, ctx)
+        if not gates.keys() <= tools.keys():  # a wrapper of the user's own has renamed them
+            checks = [check for several in gates.values() for check in several]
+            gates = dict.fromkeys(tools, checks)
+        asked = {name: Gates(tuple(gates[name]), ctx, callable(self.deps)) if name in gates else None for name in tools}
+        return [(tool, asked[name]) for name, tool in tools.items()]
+
+    def _tool(self, within: AbstractToolset[Any], tool: ToolsetTool[Any], gates: "Gates | None") -> Tool[..., Any]:
+        described = tool.tool_def
+        if described.kind == "external":
+            raise StandfastError(f"{self.name}: its tool '{described.name}' runs elsewhere, where it cannot be guarded")
+        always = Approval(message=f"Run {described.name}?") if described.kind == "unapproved" else None
+        said = is_safe(tool, self.declared.trust_hints)
+        return self.declared.tool(
+            described.name,
+            described.description,
+            described.parameters_json_schema,
+            self.handler(within, described.name, self.declared.is_safe(described.name, said)),
+            approval=always or (None if gates is None else gates.gate),
+            safe=said,
+            fingerprint=_fingerprint(tool),
+        )
+
+
+class _Server(AbstractToolset[Any]):
+    """Stands for an MCP server, whose tools are as they were read, and whose calls go through one connection.
+
+    The copy of the server that is connected keeps no list of its tools.
+    """
+
+    def __init__(self, server: AbstractToolset[Any]) -> None:
+        self._server = server
+        self._connection: ServerConnection[_Client]
+        self._read: dict[str, ToolsetTool[Any]] = {}
+        self._instructions: Any = None
+
+    @property
+    def id(self) -> str | None:
+        found: str | None = self._server.id
+        return found
+
+    @property
+    def label(self) -> str:
+        return str(self._server.label)
+
+    @asynccontextmanager
+    async def opened(self, ctx: RunContext[Any]) -> AsyncIterator[None]:
+        self._connection = ServerConnection(self.label, partial(_connected, self._server, ctx), _ping)
+        try:
+
+            async def read(client: "_Client") -> None:
+                self._read = {name: replace(tool, toolset=self) for name, tool in client.tools.items()}
+                self._instructions = await client.server.get_instructions(ctx)
+
+            await self._connection.read(read)
+            yield
+        finally:
+            await self._connection.close()
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        return dict(self._read)
+
+    async def get_instructions(self, ctx: RunContext[Any]) -> Any:
+        return self._instructions
+
+    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: Any) -> Any:
+        async def ask(client: "_Client") -> Any:
+            if name not in client.tools or _fingerprint(client.tools[name]) != _fingerprint(self._read[name]):
+                raise StandfastError(
+                    f"Not called: the MCP server describes its tool {name!r} otherwise than when it was read. Start "
+                    "this process anew to take it as it is now"
+                )
+            return await client.server.call_tool(name, tool_args, ctx, tool)
+
+        return await self._connection.call(ctx.tool_name or name, ctx.tool_call_id or "", ask, is_answered)
+
+
+@dataclass(frozen=True)
+class _Client:
+    server: Any
+    tools: Tools
+
+
+@asynccontextmanager
+async def _connected(server: Any, ctx: RunContext[Any]) -> AsyncIterator[_Client]:
+    """Connect a copy of a server: pydantic-ai connects each once, on one event loop."""
+    twin = copy.copy(server)
+    vars(twin).pop("_enter_lock", None)
+    twin._running_count, twin._exit_stack, twin._cached_tools, twin.cache_tools = 0, None, None, False
+    twin.client = server.client.new()
+    transport = twin.client.transport = copy.copy(server.client.transport)
+    if hasattr(transport, "keep_alive"):  # its process would outlive the connection, and be every copy's
+        fresh = {"keep_alive": False, "_session": None, "_connect_task": None}
+        vars(transport).update(fresh, _ready_event=anyio.Event(), _stop_event=anyio.Event())
+    async with twin:
+        yield _Client(twin, await twin.get_tools(ctx))
+
+
+async def _ping(client: _Client) -> None:
+    await client.server.client.ping()
+
+
+def is_server(leaf: object) -> bool:
+    """Whether a toolset is an MCP server's, which pydantic-ai has only with its extra "mcp"."""
+    return any((kind.__module__, kind.__name__) == ("pydantic_ai.mcp", "MCPToolset") for kind in type(leaf).__mro__)
+
+
+def is_answered(error: BaseException) -> bool:
+    """Whether an error of a server's call is the server's answer, as pydantic-ai passes it on."""
+    kind, cause = type(error).__name__, error.__cause__
+    if kind in ("ModelRetry", "ToolFailed"):
+        return cause is None or type(cause).__name__ == "ToolError" or is_answer(cause)
+    return kind == "ToolError" or is_answer(error)
+
+
+def with_unknown(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
+    """Return a toolset in which a call that an MCP server has not answered has an unknown outcome."""
+    return toolset.visit_and_replace(lambda leaf: _Answered(leaf) if is_server(leaf) else leaf)
+
+
+class _Answered(WrapperToolset[Any]):
+    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: Any) -> Any:
+        try:
+            return await super().call_tool(name, tool_args, ctx, tool)
+        except Exception as error:
+            if is_answered(error):
+                raise
+            raise unknown(ctx.tool_name or name, ctx.tool_call_id or "", error) from error
+
+
+def _fingerprint(tool: ToolsetTool[Any]) -> str:
+    """Return a digest of everything that is declared about a tool."""
+    described = tool.tool_def
+    hints = (described.metadata or {}).get("annotations")
+    declared = {"name": described.name, "schema": described.parameters_json_schema, "hints": hints}
+    return digest_of({**declared, "description": described.description, "returns": described.return_schema})
+
+
+def split_toolsets(agent: Agent[Any, Any], name: str) -> tuple[list[FunctionToolset[Any]], list[AbstractToolset[Any]]]:
+    """Return an agent's toolsets whose tools are known now, and those whose tools are found later.
+
+    Raises:
+        DefinitionError: the tools of one run elsewhere.
+    """
+    known, later = list[FunctionToolset[Any]](), list[AbstractToolset[Any]]()
+    for toolset in agent.toolsets:
+        leaves = list[Any]()
+        toolset.apply(leaves.append)
+        if any(isinstance(leaf, ExternalToolset) for leaf in leaves):
+            raise DefinitionError(f"Agent '{name}': the tools of {toolset.label} run elsewhere; give it function tools")
+        if leaves == [toolset] and isinstance(toolset, FunctionToolset):
+            known.append(toolset)
+        else:
+            later.append(toolset)
+    return known, later
