@@ -268,6 +268,12 @@ class Agent(Generic[T_co, DepsT_co]):
         return None if self.context is None else schema_type(self.context, f"Agent '{self.name}'", "context")
 
     @functools.cached_property
+    def context_schema(self) -> dict[str, Any] | None:
+        """The JSON schema of the context of a run; None if the agent has none."""
+        kind = self._context_type
+        return None if kind is None else json_schema(kind, f"Agent '{self.name}'", "context")
+
+    @functools.cached_property
     def needs_context(self) -> bool:
         """Whether no run can do without a context: `{}`, which stands for a missing one, does not fit its type."""
         try:

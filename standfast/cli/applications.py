@@ -27,7 +27,7 @@ class Application:
 
     Args:
         agents, pipelines: by name: those at its top, by themselves or in lists, and the agents that those use.
-        store, llm, tools, webhooks: its values of these names, if it has any.
+        store, llm, tools, webhooks, fill_context: its values of these names, if it has any.
     """
 
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -36,6 +36,7 @@ class Application:
     llm: Any = None
     tools: Any = None
     webhooks: Any = ()
+    fill_context: Any = None
 
     def agent(self, name: str) -> Agent:
         """Return an agent.
@@ -86,6 +87,7 @@ def load_application(where: str, store: str | None) -> Application:
         llm=getattr(module, "llm", None),
         tools=getattr(module, "tools", None) if isinstance(getattr(module, "tools", None), dict) else None,
         webhooks=getattr(module, "webhooks", ()),
+        fill_context=getattr(module, "fill_context", None),
     )
     for value in vars(module).values():
         for item in value if isinstance(value, list | tuple) else (value,):

@@ -16,9 +16,9 @@ from standfast.checkpoints import InterruptedResponse, RunResult
 from standfast.cli.applications import Application, load_application
 from standfast.cli.audits import BY
 from standfast.cli.commands import client_of, server_options, with_output
-from standfast.cli.inputs import who
+from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output, shown
-from standfast.cli.runs import progress
+from standfast.cli.runs import CONTEXT, progress
 from standfast.cli.stores import Store
 from standfast.cli.waiting_items import write_waiting
 from standfast.cli.workers import STORE
@@ -41,6 +41,7 @@ _RESULT = 200  # characters of a tool's result that are shown
 @click.argument("agent")
 @click.option("--app", metavar="APP", help="File or module with the agent, which then runs here, without a server.")
 @STORE
+@CONTEXT
 @click.option("-s", "--session", help="Session to begin or to continue.  [default: a new one]")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers, on Temporal.")
 @BY
@@ -51,6 +52,7 @@ def chat(
     agent: str,
     app: str | None,
     store: str | None,
+    context: str | None,
     session: str | None,
     task_queue: str,
     by: str | None,
@@ -66,6 +68,7 @@ def chat(
     if not output.is_text:
         raise click.UsageError("chat writes for people: leave out --output.")
     session = session or f"chat-{uuid4().hex[:8]}"
+    given = None if context is None else read_json_option("--context", context)
     output.note(f"Session {session}; continue it with --session {session}.")
     with suppress(ImportError):
         import readline  # noqa: F401  # lines can be edited, and called back
@@ -73,10 +76,12 @@ def chat(
     # A line is read outside of the runner: a thread that reads cannot be stopped.
     with _quiet(), asyncio.Runner() as runner:
         if app is not None:
-            talk: _Talk = _LocalConversation(output, load_application(app, store), agent, session, who(by))
+            here = load_application(app, store)
+            talk: _Talk = _LocalConversation(output, here, agent, session, who(by), given)
         else:
             client, kept = runner.run(client_of(server)), None if store is None else open_store(store)
-            talk = _TemporalConversation(output, client, agent, session, task_queue=task_queue, by=who(by), store=kept)
+            at: dict[str, Any] = {"task_queue": task_queue, "by": who(by), "store": kept, "context": given}
+            talk = _TemporalConversation(output, client, agent, session, **at)
         try:
             asked = runner.run(talk.begin())
             while True:
@@ -148,8 +153,8 @@ def _decision(by: str) -> dict[str, Any] | None:
 class _LocalConversation:
     """A conversation with an agent that runs in this process."""
 
-    def __init__(self, output: Output, app: Application, agent: str, session: str, by: str) -> None:
-        self._output, self._agent, self._by = output, app.agent(agent), by
+    def __init__(self, output: Output, app: Application, agent: str, session: str, by: str, context: Any) -> None:
+        self._output, self._agent, self._by, self._context = output, app.agent(agent), by, context
         self._options: dict[str, Any] = {
             "store": app.store,
             "llm": app.llm,
@@ -164,7 +169,7 @@ class _LocalConversation:
         return await self.settle({}) if session is not None and session.questions else None
 
     async def say(self, line: str) -> InterruptedResponse | None:
-        return await self.settle({"message": line})
+        return await self.settle({"message": line, "context": self._context})
 
     async def settle(self, told: Mapping[str, Any]) -> InterruptedResponse | None:
         """Run until it is the person's turn, and show what happens."""
@@ -289,6 +294,7 @@ class _TemporalConversation:
         task_queue: str,
         by: str,
         store: Store | None,
+        context: Any,
     ) -> None:
         from standfast.temporal import StandfastClient
 
@@ -296,7 +302,7 @@ class _TemporalConversation:
         self._people = StandfastClient(client, store=store)
         self._agent, self._session, self._task_queue = agent, session, task_queue
         self._run = f"{agent}/{session}"
-        self._store = store
+        self._store, self._context = store, context
 
     async def begin(self) -> dict[str, Any] | None:
         """Return to the session's run, if one is in flight."""
@@ -320,6 +326,7 @@ class _TemporalConversation:
             session_id=self._session,
             task_queue=self._task_queue,
             user_id=self._by,
+            context=self._context,
             if_running="message",
             on_record=OnRecord(store=self._store, by=self._by),
         )

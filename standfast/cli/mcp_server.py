@@ -2,17 +2,17 @@
 
 import signal
 import sys
-from contextlib import ExitStack, redirect_stdout
+from contextlib import redirect_stdout
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import who
-from standfast.cli.logs import log_safely
+from standfast.cli.listening import access_of, check_proxy, listening_options, serve_until_stopped
 from standfast.cli.outputs import Output
-from standfast.cli.web import access_of, application_of, listening_at, serve_until_stopped
+from standfast.cli.web import application_of
 from standfast.cli.workers import STORE
 from standfast.errors import InputError
 from standfast.extras import install
@@ -20,13 +20,17 @@ from standfast.extras import install
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-    from standfast.agents import Agent
-    from standfast.pipelines import Pipeline
+
+def _check(*, http: bool, **options: Any) -> None:
+    over_http = ("people", "names", "proxy_header", "proxies", "root_path", "cors", "https")
+    if not http and (given := next((name for name in over_http if options[name]), None)):
+        raise click.UsageError(
+            f"{_WORDS.get(given, f'--{given}')} is for --http: over stdio, whoever starts this is the person."
+        )
+    check_proxy(**options)
 
 
-def _check(*, http: bool, people: str | None, names: tuple[str, ...], **_: object) -> None:
-    if not http and (people is not None or names):
-        raise click.UsageError("--people and --name are for --http: over stdio, whoever starts this is the person.")
+_WORDS = {"names": "--name", "proxies": "--proxy-from", "proxy_header": "--proxy-header", "root_path": "--root-path"}
 
 
 @click.command()
@@ -34,15 +38,7 @@ def _check(*, http: bool, people: str | None, names: tuple[str, ...], **_: objec
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers that have these.")
 @click.option("--allow-decisions", is_flag=True, help="Let the model at the other end approve, reject and answer.")
 @click.option("--http", is_flag=True, help="Serve over streamable HTTP, at /mcp, instead of stdio.")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; one that is not local needs --people."
-)
-@click.option("--port", type=int, default=8235, show_default=True, help="Port; 0 for a free one.")
-@click.option("--name", "names", multiple=True, help="Host name of the server; may be repeated.")
-@click.option(
-    "--people", type=click.Path(exists=True, dir_okay=False), metavar="FILE.toml", help="People who may use it."
-)
-@click.option("--https", is_flag=True, help="People use https, which ends at a proxy.")
+@listening_options("the server", 8235)
 @STORE
 @partial(on_temporal, check=_check)
 async def serve(
@@ -56,6 +52,10 @@ async def serve(
     port: int,
     names: tuple[str, ...],
     people: str | None,
+    proxy_header: str | None,
+    proxies: tuple[str, ...],
+    root_path: str,
+    cors: tuple[str, ...],
     https: bool,
     store: str | None,
 ) -> None:
@@ -69,38 +69,34 @@ async def serve(
     itself.
     """
     try:
-        from standfast.web import Person
-        from standfast.web.api.calls import Doors
-        from standfast.web.api.senders import Senders
-        from standfast.web.mcp_server import PATH, create_mcp_app, serve_stdio
-        from standfast.web.mcp_tools import Offers
-        from standfast.web.servers import Sparing, server_of
-        from standfast.web.visitors import Visitors
+        from standfast.web import Person, create_mcp_app, mcp_protocol, serve_mcp_stdio  # noqa: F401  # needs the package
+        from standfast.web.mcp_server import PATH
     except ImportError as error:
         raise InputError(f"Serving MCP needs more ({error.name}): {install('mcp,web')}") from error
 
     local = Person(name=who(None), role="operator")
-    access = access_of(people, None if people else local, https, None, (), output.note)
     with redirect_stdout(sys.stderr):  # standard output is the client's
         loaded = application_of(output, app, store)
-    visitors = Visitors(access, loaded.store)
-    items: dict[str, Agent | Pipeline] = {**loaded.agents, **loaded.pipelines}
-    senders = Senders(access, visitors.rates)
+    offered: dict[str, Any] = {
+        "store": loaded.store,
+        "agents": loaded.agents.values(),
+        "pipelines": loaded.pipelines.values(),
+        "task_queue": task_queue,
+        "allow_decisions": allow_decisions,
+        "fill_context": loaded.fill_context,
+    }
     try:
-        offers = Offers(Doors(client, loaded.store, senders, items, task_queue), allow_decisions=allow_decisions)
         if not http:
             # A thread that reads standard input cannot be stopped, and nothing is lost: a signal ends all at once.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            await serve_stdio(offers, local)
+            await serve_mcp_stdio(client, person=local, **offered)
             return
-        page = create_mcp_app(offers, senders, visitors, host=host, names=names)
-        log_safely(Sparing())
-        with ExitStack() as listening:
-            listener = listening.enter_context(listening_at(host, port))
-            at = listener.getsockname()
-            output.note(f"MCP is served at http://{at[0]}:{at[1]}{PATH}")
-            async with page.state.running():
-                await serve_until_stopped(server_of(page), [listener])
+        access = access_of(people, None if people else local, https, proxy_header, proxies, output.note)
+        at: dict[str, Any] = {"host": host, "names": names, "cors": cors, "root_path": root_path}
+        server, path = create_mcp_app(client, access=access, **at, **offered), f"{root_path.rstrip('/')}{PATH}"
+        await serve_until_stopped(
+            server, host, port, proxies, lambda where: output.note(f"MCP is served at {where}{path}")
+        )
     finally:
         if loaded.store is not None:
             await loaded.store.close()

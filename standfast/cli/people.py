@@ -1,6 +1,10 @@
 """Commands that show people what waits for them, and send their decisions. Each says whether it counts."""
 
+import asyncio
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from standfast.temporal import StandfastClient
+    from standfast.temporal.client.resumes import Resumed
+
+_TOLD_EVERY = 5.0  # seconds between two lines about how far a command is
 
 
 # --- questions, messages ---
@@ -128,7 +135,8 @@ async def resume(
     """Let a paused run try again, give up, or continue without a call or step that no worker has.
 
     With --all, do so for all paused runs, those of one cause (--cause model), or those that match --query. The command
-    asks first, or needs --yes, and names the runs that could not be resumed. To run it again does no harm.
+    asks first, or needs --yes, and names the runs that could not be resumed. It can be stopped, and to run it again
+    does no harm: runs that go on are left alone.
     """
     action: Literal["retry", "abort", "skip"] = "skip" if skip else "abort" if abort else "retry"
     given["by"] = who(by)
@@ -139,6 +147,26 @@ async def resume(
             return
         await people.resume(run, action, name=name, **given)
     output.item({"workflow_id": run, "action": action}, lambda: output.line(f"{run}: {action}"))
+
+
+@contextmanager
+def _counted(output: Output, outcomes: "list[Resumed]", of: int) -> Iterator[Callable[["Resumed"], None]]:
+    """Keep what came of runs, and show how many it is known of: on one line in a terminal, else every few seconds."""
+    live = output.errors.status("") if output.errors.is_terminal else None
+    told = time.monotonic()
+
+    def tell(resumed: "Resumed") -> None:
+        nonlocal told
+        outcomes.append(resumed)
+        words = f"{len(outcomes):,} of {of:,} runs"
+        if live is not None:
+            live.update(words)
+        elif time.monotonic() - told > _TOLD_EVERY:
+            output.note(words)
+            told = time.monotonic()
+
+    with nullcontext() if live is None else live:
+        yield tell
 
 
 async def _resume_all(
@@ -153,6 +181,8 @@ async def _resume_all(
     **given: Any,
 ) -> None:
     """Resume the paused runs, after somebody has agreed to that; say how many were resumed, and which were not."""
+    from temporalio.service import RPCError
+
     from standfast.temporal.client.resumes import paused_runs, resume_each
 
     runs = await paused_runs(people, query=query, name=name)
@@ -165,7 +195,14 @@ async def _resume_all(
             raise InputError(f"{len(runs):,} runs are paused: --yes resumes them, --dry-run shows them")
         with stoppable():
             click.confirm(f"{'Resume' if action == 'retry' else 'Abort'} {len(runs):,} runs?", abort=True)
-    outcomes = await resume_each(people, runs, action, name=name, **given)
+    outcomes: list[Resumed] = []
+    try:
+        with _counted(output, outcomes, len(runs)) as tell:
+            await resume_each(people, runs, action, name=name, tell=tell, **given)
+    except (asyncio.CancelledError, RPCError):
+        done = sum(one.outcome == "done" for one in outcomes)
+        output.note(f"Stopped: {done:,} of {len(runs):,} resumed. Give the command again for the others.")
+        raise
     failed = {one.workflow_id: one.why for one in outcomes if one.outcome == "failed"}
     counts = {of: sum(one.outcome == of for one in outcomes) for of in ("done", "gone")}
 

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 RUN = click.argument("run")  # a workflow id
+CONTEXT = click.option(
+    "--context",
+    metavar="JSON",
+    help="Context of the agent's run, by the agent's type; @FILE reads a file.  [default: that of the session]",
+)
 
 
 # --- starting ---
@@ -34,7 +39,7 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
     foreign, whose = (
         (("run_key", "restart_of", "restart_from"), "of a pipeline")
         if message is not None
-        else (("session", "images", "max_iterations", "say"), "of an agent")
+        else (("session", "images", "max_iterations", "say", "context"), "of an agent")
     )
     for name in foreign:
         if options[name]:
@@ -50,6 +55,7 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
 @click.option(
     "--image", "images", multiple=True, metavar="URL|FILE", help="An image to go with the message; may be repeated."
 )
+@CONTEXT
 @click.option("-s", "--session", help="Session to begin or to continue.  [default: a new one]")
 @click.option("--run-key", help="Key of a pipeline's run, like the session of an agent's run.")
 @click.option(
@@ -110,6 +116,7 @@ async def _start_agent(client: "Client", name: str, message: str, options: dict[
         user_id=who(options["user"]),
         tenant_id=options["tenant"],
         max_iterations=options["max_iterations"],
+        context=None if options["context"] is None else read_json_option("--context", options["context"]),
         task_queue=options["task_queue"],
         if_running="message" if options["say"] else "refuse",
         on_record=OnRecord(store=trail, by=who(None)),

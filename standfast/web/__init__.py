@@ -7,8 +7,6 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount
@@ -26,24 +24,36 @@ from standfast.web.access import Access, Person
 from standfast.web.api import api_routes
 from standfast.web.api.calls import Doors
 from standfast.web.api.errors import refusal as to_program
-from standfast.web.api.senders import CORS, Senders, check_origins
-from standfast.web.listening import HEADERS, Health, check_listening, hosts_of
+from standfast.web.api.senders import Senders
+from standfast.web.contexts import Contexts, FillContext
+from standfast.web.fronts import front
+from standfast.web.listening import HEADERS, check_listening
+from standfast.web.mcp_server import create_mcp_app, serve_mcp_stdio
 from standfast.web.mounts import SLACK_PATH, STATIC, TEAMS_PATH, Assets, path_of, root_of
 from standfast.web.pages import Pages
-from standfast.web.proxies import Proxied, check_root
+from standfast.web.proxies import check_root
 from standfast.web.slack import SlackRoutes
 from standfast.web.slack_api import SlackActions
 from standfast.web.start_forms import starts_of
 from standfast.web.statuses import status_of
 from standfast.web.teams import TeamsRoutes
 from standfast.web.teams_signatures import TeamsActions
-from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, is_door, refusal, who
+from standfast.web.visitors import TooManyAttempts, Visitors, is_door, refusal, who
 
 _MOST_BYTES = 1_048_576  # of a form
 _OF_STRANGERS = 65_536  # bytes of a stranger's form, such as that of a link
 _OF_CHATS = 262_144  # bytes; with each press, Slack sends the message back
 
-__all__ = ["Access", "Person", "SlackActions", "TeamsActions", "check_listening", "create_app"]
+__all__ = [
+    "Access",
+    "Person",
+    "SlackActions",
+    "TeamsActions",
+    "check_listening",
+    "create_app",
+    "create_mcp_app",
+    "serve_mcp_stdio",
+]
 
 
 def create_app(
@@ -59,6 +69,7 @@ def create_app(
     task_queue: str = TASK_QUEUE,
     cors: Sequence[str] = (),
     root_path: str = "",
+    fill_context: FillContext | None = None,
     slack: SlackActions | None = None,
     teams: TeamsActions | None = None,
 ) -> Starlette:
@@ -77,6 +88,9 @@ def create_app(
         task_queue: the queue of the workers that have them.
         cors: origins, such as "https://app.example.com", whose pages may use the doors for programs with a token.
         root_path: the path below which a proxy has the page, such as "/ops", whether it passes it on or removes it.
+        fill_context: the application's word on the contexts of runs that people start: a function of the `Person`, the
+            `Agent`, and the context that they gave, or None. It returns the context that counts, plain or async, or
+            refuses by an `InputError`. Without it, what people give counts as it is.
         slack: lets people decide by the buttons of messages in Slack, whose requests `/slack/actions` takes.
         teams: the same in Microsoft Teams, whose requests `/teams/messages` takes.
 
@@ -86,9 +100,10 @@ def create_app(
     check_listening(host, access, names)
     visitors, starts = Visitors(access, store), starts_of(agents, pipelines)
     assets = Assets()
-    pages = Pages(client, visitors, store, temporal_ui, starts, task_queue, assets)
+    contexts = Contexts(client, store, fill_context)
+    pages = Pages(client, visitors, store, temporal_ui, starts, task_queue, contexts, assets)
     items = {name: start.item for name, start in starts.items()}
-    doors = Doors(client, store, Senders(access, visitors.rates), items, task_queue)
+    doors = Doors(client, store, Senders(access, visitors.rates), items, task_queue, contexts)
     chats = [] if slack is None else SlackRoutes(slack, pages.people, access, store).routes()
     chats += [] if teams is None else TeamsRoutes(teams, pages.people, access, store).routes()
 
@@ -121,12 +136,14 @@ def create_app(
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(Proxied, access=access, root=root),
-            Middleware(Health),
-            Middleware(_Headers, assets=assets),
-            Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
-            *([Middleware(CORSMiddleware, **CORS, allow_origins=check_origins(cors))] if cors else []),
-            Middleware(Recognised, visitors=visitors, to_program=to_program),
+            *front(
+                visitors,
+                host=host,
+                names=names,
+                cors=cors,
+                root=root,
+                every_answer=[Middleware(_Headers, assets=assets)],
+            ),
             Middleware(_Limit),
         ],
         exception_handlers={

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from pydantic import ValidationError
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
-from standfast.messages import visible_json
+from standfast.messages import explain, visible_json
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
 from standfast.web.asked import Whole, load_all
@@ -109,18 +110,21 @@ async def asked_again(
             if (item["name"], item.get("digest")) == asked:
                 again = {**item, "workflow_id": run}
                 whole = await load_all(store, [again])
-                faults = faults_of(error, editable_of(again, whole.get((run, item["name"]))))
+                editable = editable_of(again, whole.get((run, item["name"])))
+                faults = faults_of(error, None if editable is None else editable.form)
                 return {"again": again, "whole": whole, "sent": form, "wrong": faults}
     return {}
 
 
-def faults_of(error: Exception, editable: Editable | None) -> dict[str, str]:
+def faults_of(error: Exception, form: Field | None) -> dict[str, str]:
     """Return what is wrong with fields, by their names, as far as an error of the page or of the run names them."""
     if isinstance(error, FieldError):
         return {error.name: str(error)}
     found: dict[str, str] = {}
-    places = [] if editable is None or editable.form is None else sorted(_places(editable.form), reverse=True)
-    for fault in str(error).split("; "):
+    places = [] if form is None else sorted(_places(form), reverse=True)
+    # An error of a type names the fields alone; what is said before them may be a field's name, too.
+    cause = error.__cause__
+    for fault in (explain(cause) if isinstance(cause, ValidationError) else str(error)).split("; "):
         for path, name in places:
             _, at, rest = f" {fault}".partition(f" {path}")
             if at and rest[:1] in (":", "."):

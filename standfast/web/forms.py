@@ -104,6 +104,13 @@ class Field:
         except InputError as error:
             raise FieldError(f"{self.label}: {error}", self.name) from error
 
+    def is_as_shown(self, form: Mapping[str, str]) -> bool:
+        """Whether nobody has changed it; a checkbox that a form lacks was left empty."""
+        if self.control == "group":
+            return all(one.is_as_shown(form) for one in self.fields)
+        is_sent = self.name in form or self.control == "checkbox"
+        return not is_sent or form.get(self.name, "").replace("\r\n", "\n") == self.value
+
     def _emptied(self) -> Any:
         """Return the value of a field that was left empty, or whose first value was deleted."""
         if self.is_null:
@@ -132,11 +139,11 @@ def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def form_of(schema: Mapping[str, Any] | None) -> Field:
+def form_of(schema: Mapping[str, Any] | None, name: str = _NAME) -> Field:
     """Return the form for a value; a schema of None takes any."""
     if schema is None:
-        return Field(_NAME, None, "Input", "json", help="As JSON; it may be left empty.", required=False)
-    return _field(schema, _NAME, None, _Known(schema.get("$defs", {})), required=True)
+        return Field(name, None, name.capitalize(), "json", help="As JSON; it may be left empty.", required=False)
+    return _field({"title": name.capitalize(), **schema}, name, None, _Known(schema.get("$defs", {})), required=True)
 
 
 def filled_form(schema: Mapping[str, Any], value: Any) -> Field | None:

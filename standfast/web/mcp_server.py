@@ -1,156 +1,98 @@
-"""Serves the tools of `mcp_tools` by the Model Context Protocol: over stdio to one user of this machine, and over HTTP.
+"""Serves agents and pipelines as tools of the Model Context Protocol: over stdio to one person, and over HTTP.
 
-Over HTTP each request stands for itself: the server keeps no sessions, so that it may be killed and replaced at any
-time, and every request is admitted by the rules of the page.
+Over HTTP people send a token, and the rules of the page say what they may do. The protocol's package is imported when
+something is served, since the page does without it.
 """
 
-import json
-import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from importlib.metadata import version
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
-from temporalio.service import RPCError
+from temporalio.client import Client
 
-from standfast.errors import StandfastError
-from standfast.extras import distribution, install
-from standfast.web.access import Person
-from standfast.web.api.errors import problem
-from standfast.web.api.errors import refusal as to_program
+from standfast.agents import Agent
+from standfast.pipelines import Pipeline
+from standfast.stores.protocol import AgentStore
+from standfast.temporal.wire.names import TASK_QUEUE
+from standfast.web.access import Access, Person
+from standfast.web.api.calls import Doors
 from standfast.web.api.senders import Senders
-from standfast.web.listening import Health, check_listening, hosts_of
-from standfast.web.mcp_tools import Offer, Offers
-from standfast.web.visitors import Recognised, Visitors, who
-
-try:
-    from mcp import types
-    from mcp.server.lowlevel import Server
-    from mcp.server.stdio import stdio_server
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-except ImportError as error:  # pragma: no cover
-    raise ImportError(f"Serving MCP needs its package: {install('mcp')}", name=error.name) from error
+from standfast.web.contexts import Contexts, FillContext
+from standfast.web.fronts import front
+from standfast.web.listening import check_listening
+from standfast.web.mcp_tools import Offers
+from standfast.web.proxies import check_root
+from standfast.web.visitors import Visitors
 
 PATH = "/mcp"
-_MOST_BYTES = 1_048_576  # of a request
-_LOG = logging.getLogger("standfast.web")
-_INSTRUCTIONS = (
-    "Agents and pipelines that run durably in the background. Start one with a session_id, then ask for its `result` "
-    "until `has_ended` is true. A run that waits for people goes on when they have decided: tell your user what waits."
-)
+_HEADERS = ("Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id")  # of clients in browsers
 
 
-async def serve_stdio(offers: Offers, person: Person) -> None:
-    """Serve a client that has started this process, as `person`, until it closes our standard input."""
-    server = _server(offers, lambda _: person)
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
+async def serve_mcp_stdio(
+    client: Client,
+    *,
+    person: Person,
+    store: AgentStore | None = None,
+    agents: Iterable[Agent] = (),
+    pipelines: Iterable[Pipeline] = (),
+    task_queue: str = TASK_QUEUE,
+    allow_decisions: bool = False,
+    fill_context: FillContext | None = None,
+) -> None:
+    """Serve a client that has started this process, as `person`, until it closes our standard input.
+
+    The arguments are those of `create_mcp_app`. Nothing else may write to standard output.
+    """
+    from standfast.web.mcp_protocol import serve_stdio
+
+    access = Access(local=person)
+    senders, contexts = Senders(access, Visitors(access, store).rates), Contexts(client, store, fill_context)
+    doors = Doors(client, store, senders, _named(agents, pipelines), task_queue, contexts)
+    await serve_stdio(Offers(doors, allow_decisions=allow_decisions), person)
 
 
 def create_mcp_app(
-    offers: Offers, senders: Senders, visitors: Visitors, *, host: str = "127.0.0.1", names: tuple[str, ...] = ()
+    client: Client,
+    *,
+    access: Access,
+    store: AgentStore | None = None,
+    host: str = "127.0.0.1",
+    names: Sequence[str] = (),
+    agents: Iterable[Agent] = (),
+    pipelines: Iterable[Pipeline] = (),
+    task_queue: str = TASK_QUEUE,
+    allow_decisions: bool = False,
+    cors: Sequence[str] = (),
+    root_path: str = "",
+    fill_context: FillContext | None = None,
 ) -> Starlette:
-    """Make the server over HTTP; it is at `/mcp`, while `async with app.state.running()` holds.
+    """Make the server over HTTP, as an ASGI application that another one may mount: `app.mount("/shop", …)`.
+
+    It answers at `/mcp`, there at `/shop/mcp`. The arguments that `create_app` has, too, mean the same. Call its
+    `state.close()` before a server stops.
 
     Args:
-        host: the address at which it will listen.
-        names: host names of the server; requests for others are refused.
+        agents, pipelines: those that models may start.
+        allow_decisions: whether there are tools that approve, reject and answer, in the name of the token's owner.
 
     Raises:
-        DefinitionError: strangers could reach it, and nobody has to sign in.
+        DefinitionError: strangers could reach it, and nobody has to sign in; a path or an origin is not one; or an
+            agent or a pipeline has a name that is too long for a tool.
     """
-    check_listening(host, senders.access, names)
+    from standfast.web.mcp_protocol import Door
 
-    def sender(request: Any) -> Person:
-        person = who(request)
-        assert person is not None  # `_Door` has let it in
-        return person
-
-    manager = StreamableHTTPSessionManager(
-        _server(offers, sender), json_response=True, stateless=True, max_request_body_size=_MOST_BYTES
-    )
-
-    @asynccontextmanager
-    async def running() -> AsyncIterator[None]:
-        async with manager.run():
-            yield
-
+    check_listening(host, access, names)
+    root, visitors = check_root(root_path, ["/healthz", PATH]), Visitors(access, store)
+    senders, contexts = Senders(access, visitors.rates), Contexts(client, store, fill_context)
+    doors = Doors(client, store, senders, _named(agents, pipelines), task_queue, contexts)
+    door = Door(Offers(doors, allow_decisions=allow_decisions), senders)
     app = Starlette(
-        routes=[Route(PATH, _Door(manager, senders))],
-        middleware=[
-            Middleware(Health),
-            Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
-            Middleware(Recognised, visitors=visitors, to_program=to_program),
-        ],
+        routes=[Route(PATH, door)],
+        middleware=front(visitors, host=host, names=names, cors=cors, root=root, headers=_HEADERS),
     )
-    app.state.running = running
+    app.state.close = door.close
     return app
 
 
-class _Door:
-    """Lets the requests of known people through."""
-
-    def __init__(self, manager: StreamableHTTPSessionManager, senders: Senders) -> None:
-        self._manager, self._senders = manager, senders
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            self._senders.sender(Request(scope))
-        except HTTPException as error:
-            await to_program(error)(scope, receive, send)
-            return
-        await self._manager.handle_request(scope, receive, send)
-
-
-def _server(offers: Offers, sender: Any) -> Server[Any]:
-    """Return the server of a protocol's messages.
-
-    Args:
-        sender: returns the person who has sent a request.
-    """
-
-    async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_tool(one) for one in offers.of(sender(ctx.request))])
-
-    async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        try:
-            found = await offers.call(sender(ctx.request), params.name, params.arguments or {})
-        except (HTTPException, StandfastError, RPCError, ValidationError) as error:
-            return _refused(error)
-        except Exception as error:
-            _LOG.exception("The tool %s could not be used", params.name[:100])
-            return _refused(error)
-        return types.CallToolResult(content=[_text(found)], structured_content=found)
-
-    about = version(distribution())
-    return Server(
-        "standfast", version=about, instructions=_INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool
-    )
-
-
-def _tool(offer: Offer) -> types.Tool:
-    hints = types.ToolAnnotations(
-        read_only_hint=offer.is_reading,
-        destructive_hint=not offer.is_reading,
-        idempotent_hint=offer.is_reading or offer.is_once,
-        open_world_hint=not offer.is_reading,
-    )
-    return types.Tool(name=offer.name, description=offer.description, input_schema=offer.schema, annotations=hints)
-
-
-def _text(value: Mapping[str, Any]) -> types.TextContent:
-    return types.TextContent(type="text", text=json.dumps(value, ensure_ascii=False))
-
-
-def _refused(error: Exception) -> types.CallToolResult:
-    """Return an error as a model reads it, without the page's advice to programs."""
-    found = problem(error)
-    return types.CallToolResult(content=[_text({"code": found["code"], "message": found["message"]})], is_error=True)
+def _named(agents: Iterable[Agent], pipelines: Iterable[Pipeline]) -> dict[str, Agent | Pipeline]:
+    return {**{agent.name: agent for agent in agents}, **{pipeline.name: pipeline for pipeline in pipelines}}

@@ -6,8 +6,8 @@ a name that a model gives. Nothing here knows the protocol.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, cast
 
 from pydantic import BaseModel, Field
 from temporalio.common import WorkflowIDReusePolicy
@@ -47,6 +47,12 @@ class StartAgent(Body):
         default=None, description="A name for the conversation. With it this can be repeated: the run is found again."
     )
     tenant_id: Tenant | None = Field(default=None, description="Needed of who has several tenants.")
+
+
+class StartInContext(StartAgent):
+    """What an agent is told, and the context of its run."""
+
+    context: Any = None
 
 
 class StartPipeline(Body):
@@ -94,6 +100,8 @@ class Offer:
     Args:
         is_reading: it changes nothing.
         is_once: used again with the same arguments, it changes nothing more.
+        schemas: of the arguments that the agent or pipeline has a type for.
+        required: those of them that must be given.
     """
 
     name: str
@@ -104,19 +112,21 @@ class Offer:
     scope: str
     is_reading: bool = False
     is_once: bool = False
-    input_schema: Mapping[str, Any] | None = None  # of the input of a pipeline
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    required: Sequence[str] = ()
 
     @property
     def schema(self) -> dict[str, Any]:
         schema: dict[str, Any] = self.arguments.model_json_schema()
-        if self.input_schema is None:
-            return schema
-        given: dict[str, Any] = dict(self.input_schema)
-        # What a schema refers to is at the top of all.
-        definitions = {**schema.get("$defs", {}), **given.pop("$defs", {})}
-        properties = {**schema["properties"], "input": given}
-        more = {"$defs": definitions} if definitions else {}
-        return {**schema, "properties": properties, "required": ["input"], **more}
+        for name, given in self.schemas.items():
+            own = dict(given)
+            # What a schema refers to is at the top of all.
+            if definitions := {**schema.get("$defs", {}), **own.pop("$defs", {})}:
+                schema["$defs"] = definitions
+            schema["properties"][name] = own
+        if required := [*schema.get("required", ()), *self.required]:
+            schema["required"] = required
+        return schema
 
 
 class Offers:
@@ -166,16 +176,18 @@ class Offers:
                     f"{item.name}: a tool of MCP has at most {_LONGEST_NAME} characters, and {name} has {len(name)}"
                 )
             about = getattr(item, "description", None)
+            own = _own_arguments(item)
             yield Offer(
                 name,
                 f"Start {'the agent' if is_agent else 'the pipeline'} {item.name} in the background"
                 f"{f': {about}' if about else ''}. It may act on the outside world. Returns the run: read its end with "
                 "`result`. Give a session_id to be able to repeat this: then a run is started once, and found again.",
-                StartAgent if is_agent else StartPipeline,
+                StartPipeline if not is_agent else StartInContext if own.schemas else StartAgent,
                 self._start_of(item),
                 "operator",
                 "start",
-                input_schema=None if isinstance(item, Agent) else item.input_schema,
+                schemas=own.schemas,
+                required=own.required,
             )
 
     def _looks(self) -> Iterator[Offer]:
@@ -306,6 +318,25 @@ class Offers:
                 why = whole.why or f"It has {whole.size:,} bytes, more than are shown here: decide on the page."
                 shown.append({**{name: value for name, value in item.items() if name != "digest"}, "why": why})
         return shown
+
+
+class _Own(NamedTuple):
+    schemas: dict[str, dict[str, Any]]
+    required: tuple[str, ...]
+
+
+def _own_arguments(item: Agent | Pipeline) -> _Own:
+    """Return the schemas of the arguments that an agent or pipeline has a type for, and those that must be given."""
+    if isinstance(item, Pipeline):
+        schema = item.input_schema
+        return _Own({} if schema is None else {"input": schema}, () if schema is None else ("input",))
+    if item.context is None:
+        return _Own({}, ())
+    try:
+        schema = item.context_schema or {}
+    except DefinitionError:  # its type is read by code alone
+        schema = {}
+    return _Own({"context": schema}, ("context",) if item.needs_context else ())
 
 
 def _named(seen: Mapping[str, Any]) -> dict[str, Any]:

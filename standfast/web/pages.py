@@ -29,6 +29,7 @@ from standfast.web.access import Person, Role
 from standfast.web.actions import ACTS, SAID, Form, Read, act_id
 from standfast.web.asked import load_all, load_whole
 from standfast.web.bounds import admit, tenant_for
+from standfast.web.contexts import Contexts
 from standfast.web.edits import asked_again
 from standfast.web.graphs import draw
 from standfast.web.inbox import address, read_inbox
@@ -65,12 +66,13 @@ class Pages:
         temporal_ui: str | None,
         starts: Mapping[str, Start],
         task_queue: str,
+        contexts: Contexts,
         assets: Assets,
     ) -> None:
         self.client, self.people = client, StandfastClient(client, store=store)
         self._visitors, self.access, self._store = visitors, visitors.access, store
         self._ui, self._runs = temporal_ui, Runs(self.people, store)
-        self._starts, self._task_queue = starts, task_queue
+        self._starts, self._task_queue, self._contexts = starts, task_queue, contexts
         self.looks = Looks(self._look, store)
         self._templates = templates(assets)
         self._lists, self._timelines = RunLists(self), Timelines(self.people, store)
@@ -305,7 +307,7 @@ class Pages:
             raise HTTPException(404, "There is no agent or pipeline of this name here.")
         shown: dict[str, Any] = {"start": start, "changes": None}
         if request.method == "GET":
-            return self.page(request, "start", typed=None, why=None, key=_new_key(), **shown)
+            return self.page(request, "start", typed=None, why=None, wrong={}, key=_new_key(), **shown)
         form = await self.access.form(request)
         key = form.get("key") or _new_key()
         try:
@@ -313,11 +315,11 @@ class Pages:
             on = OnRecord(store=self._store, by=person.name, id=str(named))
             tenant = tenant_for(person, form.get("tenant") or None)
             options: dict[str, Any] = {"task_queue": self._task_queue, "tenant_id": tenant}
-            run, is_new = await start.run(self.client, form, key=key, on_record=on, **options)
-        except (InputError, SessionConflictError) as error:
-            return self.page(request, "start", status=422, typed=form, why=str(error), key=key, **shown)
-        except StoreError as error:
-            return self.page(request, "start", status=503, typed=form, why=str(error), key=key, **shown)
+            run, is_new = await start.run(self.client, form, person, self._contexts, key=key, on_record=on, **options)
+        except (InputError, SessionConflictError, StoreError) as error:
+            status = 503 if isinstance(error, StoreError) else 422
+            shown |= {"typed": form, "why": str(error), "wrong": start.faults(error), "key": key}
+            return self.page(request, "start", status=status, **shown)
         return _to(request, f"/runs/{run_path(run)}?said={'start' if is_new else 'started'}")
 
     # --- acting ---

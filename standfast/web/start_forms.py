@@ -1,4 +1,4 @@
-"""The forms by which people start agents (with a message) and pipelines (with their input) from the page."""
+"""The forms by which people start agents (a message, and a context) and pipelines (their input) from the page."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +13,9 @@ from standfast.pipelines import Pipeline
 from standfast.stores.protocol import check_session_id, session_key_of
 from standfast.temporal import OnRecord, start_agent, start_pipeline
 from standfast.temporal.wire.names import workflow_id
+from standfast.web.access import Person
+from standfast.web.contexts import Contexts
+from standfast.web.edits import faults_of
 from standfast.web.forms import Field, form_of
 
 _MESSAGE = Field("message", "message", "Message", "text")
@@ -29,10 +32,16 @@ _SESSION = Field(
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """An agent or a pipeline, and the form that starts it."""
+    """An agent or a pipeline, and the form that starts it.
+
+    Args:
+        context: the part of the form for the context of an agent's run. One that is left as it is shown gives none: a
+            new session then has the defaults of the type, and an earlier one goes on with the context that it has.
+    """
 
     item: Agent | Pipeline
     fields: tuple[Field, ...]
+    context: Field | None = None
 
     @property
     def name(self) -> str:
@@ -43,13 +52,22 @@ class Start:
         return (self.item.description if isinstance(self.item, Agent) else self.fields[0].help) or ""
 
     async def run(
-        self, client: Client, form: Mapping[str, str], *, key: str, on_record: OnRecord, **options: Any
+        self,
+        client: Client,
+        form: Mapping[str, str],
+        person: Person,
+        contexts: Contexts,
+        *,
+        key: str,
+        on_record: OnRecord,
+        **options: Any,
     ) -> tuple[str, bool]:
         """Start it as the form says, and return the workflow id, and whether this has started it.
 
         Args:
+            person: who starts it.
             key: the key of the form that was shown; sending it twice starts one run.
-            on_record: the audit trail, and the person who starts it.
+            on_record: the audit trail, with the person.
             options: `tenant_id` and `task_queue`, and others of `start_agent` and `start_pipeline`.
 
         Raises:
@@ -72,6 +90,9 @@ class Start:
                 # A session that somebody has named may have had runs; the form's own session has only this one.
                 if not session:
                     options["id_reuse_policy"] = WorkflowIDReusePolicy.REJECT_DUPLICATE
+                given = None if self.context is None or self.context.is_as_shown(form) else self.context.read(form)
+                of = {"session_id": session or None, "tenant_id": options.get("tenant_id")}
+                options["context"] = await contexts.of(person, self.item, given, **of)
                 run = await start_agent(client, self.item, message=message, session_id=session or key, **options)
         except SessionConflictError:
             if session is not None:
@@ -79,11 +100,24 @@ class Start:
             return workflow_id(self.name, session_key_of(options.get("tenant_id"), key)), False
         return run.id, run.first_execution_run_id is not None
 
+    def faults(self, error: Exception) -> dict[str, str]:
+        """Return what an error says is wrong with fields, by their names."""
+        return faults_of(error, self.fields[0] if self.context is None else self.context)
+
 
 def starts_of(agents: Iterable[Agent], pipelines: Iterable[Pipeline]) -> dict[str, Start]:
     """Return the agents and pipelines that can be started, by name."""
-    found = {agent.name: Start(agent, (_MESSAGE, _SESSION)) for agent in agents}
+    found = {agent.name: Start(agent, (_MESSAGE, _SESSION), _context_of(agent)) for agent in agents}
     return found | {pipeline.name: Start(pipeline, (_input_of(pipeline),)) for pipeline in pipelines}
+
+
+def _context_of(agent: Agent) -> Field | None:
+    if agent.context is None:
+        return None
+    try:
+        return form_of(agent.context_schema, "context")
+    except DefinitionError:  # its type is read by code alone
+        return form_of(None, "context")
 
 
 def _input_of(pipeline: Pipeline) -> Field:

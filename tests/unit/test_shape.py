@@ -109,7 +109,10 @@ PUBLIC = {
         "ScriptedModel", "SimulatedCrash", "child_process", "crash_after_tool_results", "crash_everywhere",
         "dev_server", "store_suite", "time_skipping_server", "until_stopped",
     ],
-    "standfast.web": ["Access", "Person", "SlackActions", "TeamsActions", "check_listening", "create_app"],
+    "standfast.web": [
+        "Access", "Person", "SlackActions", "TeamsActions", "check_listening", "create_app", "create_mcp_app",
+        "serve_mcp_stdio",
+    ],
 }  # fmt: skip
 ADAPTERS = {  # of frameworks that this environment does not have
     "standfast.integrations.agent_framework": ["AtMostOnce"],

@@ -1,9 +1,10 @@
-"""Finds the owner of a run by the input that it was started with, and keeps strangers from it.
+"""Finds the owner and the context of a run by the input that it was started with, and keeps strangers from it.
 
 The input is read from the history, which nobody changes and which needs no live worker. This protects an application
 that passes on who has signed in to it; anyone who may write to the namespace itself can pose as anybody.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -19,7 +20,7 @@ from temporalio.client import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from standfast.errors import InputError, SessionAccessDeniedError
+from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
 from standfast.messages import error_text
 from standfast.temporal.client.runs import quoted
 from standfast.temporal.wire import names
@@ -37,17 +38,23 @@ async def start_or_say(
     session: str,
     said: dict[str, Any],
     who: Owner,
+    context: Any = None,
 ) -> Run:
     """Start a run of a session, or send the message to the one that is in flight.
 
+    Args:
+        context: that of the message. A run has one context from its start to its end, so the one in flight must have
+            been started with this very one; None fits each.
+
     Raises:
         SessionAccessDeniedError: the run in flight is somebody else's.
+        SessionConflictError: it has another context.
         WorkflowAlreadyStartedError: there is none in flight, and none may be started.
     """
     for _ in range(_TRIES):
         with suppress(WorkflowAlreadyStartedError):
             return await start()
-        if (run := await _said(client, workflow_id, session, said, who)) is not None:
+        if (run := await _said(client, workflow_id, session, said, who, context)) is not None:
             return run
     return await start()
 
@@ -66,6 +73,16 @@ async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owne
     Raises:
         InputError: its input cannot be read, so nobody can tell.
     """
+    data = await _started_with(client, workflow_id, run_id)
+    return data.get("user_id"), data.get("tenant_id")
+
+
+async def _started_with(client: Client, workflow_id: str, run_id: str | None) -> dict[str, Any]:
+    """Return the input of a run; `{}` if it has none of ours.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     async for event in handle.fetch_history_events(page_size=1):
         payloads = event.workflow_execution_started_event_attributes.input.payloads
@@ -73,9 +90,8 @@ async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owne
             given: Sequence[Any] = await client.data_converter.decode(payloads)
         except Exception as error:  # another program may have written it, and any converter may read it
             raise InputError(f"Run {workflow_id}: its input cannot be decoded: {error_text(error)}") from error
-        data = given[0] if given and isinstance(given[0], dict) else {}
-        return data.get("user_id"), data.get("tenant_id")
-    return None, None
+        return given[0] if given and isinstance(given[0], dict) else {}
+    return {}
 
 
 async def last_admitted(client: Client, run: WorkflowExecution) -> str | None:
@@ -104,13 +120,22 @@ async def _was_denied(client: Client, run: WorkflowExecution) -> bool:
     return kinds == [SessionAccessDeniedError.__name__]
 
 
-async def _said(client: Client, workflow_id: str, session: str, said: dict[str, Any], who: Owner) -> Run | None:
+async def _said(
+    client: Client, workflow_id: str, session: str, said: dict[str, Any], who: Owner, context: Any
+) -> Run | None:
     """Send a message to the run of a session, and return its handle; None if it ends just now."""
     try:
         run = await client.get_workflow_handle(workflow_id).describe()
         if run.close_time is not None:
             return None
         await check_owner(client, workflow_id, run.run_id, session, who)
+        if context is not None:  # only the first run of a chain has it in its input
+            first = await _started_with(client, workflow_id, run.raw_info.first_run_id or run.run_id)
+            if _canonical(first.get("context")) != _canonical(context):
+                raise SessionConflictError(
+                    f"Session {session} has a run in flight, workflow {workflow_id}, that was not started with this "
+                    "context: say the message without a context, or wait for the end of the run"
+                )
         # To this very run: the next one of the session may be another's. The run checks the owner itself, too.
         speaker = {"from": {name: value for name, value in zip(("user_id", "tenant_id"), who, strict=True) if value}}
         await client.get_workflow_handle(workflow_id, run_id=run.run_id).signal(
@@ -121,3 +146,7 @@ async def _said(client: Client, workflow_id: str, session: str, said: dict[str, 
             raise
         return None
     return WorkflowHandle(client, workflow_id, result_run_id=run.run_id, result_type=dict[str, Any])
+
+
+def _canonical(data: Any) -> str:
+    return json.dumps(data, sort_keys=True)  # which tells true, 1 and 1.0 apart

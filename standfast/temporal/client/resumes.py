@@ -1,17 +1,29 @@
-"""Resumes the paused runs of a namespace, each for itself: one that refuses does not keep the others from going on."""
+"""Resumes the paused runs of a namespace, each for itself: one that refuses does not keep the others from going on.
+
+There may be thousands, each of which a worker may have to load first. So many at a time are spoken to as the server and
+the workers keep up with: more while they are quick, fewer while they are slow. Those of which nobody has said in time
+whether they go on are asked once more, with the same id, when all others have been.
+"""
 
 import asyncio
+import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
-from standfast.errors import InputError, StandfastError
+from standfast.errors import InputError, NotConfirmedError, StandfastError
 from standfast.temporal.client.clients import StandfastClient
 from standfast.temporal.client.runs import runs_query
 
-_AT_ONCE = 32
+_FIRST, _MOST = 8.0, 32.0  # runs at a time, in the beginning and at the most
+_QUICK, _SLOW = 1.5, 4.0  # seconds in which one is done if more, or fewer, should be spoken to at a time
+_PASSES = 3  # over the runs, of which the later ones are for those that nobody has spoken for
+_TRIES, _PAUSE, _LONGEST = 8, 1.0, 30.0  # while the server refuses; seconds between them, each time twice as many
+_OF_ALL = (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.UNAVAILABLE)  # faults that no run is the cause of
 T = TypeVar("T")
 
 
@@ -44,11 +56,8 @@ async def paused_runs(people: StandfastClient, *, query: str | None = None, name
     runs = [run.id async for run in listed]
     if name is None:
         return runs
-    return [
-        run
-        for run, is_so in zip(runs, await _each(runs, lambda run: _is_paused(people, run, name)), strict=True)
-        if is_so
-    ]
+    are_so = await _each(runs, _Pace(), lambda run: _is_paused(people, run, name))
+    return [run for run, is_so in zip(runs, are_so, strict=True) if is_so]
 
 
 async def resume_each(
@@ -57,24 +66,59 @@ async def resume_each(
     action: Literal["retry", "abort"] = "retry",
     *,
     name: str | None = None,
+    tell: Callable[[Resumed], None] = lambda _: None,
     **given: Any,
 ) -> list[Resumed]:
     """Resume runs, and return what came of each, in their order. To do it again changes nothing in those that go on.
 
     Args:
         name: of the pause that is ended; all of them if None.
+        tell: is told what came of each as soon as it is known.
         given: what else `StandfastClient.resume` takes.
+
+    Raises:
+        RPCError: the server is away, or too busy for too long. What was told stands, and all can be done again.
     """
-    return await _each(runs, lambda run: _resume(people, run, action, name, given))
+    pace, outcomes, left, sent = _Pace(), dict[str, Resumed](), list(runs), dict[str, str]()
+
+    async def one(run: str) -> bool:
+        """Return whether somebody has said what becomes of a run."""
+        try:
+            resumed = await _resume(people, run, action, name, {**given, **({"id": sent[run]} if run in sent else {})})
+        except RPCError as error:
+            if error.status in _OF_ALL:
+                raise
+            resumed = Resumed(run, "failed", str(error))
+        except StandfastError as error:
+            outcomes[run] = Resumed(run, "failed", str(error))
+            if isinstance(error, NotConfirmedError) and error.id:
+                sent[run] = error.id
+            return False
+        outcomes[run] = resumed
+        tell(resumed)
+        return True
+
+    for _ in range(_PASSES):
+        are_heard = await _each(left, pace, one)
+        left = [run for run, is_heard in zip(left, are_heard, strict=True) if not is_heard]
+        if not left or not any(are_heard):
+            break
+    for run in left:
+        tell(outcomes[run])
+    return [outcomes[run] for run in runs]
 
 
 async def _resume(people: StandfastClient, run: str, action: Any, name: str | None, given: dict[str, Any]) -> Resumed:
+    """Resume a run.
+
+    Raises:
+        StandfastError: nobody has said whether it counts.
+        RPCError: the server refuses.
+    """
     try:
         await people.resume(run, action, name=name, **given)
-    except (StandfastError, RPCError) as error:
-        if isinstance(error, InputError) and not await _is_paused(people, run, name):
-            return Resumed(run, "gone")
-        return Resumed(run, "failed", str(error))
+    except InputError as error:
+        return Resumed(run, "failed", str(error)) if await _is_paused(people, run, name) else Resumed(run, "gone")
     return Resumed(run, "done")
 
 
@@ -84,16 +128,60 @@ async def _is_paused(people: StandfastClient, run: str, name: str | None) -> boo
         items = await people.pending(run)
     except InputError:  # it is gone
         return False
-    except (StandfastError, RPCError):
+    except (StandfastError, RPCError) as error:
+        if isinstance(error, RPCError) and error.status in _OF_ALL:
+            raise
         return True
     return any(item["kind"] == "pause" and name in (None, item["name"]) for item in items)
 
 
-async def _each(runs: Sequence[str], do: Callable[[str], Awaitable[T]]) -> list[T]:
-    few = asyncio.Semaphore(_AT_ONCE)
+class _Pace:
+    """How many runs are spoken to at a time."""
 
-    async def one(run: str) -> T:
-        async with few:
-            return await do(run)
+    def __init__(self) -> None:
+        self._most, self._busy = _FIRST, 0
+        self._free = asyncio.Condition()
 
-    return list(await asyncio.gather(*map(one, runs)))
+    async def take(self, do: Callable[[], Awaitable[T]]) -> T:
+        """Do something when it is its turn, and again if the server is too busy for it.
+
+        Raises:
+            RPCError: the server does not take it.
+        """
+        async with self._free:
+            await self._free.wait_for(lambda: self._busy < self._most)
+            self._busy += 1
+        try:
+            for tries in range(_TRIES - 1):
+                begun = time.monotonic()
+                try:
+                    done = await do()
+                except RPCError as error:
+                    if error.status != RPCStatusCode.RESOURCE_EXHAUSTED:
+                        raise
+                    self._most = max(1.0, self._most / 2)
+                    await asyncio.sleep(random.uniform(0.5, 1.5) * min(_PAUSE * 2**tries, _LONGEST))
+                else:
+                    self._learn(time.monotonic() - begun)
+                    return done
+            return await do()
+        finally:
+            async with self._free:
+                self._busy -= 1
+                self._free.notify_all()
+
+    def _learn(self, seconds: float) -> None:
+        if seconds < _QUICK:
+            self._most = min(_MOST, self._most + 1 / self._most)
+        elif seconds > _SLOW:
+            self._most = max(1.0, self._most - 0.5)
+
+
+async def _each(runs: Sequence[str], pace: _Pace, do: Callable[[str], Awaitable[T]]) -> list[T]:
+    """Do something for each run, and return what came of it. An error ends the others, too."""
+    doing = [asyncio.ensure_future(pace.take(partial(do, run))) for run in runs]
+    try:
+        return list(await asyncio.gather(*doing))
+    finally:
+        for one in doing:
+            one.cancel()

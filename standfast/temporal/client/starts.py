@@ -52,7 +52,8 @@ async def start_agent(
         session_id: the conversation to begin or to go on with; if None, that of the run whose export the checkpoint is,
             or a new one.
         context: of which the agent's `deps` are made, by the agent's type, or as JSON data if only its name is given;
-            it is kept with the message. If None, a session goes on with the context that it has.
+            it is kept with the message. If None, a session goes on with the context that it has. A run in flight that
+            is sent the message must have been started with the same context.
         checkpoint: a run to go on with, instead of a message.
         if_running: what to do if the session has a run in flight: "refuse", or "message" to send it the message.
         on_record: the audit trail that the start is put on before it is done, with who starts it.
@@ -60,7 +61,7 @@ async def start_agent(
 
     Raises:
         InputError: an argument cannot be used.
-        SessionConflictError: the session has a run in flight.
+        SessionConflictError: the session has a run in flight, or one that has another context.
         SessionAccessDeniedError: that run is somebody else's.
         StoreError: it could not be put on the audit trail, and so it was not started.
     """
@@ -86,8 +87,6 @@ async def start_agent(
     if if_running == "message":
         if message is None:
             raise InputError('if_running="message" needs a message')
-        if context is not None:
-            raise InputError('context= is for a run that begins: leave out if_running="message"')
         said = {"text": given["message"]} | ({"images": given["images"]} if images else {})
         check_json(said, "message, with its images")
     options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
@@ -98,7 +97,8 @@ async def start_agent(
     async def start() -> Run:
         try:
             if if_running == "message":
-                return await start_or_say(begin, client, options["id"], session, said, (user_id, tenant_id))
+                whose = (user_id, tenant_id)
+                return await start_or_say(begin, client, options["id"], session, said, whose, given.get("context"))
             return await begin()
         except WorkflowAlreadyStartedError as error:
             await check_owner(client, options["id"], error.run_id, session, (user_id, tenant_id))

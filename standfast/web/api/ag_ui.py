@@ -31,7 +31,11 @@ class _Resume(BaseModel):
 
 
 class _Input(BaseModel):
-    """What a client sends; what an agent does not take from it (tools, state, context) must be empty or is left out."""
+    """What a client sends; what an agent does not take from it (tools, state, context) must be empty or is left out.
+
+    The protocol's `context` are texts for a model, and its `state` is written by agents, too. What an application sends
+    to its own backend is in `forwardedProps`, and there is the context of a run.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -40,6 +44,7 @@ class _Input(BaseModel):
     messages: list[dict[str, Any]] = []
     tools: list[Any] = []
     resume: list[_Resume] = Field(default=[], max_length=100)
+    forwardedProps: Any = None  # noqa: N815
 
 
 async def run_agent(doors: Doors, request: Request, person: Person, name: str) -> Response:
@@ -54,7 +59,14 @@ async def run_agent(doors: Doors, request: Request, person: Person, name: str) -
         talk = talks[0]
     else:
         doors.senders.check_rights(person, "operator", "start")
-        asked = StartRun(name=agent.name, message=_said(given), session_id=session, if_running="message")
+        props = given.forwardedProps if isinstance(given.forwardedProps, dict) else {}
+        asked = StartRun(
+            name=agent.name,
+            message=_said(given),
+            session_id=session,
+            if_running="message",
+            context=props.get("context"),
+        )
         talk = await say(doors, person, asked, given.runId)
     return doors.streamed(person, _texts(doors, talk, given))
 

@@ -27,6 +27,7 @@ class _Asked(BaseModel):
 
     id: str = Field(max_length=200)
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=5_000)
+    context: Any = None  # of `body` in the transport's options
 
 
 async def chat(doors: Doors, request: Request, person: Person, name: str) -> Response:
@@ -38,7 +39,7 @@ async def chat(doors: Doors, request: Request, person: Person, name: str) -> Res
     if last.get("role") == "user":
         doors.senders.check_rights(person, "operator", "start")
         said = texts_of(parts, "The last message")
-        start = StartRun(name=agent.name, message=said, session_id=session, if_running="message")
+        start = StartRun(name=agent.name, message=said, session_id=session, if_running="message", context=asked.context)
         return doors.streamed(person, _texts(doors, await say(doors, person, start, key)), **_HEADER)
     answers = [part["approval"] for part in parts if part.get("state") == "approval-responded"]
     talks = [await _settled(doors, person, request, one, key) for one in answers]

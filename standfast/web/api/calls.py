@@ -26,6 +26,7 @@ from standfast.web.access import Person
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import Senders
 from standfast.web.bounds import RunPages, tenant_for
+from standfast.web.contexts import Contexts
 from standfast.web.streams import Streams
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -52,8 +53,10 @@ class Doors:
         senders: Senders,
         items: Mapping[str, Agent | Pipeline],
         task_queue: str,
+        contexts: Contexts,
     ) -> None:
         self.client, self.store, self.senders, self.items = client, store, senders, items
+        self._contexts = contexts
         self.people = StandfastClient(client, store=store)
         self.run_pages = RunPages(client, senders.access.secret)
         self.closing = asyncio.Event()
@@ -74,7 +77,18 @@ class Doors:
         return item
 
     async def start(self, person: Person, asked: StartRun, key: str | None, **options: Any) -> Begun:
-        """Start a run for a person; with the same key and words it is started once."""
+        """Start a run for a person; with the same key and words it is started once.
+
+        Raises:
+            HTTPException: 404 or 422; there is no such agent, or something of what was asked cannot be used.
+            StandfastError: it cannot be started now.
+        """
+        try:
+            return await self._start(person, asked, key, options)
+        except InputError as error:  # nothing but what was sent can be wrong
+            raise HTTPException(422, str(error)) from error
+
+    async def _start(self, person: Person, asked: StartRun, key: str | None, options: dict[str, Any]) -> Begun:
         item = self.items.get(asked.name)
         if item is None:
             raise HTTPException(
@@ -83,7 +97,9 @@ class Doors:
         if isinstance(item, Agent) and asked.message is None and asked.session_id is None:
             raise InputError("message: say something to the agent, or name the session that is to go on")
         tenant = tenant_for(person, asked.tenant_id)
-        act = act_id(key, person, "start", asked.model_dump(mode="json")) or uuid4().hex
+        # Without a context it is the act that it was for earlier versions, which may have done it already.
+        said = asked.model_dump(mode="json", exclude={"context"} if asked.context is None else None)
+        act = act_id(key, person, "start", said) or uuid4().hex
         session = asked.session_id or f"api-{act}"
         options |= {"user_id": person.name, "tenant_id": tenant, "task_queue": self._task_queue}
         options["on_record"] = OnRecord(store=self.store, by=person.name, id=act)
@@ -91,9 +107,13 @@ class Doors:
             options["id_reuse_policy"] = WorkflowIDReusePolicy.REJECT_DUPLICATE
         try:
             if isinstance(item, Pipeline):
+                if asked.context is not None:
+                    raise InputError("context: a pipeline makes the contexts of its agents from its input")
                 run = await start_pipeline(self.client, item, input=asked.input, run_key=session, **options)
             else:
-                options |= {"images": asked.images, "if_running": asked.if_running}
+                of = {"session_id": asked.session_id, "tenant_id": tenant}
+                context = await self._contexts.of(person, item, asked.context, **of)
+                options |= {"images": asked.images, "if_running": asked.if_running, "context": context}
                 given = {"message": asked.message} | options
                 run = await start_agent(self.client, item, session_id=session, **given)
         except SessionConflictError:

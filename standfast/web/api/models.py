@@ -28,6 +28,9 @@ class StartRun(Body):
     message: _Text | None = Field(default=None, description="What an agent is told.")
     images: tuple[Image, ...] = Field(default=(), description="Beside the message.", max_length=20)
     input: Any = Field(default=None, description="Of a pipeline.")
+    context: Any = Field(
+        default=None, description="Of an agent's run, by the agent's type; without it a session keeps the one it has."
+    )
     session_id: _Session | None = Field(default=None, description="The conversation or run key.")
     tenant_id: Tenant | None = Field(default=None, description="Needed of who has several tenants.")
     if_running: Literal["refuse", "message"] = Field(default="refuse", description="If one is in flight.")

@@ -42,6 +42,7 @@ class _Asked(BaseModel):
     metadata: dict[str, str] | None = None
     tools: list[Any] = []
     n: int = 1
+    context: Any = None  # not in `metadata`, which has texts of 512 characters alone
 
 
 class _Chat(_Asked):
@@ -103,7 +104,11 @@ async def _begin(doors: Doors, request: Request, person: Person, asked: _Asked, 
         check_session_id(session, "metadata.session_id")
     before = [{"role": role, "content": text} for role, text in said]
     start = StartRun(
-        name=agent.name, message=said[-1][1], session_id=session, if_running="message" if session else "refuse"
+        name=agent.name,
+        message=said[-1][1],
+        session_id=session,
+        if_running="message" if session else "refuse",
+        context=asked.context,
     )
     history = {} if session or len(said) == 1 else {"message": None, "checkpoint": {"messages": before}}
     return await say(doors, person, start, key_of(request), **history)

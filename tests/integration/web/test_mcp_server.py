@@ -21,20 +21,18 @@ import pytest
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from support.commands import refused
 from support.pages import CHARGES, TOKENS, charge, served
 from support.questions import ask_user
 from support.temporal_runs import Temporal, until
 from support.transcripts import asks_for, call
 
+from integration.web.test_web_proxies import proxy
 from standfast import Agent, Approval, DefinitionError, Pipeline, pipeline, tool
 from standfast.testing import ScriptedModel
-from standfast.web import Access, Person
-from standfast.web.api.calls import Doors
-from standfast.web.api.senders import Senders
-from standfast.web.mcp_server import create_mcp_app
-from standfast.web.mcp_tools import Offers
-from standfast.web.visitors import Visitors
+from standfast.web import Access, Person, create_app, create_mcp_app
 
 PEOPLE = [Person(name=name, role=role, token=TOKENS[name]) for name, role in
           (("vera", "viewer"), ("ada", "approver"), ("olga", "operator"))]  # fmt: skip
@@ -74,14 +72,18 @@ async def served_mcp(
     allow_decisions: bool = False,
     items: Sequence[Any] = (clerk, orders),
 ) -> AsyncIterator[str]:
-    access = access or Access(people=PEOPLE)
-    visitors = Visitors(access, temporal.store)
-    senders = Senders(access, visitors.rates)
-    found: dict[str, Agent | Pipeline] = {item.name: item for item in items}
-    doors = Doors(temporal.client, temporal.store, senders, found, temporal.name)
-    app = create_mcp_app(Offers(doors, allow_decisions=allow_decisions), senders, visitors)
-    async with app.state.running(), served(app) as address:
+    app = offering(temporal, access or Access(people=PEOPLE), items=items, allow_decisions=allow_decisions)
+    async with served(app) as address:
         yield f"{address}/mcp"
+    app.state.close()
+
+
+def offering(
+    temporal: Temporal, access: Access, *, items: Sequence[Any] = (clerk, orders), **options: Any
+) -> Starlette:
+    agents, pipelines = ([one for one in items if isinstance(one, kind)] for kind in (Agent, Pipeline))
+    options |= {"store": temporal.store, "task_queue": temporal.name}
+    return create_mcp_app(temporal.client, access=access, agents=agents, pipelines=pipelines, **options)
 
 
 @asynccontextmanager
@@ -170,6 +172,43 @@ async def test_two_starts_of_one_session_at_once_are_one_run(temporal: Temporal)
         assert len({one["run_id"] for one in begun}) == 1
         await use(client, "result", run=begun[0]["run"], wait_seconds=30)
     assert len(model.calls) == 1
+
+
+class Shop(BaseModel):
+    """Whose shop it is."""
+
+    name: str
+    lines: list[Line] = []
+
+
+seller = Agent("seller", context=Shop, instructions=lambda ctx: f"You sell for {ctx.context.name}.")
+lender = Agent("lender", context=Line | None)
+
+
+async def test_the_context_of_an_agent_is_an_argument_with_the_schema_of_its_type(temporal: Temporal) -> None:
+    model, session = ScriptedModel(["Hello.", "Again."]), temporal.session()
+    items = [clerk, seller, lender]
+    async with (
+        temporal.worker(seller, llm=model),
+        served_mcp(temporal, items=items) as address,
+        client_of(address) as client,
+    ):
+        schemas = {one.name: one.input_schema for one in (await client.list_tools()).tools}
+        assert "context" not in schemas["start_clerk"]["properties"]
+        assert schemas["start_seller"]["required"] == ["message", "context"]
+        assert schemas["start_seller"]["properties"]["context"]["properties"].keys() == {"name", "lines"}
+        assert "Line" in schemas["start_seller"]["$defs"]
+        given = {"message": "hi", "session_id": session}
+        for context, why in (({}, "name: Field required"), ({"name": 1}, "name: Input should be a valid string")):
+            assert why in (await refusal(client, "start_seller", **given, context=context))["message"]
+        assert "name: Field required" in (await refusal(client, "start_seller", **given))["message"]
+        assert "context" in (await refusal(client, "start_clerk", **given, context={}))["message"]
+        begun = await use(client, "start_seller", **given, context={"name": "Acme"})
+        assert begun["is_new"]
+        await use(client, "result", run=begun["run"], wait_seconds=30)
+        await use(client, "send_message", run=begun["run"], text="and now?")
+        await use(client, "result", run=begun["run"], wait_seconds=30)
+    assert [call.messages[0].content for call in model.calls] == ["You sell for Acme."] * 2
 
 
 # --- decisions ---
@@ -302,13 +341,16 @@ async def test_a_token_has_its_scopes_and_its_rate(temporal: Temporal) -> None:
 
 def test_nobody_listens_for_strangers(temporal: Temporal) -> None:
     local = Access(local=Person(name="ada", role="operator"))
-    senders = Senders(local, Visitors(local, None).rates)
-    doors = Doors(temporal.client, None, senders, {}, temporal.name)
-    with pytest.raises(DefinitionError, match="where anybody who reaches it could decide"):
-        create_mcp_app(Offers(doors, allow_decisions=False), senders, Visitors(local, None), host="0.0.0.0")
-    long = Agent("a" * 63)
-    with pytest.raises(DefinitionError, match="at most 64 characters"):
-        Offers(Doors(temporal.client, None, senders, {long.name: long}, temporal.name), allow_decisions=False)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"host": "0.0.0.0"}, "where anybody who reaches it could decide"),
+        ({"items": [Agent("a" * 63)]}, "at most 64 characters"),
+        ({"root_path": "ops"}, "root_path must be a path"),
+        ({"root_path": "/mcp"}, "the page itself has the path /mcp"),
+        ({"cors": ["*"]}, "cors must name origins"),
+    ]
+    for options, why in wrong:
+        with pytest.raises(DefinitionError, match=why):
+            offering(temporal, local, **options)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"message": ""}, {"message": "x", "session_id": "a/b"}, {"message": 1},
@@ -316,6 +358,103 @@ def test_nobody_listens_for_strangers(temporal: Temporal) -> None:
 async def test_wrong_arguments_are_told_to_the_model(temporal: Temporal, arguments: dict[str, Any]) -> None:
     async with served_mcp(temporal) as address, client_of(address) as client:
         assert (await refusal(client, "start_clerk", **arguments))["code"] == "INPUT_ERROR"
+
+
+# --- in an application, and behind a proxy ---
+
+NAME = "runs.example.com"
+FORWARDED = {"X-Forwarded-Host": NAME, "X-Forwarded-Proto": "https"}
+
+
+@pytest.mark.parametrize("removes", ["", "/ops"])
+async def test_an_application_has_the_server_below_a_path_of_its_own_and_a_proxy_before_it(
+    temporal: Temporal, removes: str
+) -> None:
+    people = [Person(name=name, role="operator", token=TOKENS[token], tenants=[f"{temporal.name}-{name}"])
+              for name, token in (("amy", "olga"), ("ben", "ada"))]  # fmt: skip
+    access = Access(people=people, https=True, proxies=["127.0.0.1"])
+    tools = offering(temporal, access, names=[NAME])
+    page = create_app(temporal.client, access=access, store=temporal.store, names=[NAME])
+    # The application has the path of its proxy itself, if the proxy passes it on.
+    below = Mount("/ops", routes=[Mount("/shop", tools), Mount("/page", page)])
+    own = Starlette(routes=[below] if not removes else list(below.routes))
+    async with (
+        temporal.worker(clerk, llm=ScriptedModel(["Hello."])),
+        served(own) as inside,
+        served(proxy(inside, removes=removes, **FORWARDED)) as outside,
+        client_of(f"{outside}/ops/shop/mcp") as client,
+    ):
+        begun = await use(client, "start_clerk", message="hi", session_id=temporal.session())
+        assert begun["run"] == f"clerk/@{temporal.name}-amy/{temporal.session()}"
+        ended = await use(client, "result", run=begun["run"], wait_seconds=30)
+        assert ended["result"]["response"] == "Hello."
+        async with client_of(f"{outside}/ops/shop/mcp", "ada") as other:
+            assert "There is no run" in (await refusal(other, "status", run=begun["run"]))["message"]
+        async with httpx.AsyncClient(headers={"Accept": "application/json"}) as http:
+            answer = await http.post(f"{outside}/ops/shop/mcp", json={})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "UNAUTHENTICATED")
+            # Not through the proxy it is asked by a name that it does not have.
+            inner = f"{inside}{'' if removes else '/ops'}/shop/mcp"
+            assert (await http.post(inner, json={}, headers={"Host": "evil.example"})).status_code == 400
+    tools.state.close()
+    page.state.close()
+
+
+@pytest.mark.parametrize("removes", ["", "/ops"])
+async def test_a_proxy_has_the_server_below_a_path_that_it_passes_on_or_removes(
+    temporal: Temporal, removes: str
+) -> None:
+    access = Access(people=PEOPLE, https=True, proxies=["127.0.0.1"])
+    app = offering(temporal, access, names=[NAME], root_path="/ops/", cors=["https://app.example.com"])
+    async with (
+        served(app) as inside,
+        served(proxy(inside, removes=removes, **FORWARDED)) as outside,
+        client_of(f"{outside}/ops/mcp") as client,
+    ):
+        assert "start_clerk" in {one.name for one in (await client.list_tools()).tools}
+        async with httpx.AsyncClient(base_url=outside) as http:
+            for origin, is_allowed in (("https://app.example.com", True), ("https://evil.example", False)):
+                wanted = "authorization,content-type,mcp-protocol-version"
+                asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted}
+                asked |= {"Origin": origin}
+                told = await http.options("/ops/mcp", headers=asked)
+                assert (told.headers.get("access-control-allow-origin") == origin) is is_allowed
+                assert (told.status_code == 200) is is_allowed
+    app.state.close()
+
+
+PROGRAM = """
+import asyncio
+import sys
+
+from standfast import Agent, sqlite_store
+from standfast.temporal import connect
+from standfast.web import Person, serve_mcp_stdio
+
+clerk = Agent("clerk", description="Looks after accounts.")
+
+
+async def main() -> None:
+    ada = Person(name="ada", role="operator")
+    options = {"agents": [clerk], "task_queue": sys.argv[2], "store": sqlite_store(sys.argv[3])}
+    await serve_mcp_stdio(await connect(sys.argv[1]), person=ada, **options)
+
+
+asyncio.run(main())
+"""
+
+
+async def test_a_program_serves_a_client_that_has_started_it(temporal: Temporal, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    at = temporal.client.service_client.config.target_host
+    arguments = [str(tmp_path / "program.py"), at, temporal.name, str(tmp_path / "page.db")]
+    server = mcp.StdioServerParameters(command=sys.executable, args=arguments)
+    async with temporal.worker(clerk, llm=ScriptedModel(["Hello."])), mcp.Client(stdio_client(server)) as client:
+        begun = await use(client, "start_clerk", message="hi", session_id=temporal.session())
+        assert (await use(client, "result", run=begun["run"], wait_seconds=30))["result"]["response"] == "Hello."
+    found = await temporal.store.load_session(temporal.session())
+    assert found is not None
+    assert found.user_id == "ada"
 
 
 # --- the command ---
@@ -438,4 +577,8 @@ async def test_a_signal_ends_the_server_on_stdio_although_its_client_says_nothin
 async def test_wrong_options_are_refused_before_anybody_is_connected_to(tmp_path: Path) -> None:
     people = tmp_path / "people.toml"
     people.write_text("[people]\n")
-    assert "--people and --name are for --http" in await refused(None, "mcp", "serve", "--people", str(people), code=2)
+    for words in (("--people", str(people)), ("--name", "x"), ("--root-path", "/ops"), ("--cors", "https://x.example"),
+                  ("--proxy-from", "127.0.0.1"), ("--https",)):  # fmt: skip
+        assert f"{words[0]} is for --http" in await refused(None, "mcp", "serve", *words, code=2)
+    given = ("--http", "--people", str(people), "--proxy-header", "X-User")
+    assert "--proxy-header needs --proxy-from" in await refused(None, "mcp", "serve", *given, code=2)

@@ -234,7 +234,8 @@ def test_a_title_never_stands_in_the_place_of_another_key() -> None:
 def test_an_error_of_the_run_stands_beside_its_field() -> None:
     what = editable_of({"tool": "t", "arguments": VALUE, "edit": SCHEMA}, None)
     error = InputError('gate c1: edit: Invalid input for tool "t": amount: not an integer; to.street: too long; x: odd')
-    assert faults_of(error, what) == {"field.amount": "not an integer", "field.to.street": "too long"}
+    assert what is not None
+    assert faults_of(error, what.form) == {"field.amount": "not an integer", "field.to.street": "too long"}
 
 
 def test_what_was_typed_is_shown_again_with_the_error_beside_it() -> None:

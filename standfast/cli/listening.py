@@ -1,0 +1,187 @@
+"""Serves people over HTTP: the options that say where, behind which proxy and for whom; serving until a stop."""
+
+import asyncio
+import os
+import socket
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from standfast.cli.logs import log_safely
+from standfast.errors import DefinitionError, InputError
+from standfast.runtime.processes import until_stopped
+
+if TYPE_CHECKING:
+    from standfast.web import Access
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def listening_options(what: str, port: int) -> Callable[[Command], Command]:
+    """Return a decorator: the options of a server of ours, which say where it listens, behind which proxy, for whom.
+
+    Args:
+        what: the server, in words.
+        port: that it has by default.
+    """
+    options = [
+        click.option(
+            "--host",
+            default="127.0.0.1",
+            show_default=True,
+            help="Address to listen on; one that is not local needs --people.",
+        ),
+        click.option("--port", type=int, default=port, show_default=True, help="Port; 0 for a free one."),
+        click.option("--name", "names", multiple=True, help=f"Host name of {what}; may be repeated."),
+        click.option(
+            "--people",
+            type=click.Path(exists=True, dir_okay=False),
+            metavar="FILE.toml",
+            help=f"People who may use {what}.",
+        ),
+        click.option(
+            "--proxy-header", metavar="HEADER", help="Header in which a proxy names the person who has signed in."
+        ),
+        click.option(
+            "--proxy-from",
+            "proxies",
+            multiple=True,
+            metavar="ADDRESS|unix:PATH",
+            help="Address of that proxy, or a socket for it alone, whose X-Forwarded-* headers count; may be repeated.",
+        ),
+        click.option(
+            "--root-path",
+            default="",
+            metavar="PATH",
+            help=f"Path below which a proxy has {what}, such as /ops; the proxy may pass it on or remove it.",
+        ),
+        click.option(
+            "--cors",
+            multiple=True,
+            metavar="ORIGIN",
+            help="Origin whose pages may send requests with a token; may be repeated.",
+        ),
+        click.option(
+            "--https", is_flag=True, help="People use https, which ends at a proxy; cookies are for https alone."
+        ),
+    ]
+
+    def decorated(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+def check_proxy(*, people: str | None, proxy_header: str | None, proxies: tuple[str, ...], **_: Any) -> None:
+    if proxy_header is not None and people is None:
+        raise click.UsageError("--proxy-header needs --people: the header says who they are, not what they may do.")
+    if proxy_header is not None and not proxies:
+        raise click.UsageError("--proxy-header needs --proxy-from: from anywhere else, anybody could send the header.")
+
+
+def access_of(
+    people: str | None,
+    local: Any,
+    https: bool,
+    proxy_header: str | None,
+    proxies: tuple[str, ...],
+    note: Callable[[str], None],
+) -> "Access":
+    from standfast.web import Access, Person
+    from standfast.web.access import is_digest, token_digest
+
+    given: dict[str, Any] = {"people": [], "local": local, "https": https, "proxy_header": proxy_header}
+    given["proxies"] = proxies
+    for name, variable in (("secret", "STANDFAST_SECRET"), ("link_secret", "STANDFAST_LINK_SECRET")):
+        if secret := os.environ.get(variable):
+            given[name] = secret
+    if people is not None:
+        try:
+            read = tomllib.loads(Path(people).read_text())["people"]
+            given["people"] = [Person(name=name, **rules) for name, rules in read.items()]
+            for person in given["people"]:
+                if person.token is not None and not is_digest(person.token):
+                    note(
+                        f"{people} has the token of {person.name} in the clear. Put in its place: "
+                        f'token = "{token_digest(person.token)}"'
+                    )
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{people}: must have tables [people.NAME] with role and token: {error}") from error
+        except DefinitionError as error:
+            raise InputError(f"{people}: {error}") from error
+    return Access(**given)
+
+
+async def serve_until_stopped(
+    app: Any, host: str, port: int, proxies: Sequence[str], tell: Callable[[str], None]
+) -> None:
+    """Serve an application of ours until somebody stops this process.
+
+    Args:
+        proxies: those that have a socket of their own are listened for there, too.
+        tell: is told the address.
+    """
+    from standfast.web.servers import Sparing, server_of
+
+    log_safely(Sparing())
+    server = server_of(app)
+    with ExitStack() as listening:
+        listeners = [listening.enter_context(listening_at(host, port))]
+        listeners += [listening.enter_context(_at_socket(one[5:])) for one in proxies if one.startswith("unix:")]
+        at = listeners[0].getsockname()
+        tell(f"http://{at[0]}:{at[1]}")
+        await _serve(server, listeners, app.state.close)
+
+
+async def _serve(server: Any, listeners: Sequence[socket.socket], close: Callable[[], object]) -> None:
+    """Serve until somebody stops this process.
+
+    Args:
+        close: ends what would keep the server from ending.
+    """
+
+    async def serve() -> None:
+        serving = asyncio.ensure_future(server.serve(sockets=list(listeners)))
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            close()
+            server.should_exit = True
+            await asyncio.wait({serving})
+            raise
+
+    await until_stopped(serve())
+
+
+def listening_at(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise InputError(f"Cannot listen on {host}:{port}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _at_socket(path: str) -> Iterator[socket.socket]:
+    """Listen at a socket of the file system for its owner and group, and remove it at the end."""
+    with suppress(ConnectionRefusedError, FileNotFoundError), socket.socket(socket.AF_UNIX) as other:
+        other.connect(path)
+        raise InputError(f"Another process already listens on {path}")
+    with suppress(FileNotFoundError):  # of a process that was killed
+        os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        before = os.umask(0o117)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        try:
+            yield listener
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(path)

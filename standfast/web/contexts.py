@@ -1,0 +1,59 @@
+"""Says with which context a run begins that somebody starts at a door: what they say of it is their word alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+from temporalio.client import Client
+
+from standfast.agents import Agent
+from standfast.errors import InputError
+from standfast.runtime.users_functions import call_users
+from standfast.stores.protocol import AgentStore, session_key_of
+from standfast.temporal.client.runs import described
+from standfast.temporal.wire.names import workflow_id
+from standfast.web.access import Person
+
+FillContext = Callable[[Person, Agent, Any], Any]
+"""Returns the context of a run of an agent that a person starts, from what they gave, or None; plain or async."""
+
+
+class Contexts:
+    """The contexts of runs that people start.
+
+    Args:
+        fill: the application's word on them; without it, what people give counts as it is.
+    """
+
+    def __init__(self, client: Client, store: AgentStore | None, fill: FillContext | None) -> None:
+        self._client, self._store, self._fill = client, store, fill
+
+    async def of(
+        self, person: Person, agent: Agent, given: Any, *, session_id: str | None, tenant_id: str | None
+    ) -> Any:
+        """Return the context with which a run is to be started; None lets the session go on with the one it has.
+
+        Args:
+            session_id: None for a new session.
+
+        Raises:
+            InputError: it does not fit the agent's type, or the application refuses it, or there is none and the agent
+                needs one. The error names the fields that are wrong.
+        """
+        context = given
+        if self._fill is not None and agent.context is not None:
+            context = await call_users(self._fill, person, agent, given)
+        if context is not None or (agent.needs_context and await self._is_new(agent, session_id, tenant_id)):
+            agent.write_context(context)
+        return context
+
+    async def _is_new(self, agent: Agent, session_id: str | None, tenant_id: str | None) -> bool:
+        """Whether a session has no context yet, as far as anybody can say: the run itself looks for one, too."""
+        if session_id is None:
+            return True
+        key = session_key_of(tenant_id, session_id)
+        if self._store is None or await self._store.load_session(key) is not None:
+            return False
+        try:
+            return (await described(self._client, workflow_id(agent.name, key))).close_time is not None
+        except InputError:
+            return True

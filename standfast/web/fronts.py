@@ -1,0 +1,46 @@
+"""Puts before an application of ours what every request meets first: proxies, host names, origins, its sender."""
+
+from collections.abc import Sequence
+
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from standfast.web.api.errors import refusal
+from standfast.web.api.senders import CORS, check_origins
+from standfast.web.listening import Health, hosts_of
+from standfast.web.proxies import Proxied
+from standfast.web.visitors import Recognised, Visitors
+
+
+def front(
+    visitors: Visitors,
+    *,
+    host: str,
+    names: Sequence[str],
+    cors: Sequence[str],
+    root: str,
+    headers: Sequence[str] = (),
+    every_answer: Sequence[Middleware] = (),
+) -> list[Middleware]:
+    """Return the middleware, the outermost first.
+
+    Args:
+        host, names: where the application listens, and by which names it is asked.
+        cors: origins whose pages may send requests.
+        root: the path below which a proxy has it.
+        headers: of requests from other origins, beside those of the API.
+        every_answer: is also around the refusals of the rest.
+
+    Raises:
+        DefinitionError: an origin is not one.
+    """
+    allowed = CORS | {"allow_headers": [*CORS["allow_headers"], *headers], "allow_origins": check_origins(cors)}
+    return [
+        Middleware(Proxied, access=visitors.access, root=root),
+        Middleware(Health),
+        *every_answer,
+        Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
+        *([Middleware(CORSMiddleware, **allowed)] if cors else []),
+        Middleware(Recognised, visitors=visitors, to_program=refusal),
+    ]
