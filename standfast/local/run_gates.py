@@ -6,11 +6,12 @@ from typing import Any, cast
 
 from standfast.agent_loop import NOBODY_TO_ASK, CallPlace, Decision, Gate, LoopState, last_speaker
 from standfast.agents import Agent, AgentContext
-from standfast.local.gates import Standing, at_gates, requesters_of
+from standfast.local.gates import Standing, asked_at, at_gates, requesters_of
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import ToolCall
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.standing_approvals import decided_in_advance
+from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.runtime.users_functions import ask_at_gates
 from standfast.stores.protocol import AgentStore, DurableStore
 
@@ -55,9 +56,14 @@ class RunGates:
         standing = Standing(self._store, self._place)
         decided = await at_gates(state, decisions, self._asking, self._kept, have_run, standing)
         self._earlier += requesters_of(decided)
+        await self._show(decided)
         if decided.kept_questions != state.kept_questions:
             await self._transcript.write(decided.kept_questions)
         return decided
+
+    async def _show(self, state: LoopState) -> None:
+        """Show what waits on the board, before the transcript has it: what waits is never hidden."""
+        await show_gates(self._store, Whose.of_session(self._transcript.log.session), asked_at(state))
 
     async def open(self, state: LoopState, calls: tuple[ToolCall, ...], claimed: Sequence[Gate] = ()) -> LoopState:
         """Find out who must approve the calls, and write that with the calls.
@@ -67,15 +73,16 @@ class RunGates:
         """
         spoke = [message.by for message in self._transcript.messages]
         requesters = [self._context.user_id, self._transcript.log.session.user_id, *spoke, *await self._kept.editors()]
-        asked_at = {gate.name: gate.since for gate in claimed} if self._store is None else {}
+        since = {gate.name: gate.since for gate in claimed} if self._store is None else {}
         requesters += [*self._earlier, *(person for gate in claimed for person in gate.requesters)]
-        options: dict[str, Any] = {"at": datetime.now(UTC), "requesters": requesters, "asked_at": asked_at}
+        options: dict[str, Any] = {"at": datetime.now(UTC), "requesters": requesters, "asked_at": since}
         questions, refused = await ask_at_gates(self._asking, calls, **options)
         if self._is_invoked:
             state = state.gated(questions, refused).unattended(NOBODY_TO_ASK)
         else:
             asked = await decided_in_advance(self._store, questions, calls, self._place)
             state = state.gated(asked, refused)
+        await self._show(state)
         await self._transcript.write(state.kept_questions)
         is_decided = any(question.gate and "advance" in question.gate for question in state.gates)
         return await self.decide((), state) if is_decided else state

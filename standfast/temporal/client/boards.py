@@ -1,16 +1,21 @@
 """Reads what waits from the board in the store: ordered, filtered, in pages, whether a worker lives or not."""
 
+import asyncio
 import base64
+import heapq
 import json
+from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from pydantic import ValidationError
 
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import person
-from standfast.stores.capabilities import has_ledger, has_waits
+from standfast.runtime.stored_gates import IN_PROCESS
+from standfast.stores.capabilities import has_deletion, has_ledger, has_waits
 from standfast.stores.protocol import session_id_of
 from standfast.stores.waits import ShownWait, WaitFilter, WaitPlace, Waits
 from standfast.temporal.client.items import read_items
@@ -44,11 +49,61 @@ def kept_mark(namespace: str) -> str:
     return f"standfast/board/{namespace}"
 
 
-async def kept_board(store: object, namespace: str) -> Waits | None:
-    """Return the board of a store if its workers look after it; those of earlier versions do not."""
+class WaitingItems(Protocol):
+    """Reads the items of a board, as `Waits` does."""
+
+    async def waits(
+        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
+    ) -> list[ShownWait]: ...
+
+    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBoard:
+    """The items of a namespace, and those of runs in process that have the same store."""
+
+    store: Waits
+
+    async def waits(
+        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
+    ) -> list[ShownWait]:
+        found = await asyncio.gather(*(self.store.waits(one, after=after, limit=limit) for one in _both(wanted)))
+        return list(heapq.merge(*found, key=_order))[:limit]
+
+    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
+        found = await asyncio.gather(*map(self.store.count_waits, _both(wanted)))
+        return dict(sum(map(Counter, found), Counter()))
+
+
+def _both(wanted: WaitFilter) -> list[WaitFilter]:
+    return [wanted, in_process(wanted)]
+
+
+def in_process(wanted: WaitFilter) -> WaitFilter:
+    """Return the same filter for the items of runs in process."""
+    return wanted.model_copy(update={"namespace": IN_PROCESS})
+
+
+def _order(shown: ShownWait) -> tuple[datetime, datetime, str, str]:
+    place = shown.place
+    return place.deadline or datetime.max.replace(tzinfo=UTC), place.since, place.workflow_id, place.key
+
+
+async def kept_board(store: object, namespace: str) -> WholeBoard | None:
+    """Return the board of a store if its workers look after it, as those of earlier versions do not; or if it is only
+    for runs in process."""
     if not has_waits(store) or not has_ledger(store):
         return None
-    return store if await store.load_reply(kept_mark(namespace), 0) is not None else None
+    is_kept = await store.load_reply(kept_mark(namespace), 0) is not None
+    return WholeBoard(store) if is_kept or await is_without_temporal(store) else None
+
+
+async def is_without_temporal(store: Waits) -> bool:
+    """Whether runs in process have a board in a store, and no run on Temporal was ever opened with it."""
+    if not has_deletion(store) or not await store.boards(IN_PROCESS, limit=1):
+        return False
+    return not (await store.noted()).namespaces
 
 
 def filter_of(namespace: str, filters: WaitingFilters) -> WaitFilter:
@@ -84,7 +139,7 @@ def filter_of(namespace: str, filters: WaitingFilters) -> WaitFilter:
 
 
 async def read_waiting(
-    board: Waits, wanted: WaitFilter, *, after: str | None = None, limit: int | None = None
+    board: WaitingItems, wanted: WaitFilter, *, after: str | None = None, limit: int | None = None
 ) -> list[dict[str, Any]]:
     """Return items as `pending` does, each with its run, and with its `place`, after which the next page begins."""
     place = None if after is None else read_place(after)
@@ -109,7 +164,7 @@ def board_item(shown: ShownWait) -> dict[str, Any]:
     board, (item, *_) = shown.board, read_items([json.loads(shown.wait.item)])
     more = {
         "workflow_id": board.workflow_id,
-        "run_id": board.run_id,
+        "run_id": board.run_id or None,
         "agent": board.agent,
         "session_id": None if board.session is None else session_id_of(board.session),
         "user_id": board.user_id,
