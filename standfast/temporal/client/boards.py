@@ -5,6 +5,7 @@ import base64
 import heapq
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypedDict
@@ -14,12 +15,14 @@ from pydantic import ValidationError
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import person
-from standfast.runtime.stored_gates import IN_PROCESS
+from standfast.runtime.stored_gates import IN_PROCESS, show_again
 from standfast.stores.capabilities import has_deletion, has_ledger, has_waits
 from standfast.stores.protocol import session_id_of
 from standfast.stores.waits import ShownWait, WaitFilter, WaitPlace, Waits
 from standfast.temporal.client.items import read_items
 from standfast.tools.checks import seconds
+
+_AT_ONCE = 10  # runs in process that are looked at again in one reading
 
 
 class WaitingFilters(TypedDict, total=False):
@@ -61,28 +64,42 @@ class WaitingItems(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WholeBoard:
-    """The items of a namespace, and those of runs in process that have the same store."""
+    """The items of a namespace, and those of runs in process that have the same store; or only these.
+
+    A deadline that passes while nobody runs them is noticed when somebody looks.
+    """
 
     store: Waits
+    on_temporal: bool = True
 
     async def waits(
         self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
     ) -> list[ShownWait]:
-        found = await asyncio.gather(*(self.store.waits(one, after=after, limit=limit) for one in _both(wanted)))
+        found = await self._read(wanted, after, limit)
+        if late := _late(found):
+            await asyncio.gather(*(show_again(self.store, address) for address in late))
+            found = await self._read(wanted, after, limit)
+        return found
+
+    def _parts(self, wanted: WaitFilter) -> list[WaitFilter]:
+        in_process = wanted.model_copy(update={"namespace": IN_PROCESS})
+        return [wanted, in_process] if self.on_temporal else [in_process]
+
+    async def _read(self, wanted: WaitFilter, after: WaitPlace | None, limit: int | None) -> list[ShownWait]:
+        found = await asyncio.gather(*(self.store.waits(one, after=after, limit=limit) for one in self._parts(wanted)))
         return list(heapq.merge(*found, key=_order))[:limit]
 
     async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
-        found = await asyncio.gather(*map(self.store.count_waits, _both(wanted)))
+        found = await asyncio.gather(*map(self.store.count_waits, self._parts(wanted)))
         return dict(sum(map(Counter, found), Counter()))
 
 
-def _both(wanted: WaitFilter) -> list[WaitFilter]:
-    return [wanted, in_process(wanted)]
-
-
-def in_process(wanted: WaitFilter) -> WaitFilter:
-    """Return the same filter for the items of runs in process."""
-    return wanted.model_copy(update={"namespace": IN_PROCESS})
+def _late(found: Sequence[ShownWait]) -> list[str]:
+    """Return runs in process on whose gates a deadline has passed while nobody ran them: no timer tells the board."""
+    now = datetime.now(UTC)
+    ours = [one for one in found if one.board.namespace == IN_PROCESS]
+    late = [one.board.workflow_id for one in ours if one.wait.deadline is not None and one.wait.deadline <= now]
+    return list(dict.fromkeys(late))[:_AT_ONCE]
 
 
 def _order(shown: ShownWait) -> tuple[datetime, datetime, str, str]:

@@ -11,7 +11,7 @@ from standfast.messages import explain
 from standfast.runtime import stored_gates
 from standfast.stores.capabilities import has_waits
 from standfast.stores.waits import Board, WaitFilter, Waits
-from standfast.temporal.client.boards import in_process, read_waiting
+from standfast.temporal.client.boards import WholeBoard, read_waiting
 
 
 class RunsInProcess:
@@ -23,10 +23,11 @@ class RunsInProcess:
 
     def __init__(self, store: object) -> None:
         self._store: Waits | None = store if has_waits(store) else None
+        self._board = None if self._store is None else WholeBoard(self._store, on_temporal=False)
 
     async def waiting(self, wanted: WaitFilter, limit: int | None = None) -> list[dict[str, Any]]:
         """Return what waits in them."""
-        return [] if self._store is None else await read_waiting(self._store, in_process(wanted), limit=limit)
+        return [] if self._board is None else await read_waiting(self._board, wanted, limit=limit)
 
     async def pending(self, address: str) -> list[dict[str, Any]]:
         """Return what one of them waits for.

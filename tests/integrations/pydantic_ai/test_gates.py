@@ -28,6 +28,12 @@ TWO = calls(("charge", {"cents": 5}), ("charge", {"cents": 7}))
 BOTH = [str, DeferredToolRequests]
 
 
+@pytest.fixture
+def store(any_store: Any) -> Any:
+    """A store of each kind."""
+    return any_store
+
+
 def shop_of(store: SQLiteStore, script: Script, approval: Any = None, **options: Any) -> tuple[Agent[Any, Any], Till]:
     till = Till()
     agent = agent_of(
