@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import person
-from standfast.runtime.stored_gates import IN_PROCESS, show_again
+from standfast.runtime.outside_decisions import show_again
+from standfast.runtime.stored_gates import IN_PROCESS
 from standfast.stores.capabilities import has_deletion, has_ledger, has_waits
 from standfast.stores.protocol import session_id_of
 from standfast.stores.waits import ShownWait, WaitFilter, WaitPlace, Waits

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from standfast.agent_loop import Decision
 from standfast.errors import InputError
 from standfast.messages import explain
-from standfast.runtime import stored_gates
+from standfast.runtime import outside_decisions
 from standfast.stores.capabilities import has_waits
 from standfast.stores.waits import Board, WaitFilter, Waits
 from standfast.temporal.client.boards import WholeBoard, read_waiting
@@ -46,7 +46,7 @@ class RunsInProcess:
         """
         if self._store is None:
             raise InputError(f"Run {address!r} is in a store: name it with --store, or give store=")
-        return await stored_gates.load_waiting(self._store, address)
+        return await outside_decisions.load_waiting(self._store, address)
 
     async def decide(self, address: str, decision: Mapping[str, Any]) -> None:
         """Record a decision; it takes effect when the run goes on.
@@ -59,4 +59,4 @@ class RunsInProcess:
             read = Decision.model_validate(decision)
         except ValidationError as error:
             raise InputError(f"decide: {explain(error)}") from error
-        await stored_gates.decide(self._store, address, read)
+        await outside_decisions.decide(self._store, address, read)
