@@ -252,7 +252,7 @@ async def test_what_was_decided_where_nothing_ran_counts_for_the_run_on_temporal
         (left,) = await pending(handle)
         assert left["name"] == "c2"
         assert await people.pending(where) == []  # it stands on the board of the workflow
-        with pytest.raises(InputError, match="gate c2 is not open any more"):
+        with pytest.raises(SessionConflictError, match="in flight on Temporal"):
             await people.decide(where, "c2", "approve", by="ada", digest=two["digest"])
         await temporal.people.decide(handle.id, "c2", "reject", by="ada")
         assert (await result(handle))["status"] == "complete"
