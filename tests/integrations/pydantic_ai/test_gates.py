@@ -190,13 +190,14 @@ async def test_a_result_that_somebody_brings_is_kept_and_the_first_one_stays(sto
 
 
 async def test_what_comes_with_an_approval_reaches_the_tool_in_a_later_run_too(store: SQLiteStore) -> None:
-    seen = list[Any]()
+    seen: dict[int, list[Any]] = {5: [], 7: []}
+    kept = {"role": "cashier", "on": "2026-01-01T00:00:00Z"}
 
     async def pay(ctx: RunContext[Any], cents: int) -> int:
         if not ctx.tool_call_approved:
             raise ApprovalRequired
-        seen.append(ctx.tool_call_metadata)
-        if len(seen) == 1:
+        seen[cents].append(ctx.tool_call_metadata)
+        if seen == {5: [kept], 7: seen[7]}:  # of calls that run at once, either may be the first
             raise Power
         return cents
 
@@ -222,8 +223,7 @@ async def test_what_comes_with_an_approval_reaches_the_tool_in_a_later_run_too(s
             conversation_id="order-7", deferred_tool_results=DeferredToolResults(approvals={"c1": ToolApproved()})
         )
     result = await agent.run("Pay it.", conversation_id="order-7")
-    kept = {"role": "cashier", "on": "2026-01-01T00:00:00Z"}
-    assert (result.output, sorted(map(str, seen))) == ("[5, 7]", sorted(map(str, [kept, kept, None])))
+    assert (result.output, seen[5], set(seen[7])) == ("[5, 7]", [kept, kept], {None})
 
 
 async def test_results_are_refused_where_nothing_waits_for_them(store: SQLiteStore) -> None:
