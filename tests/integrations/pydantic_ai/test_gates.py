@@ -197,7 +197,7 @@ async def test_what_comes_with_an_approval_reaches_the_tool_in_a_later_run_too(s
         if not ctx.tool_call_approved:
             raise ApprovalRequired
         seen[cents].append(ctx.tool_call_metadata)
-        if seen == {5: [kept], 7: seen[7]}:  # of calls that run at once, either may be the first
+        if cents == 5 and len(seen[5]) == 1:  # not the first of both: they run at once, in either order
             raise Power
         return cents
 
