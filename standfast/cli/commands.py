@@ -160,12 +160,16 @@ def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def on_temporal(
-    function: Callable[..., Awaitable[Any]], *, check: Callable[..., None] = lambda **options: None
+    function: Callable[..., Awaitable[Any]],
+    *,
+    check: Callable[..., None] = lambda **options: None,
+    needs_server: Callable[..., Awaitable[bool]] | None = None,
 ) -> Callable[..., Any]:
     """Give an async command the options of a server and of output; its first arguments are the client and `output`.
 
     Args:
         check: gets the command's own options, and refuses wrong ones before anybody is connected to.
+        needs_server: gets them too, and says whether a server has to answer; else the client connects when it is used.
     """
 
     @functools.wraps(function)
@@ -173,15 +177,19 @@ def on_temporal(
         check(**options)
 
         async def connected() -> Any:
-            return await function(await client_of(server), output, **options)
+            lazy = needs_server is not None and not await needs_server(**options)
+            return await function(await client_of(server, lazy=lazy), output, **options)
 
         return asyncio.run(connected())
 
     return server_options(with_output(run))
 
 
-async def client_of(server: dict[str, Any]) -> "Client":
+async def client_of(server: dict[str, Any], *, lazy: bool = False) -> "Client":
     """Connect to the server that options name.
+
+    Args:
+        lazy: connect when the client is first used.
 
     Raises:
         InputError: they do not go together.
@@ -195,7 +203,7 @@ async def client_of(server: dict[str, Any]) -> "Client":
     if (files["tls_cert_path"] is None) != (files["tls_key_path"] is None):
         raise InputError("--tls-cert-path and --tls-key-path go together")
     read = {name: None if path is None else _read(path) for name, path in files.items()}
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"lazy": True} if lazy else {}
     if any(read.values()) or server["tls_server_name"]:
         if server["tls"] is False:
             raise InputError("--no-tls does not go with other options of TLS")

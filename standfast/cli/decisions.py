@@ -1,6 +1,7 @@
 """The commands `approve` and `reject`, which decide at one gate of a run or at several of them."""
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -11,7 +12,7 @@ from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output, stoppable
 from standfast.cli.runs import RUN
 from standfast.cli.standing import ANY, AT_MOST, REMEMBER, UNTIL, wish_of
-from standfast.cli.stores import STORED, board_if_any
+from standfast.cli.stores import STORED, board_if_any, needs_server
 from standfast.cli.waiting import people_of, whole_item
 from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError
@@ -45,7 +46,7 @@ GATES = click.argument("gates", metavar="[GATE]...", nargs=-1)
 @AT_MOST
 @click.option("-y", "--yes", is_flag=True, help="Do not ask in the terminal.")
 @STORED
-@on_temporal
+@partial(on_temporal, needs_server=needs_server)
 async def approve(
     client: "Client",
     output: Output,
@@ -106,7 +107,7 @@ async def approve(
 @COMMENT
 @DIGEST
 @STORED
-@on_temporal
+@partial(on_temporal, needs_server=needs_server)
 async def reject(
     client: "Client",
     output: Output,
@@ -200,9 +201,10 @@ async def _decide(
                 raise decided.error
             refused.append(str(decided.error))
             continue
-        done.append({"workflow_id": run, "gate": gate, "decision": decision, "by": by})
+        note = {} if decided.note is None else {"note": decided.note}
+        done.append({"workflow_id": run, "gate": gate, "decision": decision, "by": by, **note})
         if output.is_text:
-            output.line(f"{word} {gate} of {run}, by {by}")
+            output.line(f"{word} {gate} of {run}, by {by}{'' if decided.note is None else f'. {decided.note}'}")
     if len(chosen) == 1:
         output.item(done[0], lambda: None)
     elif not output.is_text:

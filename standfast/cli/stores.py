@@ -64,6 +64,17 @@ async def board_if_any(address: str) -> AsyncIterator[Store | None]:
         yield store
 
 
+async def needs_server(*, run: str | None, store: str, **_: Any) -> bool:
+    """Whether only a server can say what waits in a run, or in all: the store alone knows of runs in process."""
+    from standfast.runtime.stored_gates import is_in_process
+    from standfast.temporal.client.boards import is_without_temporal
+
+    if run is not None:
+        return not is_in_process(run)
+    async with board_if_any(store) as board:
+        return board is None or not await is_without_temporal(board)
+
+
 def store_if_any(address: str | None) -> Store | None:
     """Open the store that is named, else standfast.db if it is there."""
     address = address or (USUAL if Path(USUAL).is_file() else None)

@@ -1,12 +1,13 @@
 """The command that shows people what waits for them: in one run, or in all of them, by filters."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast.cli.commands import on_temporal
 from standfast.cli.outputs import Output, ago
-from standfast.cli.stores import STORED, board_if_any, existing_store
+from standfast.cli.stores import STORED, board_if_any, existing_store, needs_server
 from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError
 
@@ -37,14 +38,14 @@ def people_of(client: "Client", store: "AgentStore | None" = None) -> "Standfast
 @click.option("--longer-than", "waits_longer_than", metavar="AGE", help="Only those that wait longer, such as 2h.")
 @click.option("--limit", type=click.IntRange(1), help="At most so many, the nearest deadlines first.")
 @STORED
-@on_temporal
+@partial(on_temporal, needs_server=needs_server)
 async def pending(
     client: "Client", output: Output, run: str | None, full: bool, limit: int | None, store: str, **filters: Any
 ) -> None:
     """Show what waits for people, for one RUN or for all, the nearest deadline first.
 
     It is read from the board in the store, also if no worker runs. Without a store each run is asked instead; then only
-    --group and --limit can be used.
+    --group and --limit can be used. A RUN that begins with in-process: is in the store alone, and needs no server.
     """
     if run is not None and any(value is not None for value in (limit, *filters.values())):
         raise InputError("Filters are for all runs: leave out RUN, or the filters")

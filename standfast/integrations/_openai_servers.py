@@ -22,7 +22,7 @@ from standfast.integrations._foreign_agents import Declared
 from standfast.integrations._guards import said_safe
 from standfast.integrations._openai_tools import FunctionCall, RunSettings, gate_of, stub
 from standfast.integrations._server_connections import ServerConnection
-from standfast.mcp.connections import digest_of
+from standfast.mcp.declarations import digest_of
 from standfast.mcp.schemas import checked_by, schema_problem
 from standfast.tools import Tool, ToolContext
 
@@ -53,7 +53,7 @@ class OpenAIServer:
         return ()
 
     @asynccontextmanager
-    async def opened(self, store: Any) -> AsyncIterator[ServerTools]:
+    async def opened(self, store: Any, renewed: Callable[..., None] | None = None) -> AsyncIterator[ServerTools]:
         """Yield the tools for as long as a block lasts."""
         connection = ServerConnection(self.name, partial(_connected, self.server), _ping)
         try:

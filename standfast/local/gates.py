@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,8 +22,9 @@ from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
 from standfast.messages import ToolCall, Tripped, error_text, explain
 from standfast.pipelines import Step
-from standfast.runtime.pipeline_results import Kept, decision_of
+from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.standing_approvals import Gives, given_by, standing_refusal
+from standfast.runtime.stored_gates import AskedGate
 from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
 
 GivenDecision = Decision | Mapping[str, Any]
@@ -67,13 +69,16 @@ async def judge(
     Raises:
         InputError: it does not count.
     """
-    refused = gate.problem(decision)
-    if refused is None:
-        refused = decider_problem(may, decision) or await gate_edit_refusal(step, decision)
+    refused = gate.problem(decision) or await step_refusal(step, may, decision)
     await kept.record(decision, now, refused, digest=gate.shown_digest)
     if refused is not None:
         raise InputError(refused)
     return gate.decided(decision, now)
+
+
+async def step_refusal(step: Step[Any], may: Callable[[str | None], object] | None, decision: Decision) -> str | None:
+    """Return why today's pipeline does not let a decision count at the gate of a step, or None if it does."""
+    return decider_problem(may, decision) or await gate_edit_refusal(step, decision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,7 @@ async def at_gates(
     now = datetime.now(UTC)
     for question in state.gates:
         gate = _gate(question)
-        gate = gate.after((decision_of(row), row.at) for row in await kept.decisions(gate.name))
+        gate = await kept.gate_after(gate, partial(_refusal, agent, _call(state, gate), gate, check))
         gate = await _in_advance(gate, state, agent, kept, standing)
         if gate.at(now) != _gate(question):
             state = state.decided(gate.at(now))
@@ -166,6 +171,11 @@ def _may_not(agent: Agent, call: ToolCall, decision: Decision, gate: Gate) -> st
     return decider_problem(agent.access.get("approve"), decision) or caller_problem(agent, call, decision, gate.rule)
 
 
+async def _refusal(agent: Agent, call: ToolCall, gate: Gate, check: GuardrailCheck, decision: Decision) -> str | None:
+    """Return why today's agent does not let a decision count, or None if it does."""
+    return _may_not(agent, call, decision, gate) or await edit_refusal(agent, call, decision, gate.rule, check)
+
+
 async def _judged(
     state: LoopState, decision: Decision, agent: Agent, kept: Kept, check: GuardrailCheck
 ) -> tuple[Gate | None, str | None]:
@@ -174,9 +184,8 @@ async def _judged(
     if decision.gate in waiting:
         gate = _gate(waiting[decision.gate])
         call = _call(state, gate)
-        problem = gate.problem(decision) or _may_not(agent, call, decision, gate)
-        return gate, problem or await edit_refusal(agent, call, decision, gate.rule, check)
-    if has := await has_counted(kept, decision):
+        return gate, gate.problem(decision) or await _refusal(agent, call, gate, check, decision)
+    if has := await kept.has_counted(decision):
         return None, None
     over = next((_gate(one).status for one in state.verdicts if one.tool_call_id == decision.gate), None)
     why = "was decided already" if has is False else f"is not open; open: {', '.join(waiting) or 'none'}"
@@ -185,19 +194,17 @@ async def _judged(
     return None, f"gate {decision.gate} {why}"
 
 
-async def has_counted(kept: Kept, decision: Decision) -> bool | None:
-    """Whether this very decision has counted at its gate; None if no decision has."""
-    counted = await kept.decisions(decision.gate)
-    given = decision.model_copy(update={"remember": None})
-    same = (decision_of(row) == given.model_copy(update={"digest": row.digest}) for row in counted)
-    return any(same) if counted else None
-
-
 def requesters_of(state: LoopState) -> list[str | None]:
     """Return who has asked for the calls of a turn, also by an edit that counted."""
     gates = [_gate(question) for question in (*state.gates, *state.verdicts)]
     edited = [decision.by for gate in gates for decision in gate.approvals if decision.edit is not None]
     return [*(person for gate in gates for person in gate.requesters), *edited]
+
+
+def asked_at(state: LoopState) -> list[AskedGate]:
+    """Return the gates of calls that wait, as the board shows them."""
+    calls = {call.id: call.name for call in state.open_calls}
+    return [AskedGate(_gate(one), one.question, calls[str(one.tool_call_id)]) for one in state.gates]
 
 
 def pending_approvals(state: LoopState) -> tuple[PendingApproval, ...]:

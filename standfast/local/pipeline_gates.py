@@ -1,10 +1,19 @@
-"""Finds the gate that a decision names: a step of a pipeline, or a call of the agent of a step."""
+"""Finds the gate that a decision names, a step of a pipeline or a call of the agent of a step; and what was decided."""
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from standfast.agent_loop import Gate
+from standfast.checkpoints import InterruptedResponse, PendingApproval
 from standfast.errors import InputError
+from standfast.local.gates import step_refusal
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
+from standfast.runtime.pipeline_results import Kept
+from standfast.runtime.stored_gates import AskedGate
+from standfast.tools import shown_with_edit
 
 
 def agent_at(pipeline: Pipeline, gate: str) -> tuple[str, Step[Any]] | None:
@@ -34,3 +43,55 @@ def check_gate(pipeline: Pipeline, gate: str) -> None:
         if isinstance(step, Step) and step.agent is not None:
             text = f"{text}; the gate of a call of its agent is {gate}/<id of the call>"
         raise InputError(text)
+
+
+async def recorded(
+    kept: Kept, place: str, gate: Gate, step: Step[Any], may: Callable[[str | None], object] | None
+) -> Gate:
+    """Return a gate after the decisions that were recorded at it.
+
+    What it asks is kept as it was opened, so that people can decide where the pipeline is not known.
+    """
+    if not await kept.find(f"{place}?asks"):
+        await kept.keep(f"{place}?asks", gate.plain())
+    return await kept.gate_after(gate, partial(step_refusal, step, may))
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGates:
+    """The gates at which a pipeline waits, by path: its own, and calls of agents that wait at theirs.
+
+    Args:
+        places: where the verdicts of its own are kept, by path.
+    """
+
+    kept: Kept
+    waiting: Mapping[str, Gate | InterruptedResponse]
+    places: Mapping[str, str]
+
+    def named(self) -> list[tuple[str, str, Gate | PendingApproval]]:
+        """Return the name, the message and the gate of each."""
+        found: list[tuple[str, str, Gate | PendingApproval]] = []
+        for path, waits in self.waiting.items():
+            if isinstance(waits, Gate):
+                found.append((path, waits.rule.message or self._asked(path)["message"], waits))
+            else:
+                found += [(f"{path}/{item.gate}", item.message, item) for item in waits.approvals]
+        return found
+
+    def asked(self) -> list[AskedGate]:
+        """Return its own as the board shows them; calls of agents stand there by their own sessions."""
+        return [
+            AskedGate(gate, kept["message"], shown=kept.get("shown", ()), place=self.places[path])
+            for path, gate in self.waiting.items()
+            if isinstance(gate, Gate) and (kept := self._asked(path))
+        ]
+
+    def shown(self, path: str, gate: Gate) -> Sequence[Mapping[str, Any]]:
+        """Return what people see beside the message now."""
+        shown: Sequence[Mapping[str, Any]] = self._asked(path).get("shown", ())
+        return shown if gate.changed is None else shown_with_edit(shown, gate.changed)
+
+    def _asked(self, path: str) -> Mapping[str, Any]:
+        kept: Mapping[str, Any] = self.kept[f"{self.places[path]}?gate"]
+        return kept

@@ -15,8 +15,8 @@ from standfast.agent_loop import Decision, Gate, GateRule
 from standfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult, show_step_results
 from standfast.errors import InputError
 from standfast.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
-from standfast.local.gates import GivenDecision, has_counted, judge, read_decisions
-from standfast.local.pipeline_gates import agent_at, check_gate
+from standfast.local.gates import GivenDecision, judge, read_decisions
+from standfast.local.pipeline_gates import WaitingGates, agent_at, check_gate, recorded
 from standfast.local.pipeline_steps import StepRunner, nothing_of, read_previous, read_verdict
 from standfast.pipeline_loop import (
     REJECTED,
@@ -34,12 +34,13 @@ from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find, stage_index
 from standfast.pipelines.visits import name_of
 from standfast.runtime.inputs import RunOptions, check_may_start
-from standfast.runtime.pipeline_results import Kept, decision_of, held
+from standfast.runtime.pipeline_results import Kept, held
 from standfast.runtime.pipeline_steps import StepRecords, verdict_result
 from standfast.runtime.run_keys import check_restart, list_run, restarted
+from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
-from standfast.tools import Approval, shown_with_edit
+from standfast.tools import Approval
 
 _LOG = logging.getLogger("standfast")
 
@@ -122,7 +123,10 @@ class PipelineRun:
         if is_new and self._store is not None:
             await list_run(self._store, self._pipeline.name, str(self._run_key), self._kept.name, self._who)
         await self._kept.begin(given, self._who)
-        ended = await self._advance()
+        try:
+            ended = await self._advance()
+        finally:  # also if a step has raised: gates before it were decided
+            await show_gates(self._store, Whose(self._kept.name, **self._who), self._gates.asked())
         await self._refuse_unused()
         return self._result(ended)
 
@@ -311,7 +315,7 @@ class PipelineRun:
         shown = await self._steps.asked_at(path, step, place=place, since=now.isoformat())
         since, people = datetime.fromisoformat(shown["since"]), [self._who["user_id"], *await self._kept.editors()]
         gate = Gate.of_step(path, GateRule.of(approval), shown, since=since, requesters=people)
-        gate = gate.after((decision_of(row), row.at) for row in await self._kept.decisions(path)).at(now)
+        gate = (await recorded(self._kept, place, gate, step, self._pipeline.access.get("approve"))).at(now)
         decisions = [decision for decision in self._decisions if decision.gate == path]
         if is_skipped:  # whoever treats the gate as done approves it
             decisions.append(Decision(gate=path, decision="approve", by=self._who["user_id"]))
@@ -332,7 +336,7 @@ class PipelineRun:
         problems = []
         for decision in unused:
             kept, own = await self._record_of(decision)
-            has = await has_counted(kept, own)
+            has = await kept.has_counted(own)
             if has:
                 continue  # it was given before, and counted
             why = "was decided already" if decision.gate in self._places or has is False else "is not reached yet"
@@ -359,19 +363,9 @@ class PipelineRun:
 
     # --- the result ---
 
-    def _what_waits(self) -> list[tuple[str, str, Gate | PendingApproval]]:
-        """Return the gates that wait: the name, the message and the gate of each."""
-        found: list[tuple[str, str, Gate | PendingApproval]] = []
-        for path, waits in self._waiting.items():
-            if isinstance(waits, Gate):
-                found.append((path, waits.rule.message or self._kept[f"{self._places[path]}?gate"]["message"], waits))
-            else:
-                found += [(f"{path}/{item.gate}", item.message, item) for item in waits.approvals]
-        return found
-
-    def _shown_at(self, path: str, gate: Gate) -> Sequence[Mapping[str, Any]]:
-        shown: Sequence[Mapping[str, Any]] = self._kept[f"{self._places[path]}?gate"].get("shown", ())
-        return shown if gate.changed is None else shown_with_edit(shown, gate.changed)
+    @property
+    def _gates(self) -> WaitingGates:
+        return WaitingGates(self._kept, self._waiting, self._places)
 
     def _result(self, ended: Ended | None) -> PipelineResult:
         make = partial(
@@ -382,14 +376,14 @@ class PipelineRun:
             journal_key=None if self._store is None else self._kept.name,
         )
         if ended is None:
-            waiting = self._what_waits()
+            waiting = self._gates.named()
             name, message, gate = waiting[0]
             return make(
                 status="pending",
                 pending_step=name,
                 approval_message=message,
                 digest=gate.shown_digest if isinstance(gate, Gate) else gate.digest,
-                shown=self._shown_at(name, gate) if isinstance(gate, Gate) else (),
+                shown=self._gates.shown(name, gate) if isinstance(gate, Gate) else (),
                 deadline=gate.deadline,
                 approved_by=gate.approved_by,
                 pending_steps=tuple(name for name, _, _ in waiting),

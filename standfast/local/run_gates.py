@@ -6,12 +6,13 @@ from typing import Any, cast
 
 from standfast.agent_loop import NOBODY_TO_ASK, CallPlace, Decision, Gate, LoopState, last_answer, last_speaker
 from standfast.agents import Agent, AgentContext
-from standfast.local.gates import Standing, at_gates, requesters_of
+from standfast.local.gates import Standing, asked_at, at_gates, requesters_of
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import ToolCall
 from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.standing_approvals import decided_in_advance
+from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.runtime.users_functions import ask_at_gates, call_users
 from standfast.stores.protocol import AgentStore, DurableStore
 
@@ -57,9 +58,14 @@ class RunGates:
         check = Guardrails(self._asking, lambda asked: call_users(asked, self._context)).verdicts_on
         decided = await at_gates(state, decisions, self._asking, self._kept, have_run, standing, check)
         self._earlier += requesters_of(decided)
+        await self._show(decided)
         if decided.kept_questions != state.kept_questions:
             await self._transcript.write(decided.kept_questions)
         return decided
+
+    async def _show(self, state: LoopState) -> None:
+        """Show what waits on the board, before the transcript has it: what waits is never hidden."""
+        await show_gates(self._store, Whose.of_session(self._transcript.log.session), asked_at(state))
 
     async def open(self, state: LoopState, calls: tuple[ToolCall, ...], claimed: Sequence[Gate] = ()) -> LoopState:
         """Find out who must approve the calls, and write that with the calls.
@@ -69,9 +75,9 @@ class RunGates:
         """
         spoke = [message.by for message in self._transcript.messages]
         requesters = [self._context.user_id, self._transcript.log.session.user_id, *spoke, *await self._kept.editors()]
-        asked_at = {gate.name: gate.opened or gate.since for gate in claimed} if self._store is None else {}
+        since = {gate.name: gate.opened or gate.since for gate in claimed} if self._store is None else {}
         requesters += [*self._earlier, *(person for gate in claimed for person in gate.requesters)]
-        options: dict[str, Any] = {"at": datetime.now(UTC), "requesters": requesters, "asked_at": asked_at}
+        options: dict[str, Any] = {"at": datetime.now(UTC), "requesters": requesters, "asked_at": since}
         last = last_answer(messages := self._transcript.messages)
         tripped = () if last is None else messages[last].tripped or ()
         questions, refused = await ask_at_gates(self._asking, calls, tripped=tripped, **options)
@@ -80,6 +86,7 @@ class RunGates:
         else:
             asked = await decided_in_advance(self._store, questions, calls, self._place)
             state = state.gated(asked, refused)
+        await self._show(state)
         await self._transcript.write(state.kept_questions)
         is_decided = any(question.gate and "advance" in question.gate for question in state.gates)
         return await self.decide((), state) if is_decided else state

@@ -1,21 +1,25 @@
 """Keeps the results of a pipeline's steps, in memory or also in a durable store, so that no step runs again."""
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import uuid4
 
 from pydantic_core import to_json
 
-from standfast.agent_loop import Decision, StandingApproval
+from standfast.agent_loop import Decision, Gate, StandingApproval
 from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
-from standfast.messages import read_json
+from standfast.messages import person, read_json
 from standfast.pipeline_loop import Done
 from standfast.pipelines import Step
 from standfast.stores.kept_lists import append, length
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DecisionRecord, DurableStore
 from standfast.stores.standing_approvals import StandingApprovals
+
+_OUTSIDE = "outside/"  # begins the key of a decision that was recorded where the agent or pipeline is not known
+_OVERRULED = "/overruled"  # ends the key of the row by which such a decision does not count
 
 
 class Kept:
@@ -114,8 +118,38 @@ class Kept:
     async def decisions(self, gate: str) -> list[DecisionRecord]:
         """Return the decisions at a gate that counted, in order."""
         found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
-        verdicts = [record for record in found if record.decision in ("approve", "reject")]
-        return [record for record in verdicts if record.gate == gate and record.refused is None]
+        overruled = {str(record.key).removesuffix(_OVERRULED) for record in found if record.refused is not None}
+        verdicts = [record for record in found if record.decision in ("approve", "reject") and record.gate == gate]
+        return [one for one in verdicts if one.refused is None and (one.key is None or one.key not in overruled)]
+
+    async def has_counted(self, decision: Decision) -> bool | None:
+        """Whether this very decision has counted at its gate; None if no decision has."""
+        counted = await self.decisions(decision.gate)
+        given = decision.model_copy(update={"remember": None})
+        same = (decision_of(row) == given.model_copy(update={"digest": row.digest}) for row in counted)
+        return any(same) if counted else None
+
+    async def gate_after(self, gate: Gate, judge: Callable[[Decision], Awaitable[str | None]]) -> Gate:
+        """Return a gate after the decisions that were recorded at it.
+
+        Those that came from outside are judged first, each until it has changed the gate that is kept. One that does
+        not count is overruled for good, and on the audit trail.
+
+        Args:
+            judge: returns why a decision does not count by today's declaration, or None if it does.
+        """
+        counted: list[tuple[Decision, datetime]] = []
+        for row in await self.decisions(gate.name):
+            decision, then = decision_of(row), gate.after(counted).at(row.at)
+            is_new = then.status == "open" and decision.digest in then.digests and not _has(then, decision)
+            why = None
+            if is_new and str(row.key).startswith(_OUTSIDE):
+                why = then.problem(decision) or await judge(decision)
+            if why is None:
+                counted.append((decision, row.at))
+            else:
+                await self.record(decision, row.at, why, f"{row.key}{_OVERRULED}")
+        return gate.after(counted)
 
     async def editors(self) -> list[str | None]:
         """Return the people whose edits counted."""
@@ -126,6 +160,10 @@ class Kept:
         """Return what was recorded under a key, or None."""
         found = [] if self._store is None else await self._store.load_decisions(self.name)
         return next((record for record in found if record.key == key), None)
+
+    async def record_outside(self, decision: Decision, at: datetime, digest: str) -> None:
+        """Record a decision that counts as far as can be told without the agent or pipeline; see `gate_after`."""
+        await self.record(decision, at, None, f"{_OUTSIDE}{uuid4().hex}", digest)
 
     async def record(
         self,
@@ -174,6 +212,13 @@ async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str 
         found = [Kept(name, store) for name in names]
         begun = [kept for kept in found if await kept.find("?input")]
         yield (begun or found)[0]
+
+
+def _has(gate: Gate, decision: Decision) -> bool:
+    """Whether a gate has this approval already."""
+    return decision.decision == "approve" and any(
+        person(one.by) == person(decision.by) and one.digest == decision.digest for one in gate.approvals
+    )
 
 
 def decision_of(row: DecisionRecord) -> Decision:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from standfast.errors import InputError
 from standfast.messages import person as identity
+from standfast.runtime.stored_gates import RECORDED
 from standfast.temporal import StandfastClient
 from standfast.web.access import Person, Role
 from standfast.web.edits import read_edit
@@ -126,6 +127,8 @@ def _delete(form: Form, person: Person) -> Asked:
 SAID = {
     "approve": "Approved",
     "reject": "Rejected",
+    "approve-recorded": f"Approved. {RECORDED}",
+    "reject-recorded": f"Rejected. {RECORDED}",
     "answer": "Answered",
     "retry": "Tried again",
     "abort": "Given up",

@@ -16,6 +16,7 @@ from temporalio.service import RPCError
 
 from standfast.errors import InputError
 from standfast.messages import person as identity
+from standfast.runtime.stored_gates import is_in_process
 from standfast.stores.waits import WaitFilter
 from standfast.temporal import StandfastClient
 from standfast.temporal.client.boards import WaitingFilters, filter_of, read_waiting
@@ -62,8 +63,8 @@ class RunPages:
     Temporal tries a token that it cannot read ten times, for as many seconds.
     """
 
-    def __init__(self, client: Client, secret: str) -> None:
-        self._client = client
+    def __init__(self, people: StandfastClient, secret: str) -> None:
+        self._people = people
         self._signer = Signer(secret, salt="standfast.lists", digest_method=hashlib.sha256)
 
     async def read(self, person: Person, query: str, size: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
@@ -77,9 +78,9 @@ class RunPages:
         Raises:
             InputError: the token is not one of these pages.
         """
-        runs, token = await _listed(self._client, person, query, size, self._read_token(after))
+        runs, token = await _listed(self._people, person, query, size, self._read_token(after))
         if token is not None and person.only_own:
-            later, _ = await _listed(self._client, person, query, size, token)
+            later, _ = await _listed(self._people, person, query, size, token)
             token = token if later else None
         return runs, None if token is None else self._signer.sign(base64.urlsafe_b64encode(token)).decode()
 
@@ -91,12 +92,12 @@ class RunPages:
 
 
 async def _listed(
-    client: Client, person: Person, query: str, size: int, token: bytes | None
+    people: StandfastClient, person: Person, query: str, size: int, token: bytes | None
 ) -> tuple[list[dict[str, Any]], bytes | None]:
     for _ in range(_PAGES):
-        found = client.list_workflows(bounded_query(person, query), page_size=size, next_page_token=token)
+        found = people.client.list_workflows(bounded_query(person, query), page_size=size, next_page_token=token)
         await found.fetch_next_page()
-        runs = await only_admitted(client, person, [listed(run) for run in found.current_page or ()])
+        runs = await only_admitted(people, person, [listed(run) for run in found.current_page or ()])
         token = found.next_page_token or None
         if runs or token is None:
             return runs, token
@@ -110,7 +111,7 @@ async def waiting_for(
     if (board := await people.board()) is not None:
         found = bounded_filter(person, filter_of(people.client.namespace, wanted))
         return await read_waiting(board, found, after=after, limit=limit)
-    return await only_admitted(people.client, person, await people.waiting(limit=limit, after=after, **wanted))
+    return await only_admitted(people, person, await people.waiting(limit=limit, after=after, **wanted))
 
 
 async def waiting_counts(people: StandfastClient, person: Person, wanted: WaitingFilters) -> dict[str, int] | None:
@@ -120,7 +121,7 @@ async def waiting_counts(people: StandfastClient, person: Person, wanted: Waitin
     return await board.count_waits(bounded_filter(person, filter_of(people.client.namespace, wanted)))
 
 
-async def admit(client: Client, person: Person, workflow_id: str, run_id: str | None = None) -> None:
+async def admit(people: StandfastClient, person: Person, workflow_id: str, run_id: str | None = None) -> None:
     """Refuse a run that a person may not see, with the words for one that does not exist.
 
     Args:
@@ -131,16 +132,19 @@ async def admit(client: Client, person: Person, workflow_id: str, run_id: str | 
     """
     if not person.is_bounded:
         return
+    client = people.client
     if not _is_of_tenant(person, workflow_id):
         raise no_run(client, workflow_id)
     clock = asyncio.get_running_loop().time
     begun = clock()
-    if not await _is_admitted(client, person, workflow_id, run_id):
+    if not await _is_admitted(people, person, workflow_id, run_id):
         await asyncio.sleep(begun + _AT_LEAST - clock())
         raise no_run(client, workflow_id)
 
 
-async def only_admitted(client: Client, person: Person, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+async def only_admitted(
+    people: StandfastClient, person: Person, found: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return those of some runs, or of items that wait in runs, that a person may see."""
     if not person.is_bounded:
         return list(found)
@@ -148,7 +152,7 @@ async def only_admitted(client: Client, person: Person, found: Sequence[dict[str
 
     async def is_admitted(workflow_id: str, run_id: str | None) -> bool:
         async with few:
-            return await _is_admitted(client, person, workflow_id, run_id)
+            return await _is_admitted(people, person, workflow_id, run_id)
 
     asked = {(one["workflow_id"], one.get("run_id")) for one in found if _is_of_tenant(person, one["workflow_id"])}
     ordered = sorted(asked, key=str)
@@ -157,9 +161,13 @@ async def only_admitted(client: Client, person: Person, found: Sequence[dict[str
     return [one for one in found if (one["workflow_id"], one.get("run_id")) in theirs]
 
 
-async def _is_admitted(client: Client, person: Person, workflow_id: str, run_id: str | None) -> bool:
-    """Whether the input that a run was started with says that it is the person's."""
+async def _is_admitted(people: StandfastClient, person: Person, workflow_id: str, run_id: str | None) -> bool:
+    """Whether the input that a run was started with says that it is the person's; in process, its session does."""
+    client = people.client
     try:
+        if is_in_process(workflow_id):
+            board = await people.in_process.board(workflow_id)
+            return owns(person, board.user_id, board.tenant_id)
         if run_id is None:
             run = await described(client, workflow_id)
             run_id = await last_admitted(client, run) if looks_ours(run) else None

@@ -67,7 +67,7 @@ class ChatDecisions:
             raise InputError(f"This is for the role approver; {person.name} has the role {person.role}")
         if person.has_expired() or not person.may_do("decide"):
             raise InputError(f"{person.name} may not decide any more, or only look: ask whoever keeps the page")
-        await admit(self._people.client, person, mark.workflow_id)
+        await admit(self._people, person, mark.workflow_id)
         return person
 
     async def waiting(self, mark: Mark) -> dict[str, Any] | None:

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from standfast.messages import person as identity
-from standfast.stores.waits import ShownWait, WaitFilter, Waits
+from standfast.stores.waits import ShownWait, WaitFilter
 from standfast.temporal import StandfastClient
-from standfast.temporal.client.boards import board_item, filter_of, read_waiting
+from standfast.temporal.client.boards import WaitingItems, board_item, filter_of, read_waiting
 from standfast.web.access import Person
 from standfast.web.actions import kinds_of, may_act
 from standfast.web.bounds import bounded_filter, waiting_for
@@ -103,7 +103,7 @@ def _whole(wanted: Mapping[str, str], mine: WaitFilter | None, every: Sequence[S
     return Inbox(wanted, *lists, Counter(one.wait.kind for one in every))
 
 
-async def _page(board: Waits, wanted: WaitFilter, after: str | None) -> tuple[list[dict[str, Any]], str | None]:
+async def _page(board: WaitingItems, wanted: WaitFilter, after: str | None) -> tuple[list[dict[str, Any]], str | None]:
     """Return a page of items, and the place after which the next one begins, if there is one."""
     items = await read_waiting(board, wanted, after=after, limit=PAGE + 1)
     return items[:PAGE], items[PAGE - 1]["place"] if len(items) > PAGE else None

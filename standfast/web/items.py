@@ -11,10 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from standfast.messages import Message, Usage
+from standfast.runtime.stored_gates import is_in_process
 from standfast.stores.protocol import AgentStore
 from standfast.temporal.client.runs import listed, our_run
 from standfast.web.asked import load_all
 from standfast.web.bounds import admit
+from standfast.web.in_process import page_in_process
 from standfast.web.runs import Runs
 from standfast.web.timelines import Entry, Timelines
 
@@ -35,7 +37,9 @@ class Items:
         """An item, with what a person wants to know before they decide."""
         person = self._pages.person(request)
         run, name = request.path_params["run"], request.query_params.get("name", "")
-        await admit(self._pages.client, person, run)
+        await admit(self._pages.people, person, run)
+        if is_in_process(run):
+            return await page_in_process(self._pages, self._store, request, run)
         found = [item for item in await self._pages.people.pending(run) if item["name"] == name]
         if not found:
             raise HTTPException(404, "Nothing of this name waits in this run any more.")

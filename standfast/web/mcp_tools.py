@@ -163,7 +163,7 @@ class Offers:
         self._doors.senders.check_rights(person, offer.role, offer.scope)
         asked = offer.arguments.model_validate(dict(arguments))
         if (run := getattr(asked, "run", None)) is not None:
-            await admit(self._doors.client, person, run)
+            await admit(self._doors.people, person, run)
         return await offer.do(person, asked)
 
     # --- what there is ---

@@ -155,7 +155,7 @@ class Overview:
         """
         found = self._client.list_workflows(bounded_query(person, query), limit=_RUNS)
         runs = [listed(run) async for run in found]
-        theirs = await only_admitted(self._client, person, runs)
+        theirs = await only_admitted(self._pages.people, person, runs)
         return None if person.only_own and len(runs) == _RUNS else theirs
 
     async def _ages(self, person: Person) -> tuple[Sequence[tuple[str, int]] | None, int]:

@@ -19,6 +19,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, SessionConflictError, StandfastError, StoreError
+from standfast.runtime.stored_gates import is_in_process
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import OnRecord, StandfastClient
@@ -32,6 +33,7 @@ from standfast.web.bounds import admit, tenant_for
 from standfast.web.contexts import Contexts
 from standfast.web.edits import asked_again
 from standfast.web.graphs import draw
+from standfast.web.in_process import page_in_process
 from standfast.web.inbox import address, read_inbox
 from standfast.web.items import Items
 from standfast.web.live_updates import Looks, digest, position, read_position
@@ -175,7 +177,9 @@ class Pages:
     async def run(self, request: Request) -> Response:
         """One run: how far it is, what it waits for, its messages, and who has decided what."""
         run = request.path_params["run"]
-        await admit(self.client, person := self.person(request), run)
+        await admit(self.people, person := self.person(request), run)
+        if is_in_process(run):
+            return await page_in_process(self, self._store, request, run)
         try:
             seen = await self._runs.seen(run)
         except InputError as error:
@@ -223,7 +227,7 @@ class Pages:
     async def arguments(self, request: Request) -> Response:
         """All arguments that somebody is asked to approve, a part at a time, or as a file."""
         run, gate = request.path_params["run"], request.query_params.get("gate", "")
-        await admit(self.client, self.person(request), run)
+        await admit(self.people, self.person(request), run)
         items = [item for item in await self.people.pending(run) if item["name"] == gate]
         whole = await load_whole(self._store, items[0]) if items else None
         if whole is None or (whole.why is not None and whole.shown is None):
@@ -273,7 +277,7 @@ class Pages:
         if not of.startswith("/runs/"):
             return None
         run = of.removeprefix("/runs/")
-        await admit(self.client, person, run)
+        await admit(self.people, person, run)
         keys = [] if words is None else [(await our_run(self.client, run)).raw_info.first_run_id]
         return words if words is not None and words[0] in keys else None
 
@@ -330,7 +334,7 @@ class Pages:
             form = await self.access.form(request)
             run = request.path_params["run"]
             try:
-                await admit(self.client, person, run)
+                await admit(self.people, person, run)
             except InputError as error:  # nothing of the run is shown
                 return self.refused(request, status_of(error), str(error), run=run, form=form)
             try:
@@ -338,8 +342,9 @@ class Pages:
                 await asked.do(self.people, run, id=act_id(form, request.url.path, person.name))
             except (StandfastError, RPCError) as error:
                 return await self.not_done(request, error, run, form)
-            inbox = f"/?{urlencode({'said': asked.said, 'run': run})}"
-            return _to(request, inbox if form.get("back") == "inbox" else f"/runs/{run_path(run)}?said={asked.said}")
+            said = f"{asked.said}-recorded" if is_in_process(run) else asked.said
+            inbox = f"/?{urlencode({'said': said, 'run': run})}"
+            return _to(request, inbox if form.get("back") == "inbox" else f"/runs/{run_path(run)}?said={said}")
 
         return handle
 
@@ -347,7 +352,7 @@ class Pages:
         """Show the item that a signed link is for, and decide by its form: a person with the link needs no session."""
         token = request.path_params["token"]
         link, person = self.access.by_link(token)
-        await admit(self.client, person, link.workflow_id)
+        await admit(self.people, person, link.workflow_id)
         found = await self.people.pending(link.workflow_id)
         items = [{**item, "workflow_id": link.workflow_id} for item in found if link.is_for(item)]
         if request.method == "GET" or not items:

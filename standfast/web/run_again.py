@@ -46,7 +46,7 @@ class RunAgain:
         try:
             if not (key := form.get("key")) or not (step := form.get("step")):
                 raise InputError("The form lacks its key or the step from which to run again")
-            await admit(self._pages.client, person, run)
+            await admit(self._pages.people, person, run)
             act = act_id(form, request.url.path, person.name)
             new = await self._start(run, step, key, OnRecord(store=self._store, by=person.name, id=str(act)))
         except StandfastError as error:

@@ -87,7 +87,7 @@ class RunLists:
     def __init__(self, pages: "Pages") -> None:
         self._pages, self._client = pages, pages.client
         self.facts = RunFacts(pages.client)
-        self._run_pages = RunPages(pages.client, pages.access.secret)
+        self._run_pages = RunPages(pages.people, pages.access.secret)
 
     async def runs(self, request: Request) -> Response:
         """Runs that match a filter, the latest first, a page at a time."""
@@ -148,7 +148,7 @@ class RunLists:
             one: Form = {name: text for name, text in form.items() if name in ("act", "key")}
             try:
                 async with few:
-                    await admit(self._client, person, run)
+                    await admit(self._pages.people, person, run)
                     await doing.do(self._pages.people, run, id=act_id(one, request.url.path, run, person.name))
             except (StandfastError, RPCError) as error:
                 return str(error)

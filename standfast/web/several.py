@@ -62,7 +62,7 @@ class Several:
         decision, comment = decision_of(form), comment_of(form)
         choices = _chosen(form, request.url.path, person)
         given = {"by": person.name, "comment": comment}
-        may_see = partial(admit, self._pages.client, person)
+        may_see = partial(admit, self._pages.people, person)
         outcomes = await decide_each(self._pages.people, choices, decision, admit=may_see, **given)
         return self._pages.page(request, "decided", outcomes=outcomes, done=SAID[decision], changes=None)
 

@@ -23,6 +23,7 @@ from standfast.integrations.pydantic_ai.transcripts import messages_of
 from standfast.local.sessions import open_log
 from standfast.messages import Message, Record, ToolCall
 from standfast.runtime.retried_writes import retry_write
+from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.stores.protocol import Append, DurableStore, Session, session_id_of
 from standfast.tools.attempts import turn_scope
 
@@ -205,6 +206,8 @@ class Conversation:
         kept = await retry_write(
             lambda: self.store.append_reply([append], journal_key=key, turn=place, reply=reply), tries=4
         )
+        if is_end and self.session.questions:  # also where another message has come instead of a decision
+            await show_gates(self.store, Whose.of_session(session), ())
         if kept == reply:
             self.session = session.model_copy(update={"last_seq": seq + len(messages)})
             self.turns, self.gates = turns, gates

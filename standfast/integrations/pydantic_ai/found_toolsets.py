@@ -28,7 +28,7 @@ from standfast.integrations._foreign_agents import Declared, Runner, nobody, val
 from standfast.integrations._server_connections import ServerConnection, is_answer, unknown
 from standfast.integrations.pydantic_ai.toolset_gates import Gates, gates_of, unfiltered
 from standfast.integrations.pydantic_ai.toolsets import is_safe
-from standfast.mcp.connections import digest_of
+from standfast.mcp.declarations import digest_of
 from standfast.tools import Approval, Tool
 
 Tools = Mapping[str, ToolsetTool[Any]]
@@ -79,7 +79,7 @@ class PydanticAIToolset:
         return ()
 
     @asynccontextmanager
-    async def opened(self, store: Any) -> AsyncIterator[FoundTools]:
+    async def opened(self, store: Any, renewed: Callable[..., None] | None = None) -> AsyncIterator[FoundTools]:
         """Yield the tools for as long as a block lasts."""
         servers = dict[int, _Server]()
 

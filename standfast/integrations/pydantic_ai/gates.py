@@ -16,12 +16,13 @@ from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval
 from standfast.errors import InputError
 from standfast.integrations.pydantic_ai.conversations import Conversation, KeptGates, KeptTool
-from standfast.local.gates import Standing, at_gates, pending_approvals
+from standfast.local.gates import Standing, asked_at, at_gates, pending_approvals
 from standfast.mcp.schemas import checked_by
 from standfast.messages import Message, ToolCall
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.standing_approvals import decided_in_advance
+from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.runtime.users_functions import ask_at_gates
 from standfast.stores.protocol import DurableStore
 from standfast.tools import Approval, Tool
@@ -70,6 +71,7 @@ class Gates:
         questions, refused = await ask_at_gates(agent, asked.calls, at=datetime.now(UTC), requesters=people)
         questions = await decided_in_advance(self._store, questions, asked.calls, self._place)
         state = begin_state(agent, [_asking(asked)], (), recovering=False, used=None).gated(questions, refused)
+        await self._show(state)
         await self.conversation.keep_gates(asked.model_copy(update={"refused": refused}), state.kept_questions)
         return await self.decide(())
 
@@ -87,9 +89,14 @@ class Gates:
         before = begin_state(agent, [_asking(gates)], questions, recovering=False, used=None)
         before = before.gated(before.questions, gates.refused)
         after = await at_gates(before, decisions, agent, self._kept, (), Standing(self._store, self._place))
+        await self._show(after)
         if after.kept_questions != before.kept_questions:
             await self.conversation.keep_gates(gates, after.kept_questions)
         return after
+
+    async def _show(self, state: LoopState) -> None:
+        """Show what waits on the board, before the session has it: what waits is never hidden."""
+        await show_gates(self._store, Whose.of_session(self.conversation.session), asked_at(state))
 
     async def pending(self) -> tuple[PendingApproval, ...]:
         """Return what waits for people."""

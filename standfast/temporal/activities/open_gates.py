@@ -7,15 +7,16 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from standfast.agent_loop import CallPlace, Gate, LoopState
+from standfast.agent_loop import CallPlace, Decision, Gate, LoopState, decider_problem
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.messages import ToolCall, Tripped, read_json
-from standfast.runtime.pipeline_results import Kept, decision_of
+from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.standing_approvals import decided_in_advance
 from standfast.runtime.users_functions import ask_at_gates
 from standfast.stores.kept_values import read_kept
-from standfast.stores.protocol import DurableStore, Session
+from standfast.stores.protocol import Session
+from standfast.temporal.activities.guards import called
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import Asked, LetThrough
 from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SCHEMAS_BYTES, SHOWN_BYTES
@@ -94,17 +95,22 @@ def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]
     )
 
 
-async def after_decisions(store: DurableStore, session: Session, question: Question) -> Question:
-    """Return a gate of a session as it is after people's decisions at it in a workflow that is gone.
+async def after_decisions(host: AgentHost, agent: Agent, session: Session, question: Question) -> Question:
+    """Return a gate of a session as it is after people's decisions at it in a workflow that is gone, or in its store.
 
     While one gate of a turn is open, none of the turn's calls has run. Calls that were let through may have run: they
     are orphans.
     """
-    if question.gate is None or "workflow" not in question.gate:
+
+    async def judge(decision: Decision) -> str | None:
+        return await called(host, lambda: decider_problem(agent.access.get("approve"), decision))
+
+    if question.gate is None:
         return question
-    gate = Gate.read(question.gate)
-    rows = await Kept(str(session.journal_key).rpartition("/")[0], store).decisions(gate.name)
-    gate = gate.after((decision_of(row), row.at) for row in rows).at(datetime.now(UTC))
+    gate, is_of_workflow = Gate.read(question.gate), "workflow" in question.gate
+    run = str(session.journal_key).rpartition("/")[0] if is_of_workflow else f"{session.agent_name}/{session.id}"
+    gate = await Kept(run, host.store).gate_after(gate, judge)
+    gate = gate.at(datetime.now(UTC)) if is_of_workflow else gate
     return question.model_copy(update={"gate": gate.plain()})
 
 

@@ -23,6 +23,7 @@ from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.restores import current_epoch
 from standfast.runtime.session_states import begin_state
+from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities import open_gates
@@ -89,17 +90,18 @@ class SessionActivities:
             opened.pop("context", None)  # in the store they stay
             opened.pop("context_before", None)
             if (version := opened.pop("gates_of", None)) is not None:
-                await self._take_over_gates(reference, version)
+                await self._take_over_gates(agent, reference, version)
             return opened
 
-    async def _take_over_gates(self, reference: types.OpenReference, version: int) -> None:
+    async def _take_over_gates(self, agent: Agent, reference: types.OpenReference, version: int) -> None:
         """Mark the gates of a session as this run's: people may decide on them nowhere else."""
         store, run = self._host.store, reference["run"]
         session = cast(Session, await store.load_session(reference["session"]))
+        await show_gates(store, Whose.of_session(session), ())  # they stand on the board of this run
         if was_written_by(session, run):  # marked already: the run was reset to its start
             return
         here = activity.info().workflow_id or ""
-        known = [await open_gates.after_decisions(store, session, one) for one in session.questions or ()]
+        known = [await open_gates.after_decisions(self._host, agent, session, one) for one in session.questions or ()]
         ours = {"questions": open_gates.held_by(here, known) or None, "workflow_id": here, "journal_key": f"{run}/0"}
         await store.append_messages_atomic(
             session.id, [], session.model_copy(update=ours), write_key=f"{run}/gates", expected_version=version
@@ -144,7 +146,7 @@ class SessionActivities:
         if not messages and message is None:
             opened["empty"] = True
         questions = tuple(
-            [await open_gates.after_decisions(self._host.store, session, one) for one in session.questions or ()]
+            [await open_gates.after_decisions(self._host, agent, session, one) for one in session.questions or ()]
         )
         questions = await still_asked(self._host.store, session, messages, questions)
         if any(question.gate is not None for question in questions):

@@ -5,6 +5,7 @@ from typing import Any
 
 from standfast.agent_loop import Gate, digest_of, edited_digest
 from standfast.errors import InputError, StoreError
+from standfast.runtime import outside_decisions
 from standfast.stores.protocol import Ledger
 from standfast.temporal.wire.shown_gates import read_asked
 from standfast.temporal.wire.turn_records import gate_of, read_record
@@ -33,6 +34,8 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
     """
     if not is_cut(item) or "shown" in item:
         return item.get("arguments")
+    if "in_process" in item["reference"]:
+        return await outside_decisions.load_arguments(store, item)
     run, turn, position = _read(item["reference"])
     kept = await store.load_reply(run, turn)
     if kept is None:

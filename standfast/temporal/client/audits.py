@@ -303,7 +303,7 @@ async def _earlier(client: Client, workflow_id: str, journal_key: str) -> list[s
 
 def outcome_of(error: Exception) -> Literal["refused", "unknown"]:
     """Return what came of an act that has raised: whether it is known that it does not count."""
-    return "refused" if isinstance(error, InputError | SessionAccessDeniedError) else "unknown"
+    return "refused" if isinstance(error, InputError | SessionAccessDeniedError | SessionConflictError) else "unknown"
 
 
 # --- reading ---

@@ -1,20 +1,29 @@
 """Reads what waits from the board in the store: ordered, filtered, in pages, whether a worker lives or not."""
 
+import asyncio
 import base64
+import heapq
 import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from pydantic import ValidationError
 
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import person
-from standfast.stores.capabilities import has_ledger, has_waits
+from standfast.runtime.outside_decisions import show_again
+from standfast.runtime.stored_gates import IN_PROCESS
+from standfast.stores.capabilities import has_deletion, has_ledger, has_waits
 from standfast.stores.protocol import session_id_of
 from standfast.stores.waits import ShownWait, WaitFilter, WaitPlace, Waits
 from standfast.temporal.client.items import read_items
 from standfast.tools.checks import seconds
+
+_AT_ONCE = 10  # runs in process that are looked at again in one reading
 
 
 class WaitingFilters(TypedDict, total=False):
@@ -44,11 +53,75 @@ def kept_mark(namespace: str) -> str:
     return f"standfast/board/{namespace}"
 
 
-async def kept_board(store: object, namespace: str) -> Waits | None:
-    """Return the board of a store if its workers look after it; those of earlier versions do not."""
+class WaitingItems(Protocol):
+    """Reads the items of a board, as `Waits` does."""
+
+    async def waits(
+        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
+    ) -> list[ShownWait]: ...
+
+    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBoard:
+    """The items of a namespace, and those of runs in process that have the same store; or only these.
+
+    A deadline that passes while nobody runs them is noticed when somebody looks.
+    """
+
+    store: Waits
+    on_temporal: bool = True
+
+    async def waits(
+        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
+    ) -> list[ShownWait]:
+        found = await self._read(wanted, after, limit)
+        if late := _late(found):
+            await asyncio.gather(*(show_again(self.store, address) for address in late))
+            found = await self._read(wanted, after, limit)
+        return found
+
+    def _parts(self, wanted: WaitFilter) -> list[WaitFilter]:
+        in_process = wanted.model_copy(update={"namespace": IN_PROCESS})
+        return [wanted, in_process] if self.on_temporal else [in_process]
+
+    async def _read(self, wanted: WaitFilter, after: WaitPlace | None, limit: int | None) -> list[ShownWait]:
+        found = await asyncio.gather(*(self.store.waits(one, after=after, limit=limit) for one in self._parts(wanted)))
+        return list(heapq.merge(*found, key=_order))[:limit]
+
+    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
+        found = await asyncio.gather(*map(self.store.count_waits, self._parts(wanted)))
+        return dict(sum(map(Counter, found), Counter()))
+
+
+def _late(found: Sequence[ShownWait]) -> list[str]:
+    """Return runs in process on whose gates a deadline has passed while nobody ran them: no timer tells the board."""
+    now = datetime.now(UTC)
+    ours = [one for one in found if one.board.namespace == IN_PROCESS]
+    late = [one.board.workflow_id for one in ours if one.wait.deadline is not None and one.wait.deadline <= now]
+    return list(dict.fromkeys(late))[:_AT_ONCE]
+
+
+def _order(shown: ShownWait) -> tuple[datetime, datetime, str, str]:
+    place = shown.place
+    return place.deadline or datetime.max.replace(tzinfo=UTC), place.since, place.workflow_id, place.key
+
+
+async def kept_board(store: object, namespace: str) -> WholeBoard | None:
+    """Return the board of a store if its workers look after it, as those of earlier versions do not; or if it is only
+    for runs in process."""
     if not has_waits(store) or not has_ledger(store):
         return None
-    return store if await store.load_reply(kept_mark(namespace), 0) is not None else None
+    is_kept = await store.load_reply(kept_mark(namespace), 0) is not None
+    return WholeBoard(store) if is_kept or await is_without_temporal(store) else None
+
+
+async def is_without_temporal(store: Waits) -> bool:
+    """Whether runs in process have a board in a store, and no run on Temporal was ever opened with it."""
+    if not has_deletion(store) or not await store.boards(IN_PROCESS, limit=1):
+        return False
+    return not (await store.noted()).namespaces
 
 
 def filter_of(namespace: str, filters: WaitingFilters) -> WaitFilter:
@@ -84,7 +157,7 @@ def filter_of(namespace: str, filters: WaitingFilters) -> WaitFilter:
 
 
 async def read_waiting(
-    board: Waits, wanted: WaitFilter, *, after: str | None = None, limit: int | None = None
+    board: WaitingItems, wanted: WaitFilter, *, after: str | None = None, limit: int | None = None
 ) -> list[dict[str, Any]]:
     """Return items as `pending` does, each with its run, and with its `place`, after which the next page begins."""
     place = None if after is None else read_place(after)
@@ -109,7 +182,7 @@ def board_item(shown: ShownWait) -> dict[str, Any]:
     board, (item, *_) = shown.board, read_items([json.loads(shown.wait.item)])
     more = {
         "workflow_id": board.workflow_id,
-        "run_id": board.run_id,
+        "run_id": board.run_id or None,
         "agent": board.agent,
         "session_id": None if board.session is None else session_id_of(board.session),
         "user_id": board.user_id,

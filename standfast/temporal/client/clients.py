@@ -1,6 +1,5 @@
 """Sends messages and decisions to runs, with any Temporal client. The `temporal` command can do all of it, too."""
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
@@ -26,16 +25,25 @@ from standfast.events import Event
 from standfast.pipelines import Pipeline
 from standfast.runtime.deletion import delete_session
 from standfast.runtime.inputs import Images
+from standfast.runtime.stored_gates import is_in_process
 from standfast.stores.protocol import AgentStore, session_key_of
-from standfast.stores.waits import Waits
+from standfast.temporal.client.asked_runs import ask_all
 from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of, saying_who_was_first
-from standfast.temporal.client.boards import WaitingFilters, filter_of, kept_board, read_run, read_waiting
+from standfast.temporal.client.boards import (
+    WaitingFilters,
+    WholeBoard,
+    filter_of,
+    kept_board,
+    read_run,
+    read_waiting,
+)
 from standfast.temporal.client.event_streams import RunEvents
-from standfast.temporal.client.items import read_items, read_state, unreadable
+from standfast.temporal.client.in_process import RunsInProcess
+from standfast.temporal.client.items import read_items, read_state
 from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.run_ends import end_of
-from standfast.temporal.client.runs import answer, cancel_run, has_no_gates, listed, our_run, runs_query
+from standfast.temporal.client.runs import answer, cancel_run, has_no_gates, listed, our_run
 from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.client.starts import plain_images
 from standfast.temporal.client.typed_results import pipeline_result, run_result
@@ -43,9 +51,6 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import check_sent_id
 from standfast.temporal.wire.limits import check_json, check_names
 from standfast.tools.checks import seconds
-
-_PATIENCE = timedelta(seconds=2)
-_AT_ONCE = 32  # runs that are queried; more would wait for each other longer than anybody waits for an answer
 
 
 class StandfastClient:
@@ -64,7 +69,8 @@ class StandfastClient:
 
     def __init__(self, client: Client, *, store: AgentStore | None = None, timeout: Duration = "10s") -> None:
         self.client, self._store, self._timeout = client, store, seconds(timeout, "StandfastClient: timeout")
-        self._board: Waits | None = None  # once it is known that the workers look after it
+        self._board: WholeBoard | None = None  # once it is known that the workers look after it
+        self.in_process = RunsInProcess(store)
 
     def run(self, workflow_id: str, run_id: str | None = None) -> Run:
         """Return the handle of a run, the last of its workflow id if none is named."""
@@ -107,6 +113,8 @@ class StandfastClient:
 
         Nothing waits in a workflow of your own that has not asked at a gate yet.
         """
+        if is_in_process(workflow_id):
+            return await self.in_process.pending(workflow_id)
         try:
             run = await our_run(self.client, workflow_id)
         except InputError:
@@ -127,7 +135,7 @@ class StandfastClient:
         """Return the items that the board has of a run; None if it does not write them there itself."""
         if (board := await self.board()) is None:
             return None
-        return await read_run(board, self.client.namespace, run.id, run.raw_info.first_run_id or run.run_id)
+        return await read_run(board.store, self.client.namespace, run.id, run.raw_info.first_run_id or run.run_id)
 
     async def _query(self, workflow_id: str, name: str, run_id: str | None) -> Any:
         await our_run(self.client, workflow_id)
@@ -190,7 +198,7 @@ class StandfastClient:
             return await read_waiting(board, wanted, after=after, limit=limit)
         if after is not None or any(value is not None for name, value in filters.items() if name != "group"):
             raise InputError("waiting: only a client with the workers' store, which has a board, can filter and page")
-        return await self._asked(wanted.group, limit)
+        return [*await self.in_process.waiting(wanted, limit), *await ask_all(self.client, wanted.group, limit)]
 
     async def count_waiting(self, **filters: Unpack[WaitingFilters]) -> dict[str, int]:
         """Return the number of items that wait, by kind; see `waiting`."""
@@ -199,28 +207,11 @@ class StandfastClient:
             return await board.count_waits(wanted)
         return dict(Counter(item["kind"] for item in await self.waiting(**filters)))
 
-    async def board(self) -> Waits | None:
+    async def board(self) -> WholeBoard | None:
         """Return the board in the store; None if there is none that its workers look after."""
         if self._board is None:
             self._board = await kept_board(self._store, self.client.namespace)
         return self._board
-
-    async def _asked(self, group: str | None, limit: int | None) -> list[dict[str, Any]]:
-        """Return what the runs say themselves that wait."""
-        query, few = runs_query(waiting=True, group=group), asyncio.Semaphore(_AT_ONCE)
-        runs = [run.id async for run in self.client.list_workflows(query, limit=limit)]
-        pending = await asyncio.gather(*(self._pending_soon(run, few) for run in runs))
-        return [{**item, "workflow_id": run} for run, items in zip(runs, pending, strict=True) for item in items]
-
-    async def _pending_soon(self, workflow_id: str, few: asyncio.Semaphore) -> list[dict[str, Any]]:
-        """Ask a run, but not for long: a queue without a worker must not hide what waits in others."""
-        try:
-            async with few:
-                return read_items(await answer(self.run(workflow_id), names.PENDING, _PATIENCE))
-        except InputError as error:
-            return [unreadable(str(error))]
-        except (RPCError, WorkflowQueryFailedError) as error:
-            return [{"kind": "unreachable", "name": "", "message": f"no worker answers for this run: {error}"}]
 
     async def message(
         self,
@@ -298,12 +289,17 @@ class StandfastClient:
     ) -> None:
         """Approve or reject at a gate; `digest` is the one that `pending` gave with what was looked at.
 
+        At a run in process it is recorded, and takes effect when the run goes on.
+
         Args:
             remember: approves later calls like this one, too; its keys are the fields of `Remember`.
         """
         if decision not in (names.APPROVE, names.REJECT):
             raise InputError(f'decide: decision must be "approve" or "reject", got {decision!r}')
         data = {"gate": gate, "by": by, "comment": comment, "digest": digest, "edit": edit, "remember": remember}
+        if is_in_process(workflow_id):
+            await self.in_process.decide(workflow_id, {**data, "decision": decision})
+            return
         async with saying_who_was_first(self.client, self._store, workflow_id, gate, self.pending):
             await self._send(workflow_id, decision, data, id, called=names.DECIDE_UPDATE)
 

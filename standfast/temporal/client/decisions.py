@@ -8,6 +8,7 @@ from typing import Any, Literal
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
+from standfast.runtime.stored_gates import RECORDED, is_in_process
 from standfast.temporal.client.audits import outcome_of
 from standfast.temporal.client.clients import StandfastClient
 
@@ -41,6 +42,11 @@ class Decided:
     choice: Choice
     outcome: Literal["done", "refused", "unknown"]
     error: Exception | None = None
+
+    @property
+    def note(self) -> str | None:
+        """When it takes effect, if that is not now."""
+        return RECORDED if self.outcome == "done" and is_in_process(self.choice.workflow_id) else None
 
     @property
     def why(self) -> str | None:

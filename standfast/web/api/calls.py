@@ -58,7 +58,7 @@ class Doors:
         self.client, self.store, self.senders, self.items = client, store, senders, items
         self._contexts = contexts
         self.people = StandfastClient(client, store=store)
-        self.run_pages = RunPages(client, senders.access.secret)
+        self.run_pages = RunPages(self.people, senders.access.secret)
         self.closing = asyncio.Event()
         self._task_queue = task_queue
         self._streams = Streams("streams that are open")

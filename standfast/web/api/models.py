@@ -113,9 +113,10 @@ class Started(BaseModel):
 
 
 class Done(BaseModel):
-    """The act counts."""
+    """The act counts; `note` says when, if that is not now."""
 
     done: Literal[True] = True
+    note: str | None = None
 
 
 class DecidedGate(BaseModel):
@@ -125,6 +126,7 @@ class DecidedGate(BaseModel):
     gate: str
     outcome: Literal["done", "refused", "unknown"]
     why: str | None = None
+    note: str | None = None
 
 
 class DecidedGates(BaseModel):

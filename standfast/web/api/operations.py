@@ -14,6 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError, NotConfirmedError
 from standfast.events import event_json
+from standfast.runtime.stored_gates import RECORDED, is_in_process
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.client.boards import WaitingFilters
 from standfast.temporal.client.decisions import Choice, decide_each
@@ -165,7 +166,7 @@ async def _export(call: Call) -> Response:
 async def _events(call: Call) -> Response:
     after = call.request.headers.get("Last-Event-ID") or call.text("after")
     if after is not None:
-        await admit(call.doors.client, call.person, call.run, read_event_id(after)[0])
+        await admit(call.doors.people, call.person, call.run, read_event_id(after)[0])
     if "text/event-stream" not in call.request.headers.get("Accept", ""):
         found = await call.doors.people.events(call.run, after=after)
         events = {"events": [event_json(event) for event in found]}
@@ -204,7 +205,7 @@ async def _decide(call: Call) -> models.Done:
         by=call.person.name,
         id=call.act_id,
     )
-    return models.Done()
+    return models.Done(note=RECORDED if is_in_process(call.run) else None)
 
 
 async def _decide_several(call: Call) -> models.DecidedGates:
@@ -213,12 +214,14 @@ async def _decide_several(call: Call) -> models.DecidedGates:
         Choice(one.run, one.gate, one.digest, None if call.act_id is None else f"{call.act_id}.{number}")
         for number, one in enumerate(asked.gates)
     ]
-    may_see = partial(admit, call.doors.client, call.person)
+    may_see = partial(admit, call.doors.people, call.person)
     given = {"by": call.person.name, "comment": asked.comment}
     came = await decide_each(call.doors.people, choices, asked.decision, admit=may_see, **given)
     return models.DecidedGates(
         gates=[
-            models.DecidedGate(run=one.choice.workflow_id, gate=one.choice.gate, outcome=one.outcome, why=one.why)
+            models.DecidedGate(
+                run=one.choice.workflow_id, gate=one.choice.gate, outcome=one.outcome, why=one.why, note=one.note
+            )
             for one in came
         ]
     )
@@ -269,7 +272,7 @@ async def _revoke(call: Call) -> StandingApproval:
 async def checked(call: Call, operation: Operation) -> Response | BaseModel:
     """Carry out an operation on a run that its sender may see."""
     if "{run}" in operation.path:
-        await admit(call.doors.client, call.person, call.run)
+        await admit(call.doors.people, call.person, call.run)
     try:
         return await operation.do(call)
     except RPCError as error:

@@ -72,7 +72,7 @@ async def say(doors: Doors, person: Person, asked: StartRun, key: str | None, **
     begun: Begun = await doors.start(person, asked, key, **options)
     if begun.is_new:
         return Talk(begun.workflow_id)
-    await admit(doors.client, person, begun.workflow_id)
+    await admit(doors.people, person, begun.workflow_id)
     events = await doors.people.events(begun.workflow_id)
     is_over = bool(events) and events[-1].type == "run-ended"
     return Talk(begun.workflow_id, None if is_over or not events else events[-1].id)  # one that is over is told again
@@ -199,7 +199,7 @@ async def settle(doors: Doors, person: Person, request: Request, interrupt: str,
     run, kind, name, digest, after = read_interrupt_id(interrupt)
     role, scope = _RIGHTS[kind]
     doors.senders.check_rights(person, role, scope)
-    await admit(doors.client, person, run)
+    await admit(doors.people, person, run)
     given = dict(payload) if isinstance(payload, dict) else {"text": payload} if isinstance(payload, str) else {}
     allowed: dict[str, Any] = response_schema({"kind": kind})["properties"] | (
         {"edit": {}} if kind == "approval" else {}

@@ -22,6 +22,7 @@ from temporalio.client import WorkflowFailureError
 from integration.local.test_tool_approvals import approve, posts, reject, world
 from integration.temporal.test_temporal_tool_approvals import TEAM, at_gate
 from standfast import Agent, Approval, InputError, SessionConflictError, assert_complete, is_interrupted, tool
+from standfast.temporal import StandfastClient
 from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
 
@@ -233,6 +234,30 @@ async def test_a_session_that_waits_in_process_goes_on_on_temporal(temporal: Tem
         await check_healthy(handle)
     assert posted == ["one", "TWO"]
     assert error_of(tool_results(await temporal.messages())[2]) == "Not run: it was rejected by ada: no"
+
+
+async def test_what_was_decided_where_nothing_ran_counts_for_the_run_on_temporal_that_takes_over(
+    temporal: Temporal,
+) -> None:
+    posted, post = world(Approval(approvers=["ada"]))
+    agent = Agent("a", tools=[post], access={"approve": lambda user: user != "cy"})
+    given: Any = {"store": temporal.store, "session_id": temporal.session(), "llm": posts("one", "two")}
+    await run(agent, message="go", **given)
+    where = f"in-process:a/{temporal.session()}"
+    people = StandfastClient(temporal.client, store=temporal.store)
+    one, two = sorted(await people.pending(where), key=lambda item: str(item["name"]))
+    await people.decide(where, "c1", "approve", by="ada", digest=one["digest"], edit={"text": "ONE"})
+    async with temporal.worker(agent, llm=ScriptedModel(["done"])):
+        handle = await temporal.start("a", message=None)
+        (left,) = await pending(handle)
+        assert left["name"] == "c2"
+        assert await people.pending(where) == []  # it stands on the board of the workflow
+        with pytest.raises(SessionConflictError, match="in flight on Temporal"):
+            await people.decide(where, "c2", "approve", by="ada", digest=two["digest"])
+        await temporal.people.decide(handle.id, "c2", "reject", by="ada")
+        assert (await result(handle))["status"] == "complete"
+        await check_healthy(handle)
+    assert posted == ["ONE"]
 
 
 async def test_a_gate_that_temporal_took_over_is_not_open_in_process_any_more(temporal: Temporal) -> None:

@@ -26,6 +26,12 @@ from standfast.stores import SQLiteStore
 Answer = ModelResponse | Callable[[list[ModelMessage]], ModelResponse] | BaseException
 
 
+@pytest.fixture
+def store(any_store: Any) -> Any:
+    """A store of each kind."""
+    return any_store
+
+
 class Power(BaseException):
     """The power goes out: what a killed process does not catch."""
 

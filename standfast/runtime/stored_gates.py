@@ -1,0 +1,172 @@
+"""Shows gates that wait in a store without a workflow, so that people see them where nothing runs.
+
+A run in process ends when it waits: its gates are in its session, or in the journal of its pipeline. They are shown on
+the board beside those of workflows, under a namespace that no Temporal has, so that nobody takes them for workflows.
+`outside_decisions` records what is decided there.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import to_json
+
+from standfast.agent_loop import Gate
+from standfast.messages import person
+from standfast.stores.capabilities import has_waits
+from standfast.stores.protocol import Session
+from standfast.stores.waits import Board, Wait, searchable
+from standfast.tools import shown_with_edit
+
+IN_PROCESS = "/in-process"
+"""The namespace on the board; no name of a namespace has a slash."""
+RECORDED = "It is recorded, and takes effect when the run goes on"
+
+_PREFIX = "in-process:"
+_SHOWN_BYTES = 16 * 1024  # of what an item has itself
+_CUT = 40  # characters of arguments that are larger
+_SEARCHED = 2_000  # characters of arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Whose gates are shown.
+
+    Args:
+        journal_key: of the run: `<agent or pipeline>/<key of the session or the run>`, under which its decisions stand.
+        session: the key of the session that has the gates; None for a pipeline's own.
+    """
+
+    journal_key: str
+    session: str | None = None
+    user_id: str | None = None
+    tenant_id: str | None = None
+
+    @classmethod
+    def of_session(cls, session: Session) -> "Whose":
+        key = f"{session.agent_name}/{session.id}"
+        return cls(key, session=session.id, user_id=session.user_id, tenant_id=session.tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedGate:
+    """A gate that waits, as people are asked.
+
+    Args:
+        tool: of a call.
+        shown: what people see beside the message at a pipeline's gate.
+        place: where the journal has what a pipeline's gate shows.
+    """
+
+    gate: Gate
+    message: str
+    tool: str | None = None
+    shown: Sequence[Any] = ()
+    place: str = ""
+
+
+def address_of(journal_key: str) -> str:
+    """Return what stands for a workflow id where people name a run in process."""
+    return f"{_PREFIX}{journal_key}"
+
+
+def is_in_process(workflow_id: str) -> bool:
+    return workflow_id.startswith(_PREFIX)
+
+
+async def show_gates(store: object, whose: Whose, asked: Sequence[AskedGate]) -> None:
+    """Show exactly these gates of a run. Only who holds its session, or the run of its pipeline, may do so.
+
+    Raises:
+        StoreError: the database refuses.
+    """
+    if not has_waits(store) or not getattr(store, "durable", False):
+        return
+    address = address_of(whose.journal_key)
+    known = await store.load_board(IN_PROCESS, address)
+    if known is None and not asked:
+        return
+    board = Board(
+        namespace=IN_PROCESS,
+        workflow_id=address,
+        run_id="",
+        first_run_id=whose.journal_key,
+        journal_key=whose.journal_key,
+        agent=whose.journal_key.partition("/")[0],
+        task_queue="",
+        at=_now_after(known),
+        session=whose.session,
+        tenant_id=whose.tenant_id,
+        user_id=whose.user_id,
+    )
+    await store.show_waits(board, [_wait(board, _item(address, one), one.gate) for one in asked])
+
+
+def _now_after(known: Board | None) -> datetime:
+    """Return the time now, or that of the last write if another machine's clock is ahead: writes are in order."""
+    return max([datetime.now(UTC), *([] if known is None else [known.at])])
+
+
+def _item(address: str, asked: AskedGate) -> dict[str, Any]:
+    """Return an item as `pending` has it."""
+    gate, rule = asked.gate, asked.gate.rule
+    item: dict[str, Any] = {
+        "kind": "approval",
+        "name": gate.name,
+        "message": rule.message or asked.message,
+        "since": gate.since.isoformat(),
+        "deadline": None if gate.deadline is None else gate.deadline.isoformat(),
+        "then": gate.then,
+        "digest": gate.shown_digest,
+        "approvers": list(rule.users),
+        "groups": list(rule.groups) or None,
+        "requesters": list(gate.requesters) or None,
+    }
+    if rule.quorum > 1:
+        item |= {"quorum": rule.quorum, "approved_by": list(gate.approved_by)}
+    if asked.tool is not None:
+        item |= {"tool": asked.tool, "arguments": gate.arguments}
+        item["edit"] = None if gate.schema is None else dict(gate.schema)
+        if (size := len(to_json(gate.arguments))) > _SHOWN_BYTES:
+            text = json.dumps(gate.arguments, ensure_ascii=False)[:_CUT]
+            item |= {"arguments": f"{text}…", "size": size, "reference": {"in_process": address, "gate": gate.name}}
+    elif asked.shown:
+        item["shown"] = list(asked.shown) if gate.changed is None else shown_with_edit(asked.shown, gate.changed)
+        if (size := len(to_json(item["shown"]))) > _SHOWN_BYTES:
+            sizes = [
+                {"label": one.get("label", ""), "kind": "left-out", "size": len(to_json(one))} for one in item["shown"]
+            ]
+            reference = {"journal_key": address.removeprefix(_PREFIX), "gate": asked.place or gate.name}
+            if gate.changed is not None:
+                reference["edit"] = gate.changed
+            item |= {"shown": sizes, "size": size, "reference": reference}
+    return {name: value for name, value in item.items() if value is not None}
+
+
+def _wait(board: Board, item: dict[str, Any], gate: Gate) -> Wait:
+    arguments = item.get("arguments")
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    text = json.dumps(item)
+    return Wait(
+        key=hashlib.blake2b(text.encode(), digest_size=12).hexdigest(),
+        kind="approval",
+        name=gate.name,
+        since=gate.since,
+        deadline=gate.deadline,
+        people=tuple(person(name) for name in gate.rule.users) or None,
+        groups=gate.rule.groups,
+        words=searchable(
+            gate.name,
+            item.get("tool", ""),
+            board.workflow_id,
+            *filter(None, (board.user_id, board.tenant_id)),
+            *gate.rule.groups,
+            *gate.rule.users,
+            item["message"],
+            written[:_SEARCHED],
+        ),
+        item=text,
+    )
