@@ -58,8 +58,8 @@ def _foreign_in(module: ModuleType) -> str:
     for name, value in vars(module).items():
         if (integration := integration_of(value)) is not None:
             return (
-                f"; {name} is a {type(value).__name__} of another framework: write `agent = as_agent({name})`, with "
-                f"`from standfast.integrations.{integration} import as_agent`"
+                f"; {name} is a {type(value).__name__} of another framework: write `agent = as_agent({name})`, by "
+                f"`as_agent` of standfast.integrations.{integration}"
             )
     return ""
 

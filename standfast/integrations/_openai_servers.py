@@ -7,7 +7,7 @@ own retries are off in it: they would make a call with effects twice.
 import asyncio
 import copy
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial

@@ -36,7 +36,7 @@ def run_result(
         budget_percent=state.usage.total_tokens / budget.max * 100 if budget and state.usage else None,
         output=agent.read_output(finish.response) if ending.status == "complete" else None,
         error=finish.response if finish.status == "error" else problem,
-        tool_call_summary=counts or None,
+        tool_call_summary=dict(counts) or None,
         compression_count=compressions,
         tripped=ending.tripped,
     )

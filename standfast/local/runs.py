@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -24,7 +25,7 @@ from standfast.agent_loop import (
     not_carried_out,
 )
 from standfast.agents import Agent, AgentContext, AgentIdentity
-from standfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult, check_key, show_checkpoint
+from standfast.checkpoints import CheckpointKey, InterruptedResponse, Question, RunResult, check_key, show_checkpoint
 from standfast.errors import InputError, TerminalError
 from standfast.events import CheckpointReached, Event, RunStarted
 from standfast.llm import LLM, tools_to_descriptions
@@ -96,7 +97,7 @@ class Run:
             AgentIdentity(instance_id or uuid4().hex, agent.name), agent.new_state(), user_id, tenant_id
         )
         self.usage: Usage | None = None
-        self._counts: dict[str, int] = {}
+        self._counts = Counter[str]()  # how often each tool was requested
         self._nested_usage: dict[str, Usage] = {}  # of agents that calls of the turn ran, by the call's id
         self._terminal: TerminalError | None = None
         self._log: Log
@@ -174,13 +175,9 @@ class Run:
         """Return the state from which the run starts, and show its transcript. Nothing is done or written yet."""
         log, questions = self._log, given.credible_questions
         if not log.is_new:
-            if given.messages is not None and given.checkpoint is None:
-                raise InputError(
-                    f"Session {log.session_id} has messages of its own: leave out messages= or session_id="
-                )
             self._context.state = self._agent.read_state(log.session.state)
             questions = log.session.questions or ()
-            given.check_not_elsewhere(str(log.session_id), questions)
+            given.check_goes_on(str(log.session_id), questions)
             new = given.not_in(log.messages)
             given.check_session(str(log.session_id), questions, log.messages)
         elif given.checkpoint is not None and given.checkpoint.session_id is not None:
@@ -194,13 +191,12 @@ class Run:
         if not self._transcript.messages and given.message is None:
             where = f"session {log.session_id} has no messages yet" if self._session_id else "no session was named"
             raise InputError(f"nothing to run, {where}: give message=, messages= or checkpoint= to begin")
-        used = log.session.used_by(self._transcript.unwritten)
         state = begin_state(
             self._agent,
             self._transcript.messages,
             questions,
             recovering=not log.is_new,
-            used=used,
+            used=log.session.used_by(self._transcript.unwritten),
             tools=self._speakers.tools(last_speaker(self._transcript.messages)),
             checkpoint=given.checkpoint,
         )
@@ -212,9 +208,7 @@ class Run:
         """Add the answer or the message. An answer to no question is a message; an empty one adds nothing."""
         message = given.message
         if state.open_calls and self._log.is_new and not given.is_signed:
-            checked = await self._guardrails(last_speaker(self._transcript.messages)).checked_again(
-                given.messages or []
-            )
+            checked = await self._guardrails(state.agent).checked_again(given.messages or [])
             self._transcript.begin(checked, checked)
             state = state.fold(checked, recovering=False, questions=state.kept_questions)
         if state.unasked and given.claimed_gates:
@@ -251,18 +245,14 @@ class Run:
                 case OpenGates(calls):
                     state = await self._gates.open(state, calls)
                 case AskApproval(gates):
-                    await self._transcript.write_rest(state)
-                    shown, waits = self._transcript.checkpoint(state), pending_approvals(state)
-                    return InterruptedResponse(gates[0].question, shown, self._log.session_id, waits)
+                    return await self._interrupted(state, gates[0])
                 case CallTools() as action:
                     state = await self._call_tools(state, action)
                     done = state.iterations
                     if self._emit is not None and done and done % self._agent.loop.checkpoint_interval == 0:
                         self._emit(CheckpointReached(self._transcript.checkpoint(state)))
                 case AskHuman(question):
-                    await self._transcript.write_rest(state)
-                    shown = self._transcript.checkpoint(state)
-                    return InterruptedResponse(question.question, shown, self._log.session_id)
+                    return await self._interrupted(state, question)
                 case Finish() as finish:
                     refused = None if finish.answer is None else self._transcript.messages[-1].unfit
                     problem = None if refused else await output_problem(self._agent, finish.answer)
@@ -270,6 +260,11 @@ class Run:
                     if isinstance(ending, Finish):
                         return await self._finish(state, finish, ending, refused or problem)
                     state = await self._correct(state, ending)
+
+    async def _interrupted(self, state: LoopState, question: Question) -> InterruptedResponse:
+        await self._transcript.write_rest(state)
+        shown, waits = self._transcript.checkpoint(state), pending_approvals(state)
+        return InterruptedResponse(question.question, shown, self._log.session_id, waits)
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
         turn = state.iterations + 1
@@ -287,12 +282,10 @@ class Run:
             self._model.failed(turn, error)
             note_failure(self._agent, action.model, error)
             return state.failed(error_text(error))
-        tools = self._speakers.tools(action.agent)
         message = await guardrails.checked(self._transcript.answer(response or LLMResponse(), action, tools.keys()))
         self._model.ended(turn, message)
         self._transcript.add([message])
-        for call in message.tool_calls or ():
-            self._counts[call.name] = self._counts.get(call.name, 0) + 1
+        self._counts.update(call.name for call in message.tool_calls or ())
         state = state.replied(message, tools)
         self.usage = state.usage
         if message.tool_calls and not state.unasked:  # a final text is written with the state that on_complete leaves

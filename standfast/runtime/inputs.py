@@ -163,8 +163,13 @@ class RunInput:
             if question.gate is not None and (problem := gate_problem(question.gate, question.tool_call_id)):
                 raise InputError(f"the checkpoint has a gate that cannot be used: {problem}")
 
-    def check_not_elsewhere(self, session_id: str, questions: tuple[Question, ...]) -> None:
-        """Refuse a session that waits at a gate of a workflow, where an approved call may run at any moment."""
+    def check_goes_on(self, session_id: str, questions: tuple[Question, ...]) -> None:
+        """Refuse a transcript of its own for a session that has one, and a session that waits at a gate of a workflow.
+
+        There an approved call may run at any moment.
+        """
+        if self.messages is not None and self.checkpoint is None:
+            raise InputError(f"Session {session_id} has messages of its own: leave out messages= or session_id=")
         for question in questions:
             if question.gate is not None and (workflow := question.gate.get("workflow")) is not None:
                 raise InputError(
