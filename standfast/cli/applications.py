@@ -58,8 +58,8 @@ def _foreign_in(module: ModuleType) -> str:
     for name, value in vars(module).items():
         if (integration := integration_of(value)) is not None:
             return (
-                f"; {name} is a {type(value).__name__} of another framework: write `agent = as_agent({name})`, by "
-                f"`as_agent` of standfast.integrations.{integration}"
+                f"; {name} is an agent of another framework ({type(value).__name__}): write "
+                f"`agent = as_agent({name})`, with `as_agent` from `standfast.integrations.{integration}`"
             )
     return ""
 

@@ -406,5 +406,5 @@ def test_an_agent_is_the_same_each_time_and_a_copy_another() -> None:
 
 def test_a_file_with_a_bare_agent_is_refused_with_what_to_write(tmp_path: Path) -> None:
     (tmp_path / "bare.py").write_text('from agents import Agent\n\nfront = Agent("Front Desk")\n')
-    with pytest.raises(InputError, match=r"write `agent = as_agent\(front\)`.*integrations.openai_agents import"):
+    with pytest.raises(InputError, match=r"write `agent = as_agent\(front\)`.*`standfast.integrations.openai_agents`"):
         load_application(str(tmp_path / "bare.py"), None)
