@@ -1,4 +1,4 @@
-"""Decisions of people at gates, and who may make one at all by an agent's or a pipeline's rule."""
+"""Decisions of people at gates, and who may make one by the access rule of an agent or a pipeline."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ class Decision(Record):
     Args:
         gate: its name: the path of the step, or the id of the tool call.
         by: who; needed where not everybody may decide.
-        digest: of what was shown, if the person's page had it; it is refused if it differs from the gate's.
+        digest: of what was shown, if the person's page had it; the decision is refused if it differs from the gate's.
         edit: used instead of what was shown.
         remember: approves later calls like this one, too; only where the tool's `Approval` allows it.
         standing: the id of the standing approval by which it was made in advance. Nobody can send this.

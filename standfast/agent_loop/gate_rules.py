@@ -15,7 +15,7 @@ class GateRule:
         timeout, remind_every: seconds.
         users: who may decide, groups expanded; nobody means anybody.
         groups: those that are asked, for people to search by.
-        message, digest: of people who are asked later, and something else.
+        message, digest: for people who are asked later, and read something else.
         by_digest: nobody decides without saying the digest of what is shown.
         remember: the widest scope of a standing approval that may be given; "" if none may.
         guardrail: which one has tripped, so that these people are asked; "" if the tool, or the step, asks them.

@@ -100,7 +100,7 @@ class Gate:
 
     @property
     def stages(self) -> dict[str, GateRule]:
-        """All whom it asks, and may yet ask, by the digests of what they are shown."""
+        """Everyone whom it asks, and may yet ask, by the digests of what they are shown."""
         first, *escalations = self.rule.chain
         rules = [*escalations, *(one for rule in self.later for one in rule.chain)]
         return {self.digest: first, **{one.digest: one for one in rules if one.digest}}
@@ -264,7 +264,7 @@ class Gate:
             data["schema"] = dict(self.schema)
         if self.advance:
             data["advance"] = [decision.model_dump() for decision in self.advance]
-        if self.later:  # there a worker of an earlier version stumbles over it, which would forget to ask them
+        if self.later:  # in the rule, where an earlier version's worker fails on it: it would forget to ask them
             data["rule"]["later"] = [rule.plain() for rule in self.later]
         if self.opened is not None:
             data["opened"] = self.opened.isoformat()

@@ -38,7 +38,7 @@ def refusal_of(guardrail: Guardrail, verdict: object) -> Tripped | None:
     """Return what a guardrail has refused, by what its function has returned; None if it lets the value pass.
 
     Raises:
-        StandfastError: it returned something that is no verdict.
+        StandfastError: it returned something that is not a verdict.
     """
     if verdict is None or verdict is True:
         return None
@@ -59,10 +59,10 @@ def refusal_of(guardrail: Guardrail, verdict: object) -> Tripped | None:
 
 
 def reason_of(validator: OutputValidator, verdict: object) -> str | None:
-    """Return why an output validator does not take an output, by what it has returned; None if it takes it.
+    """Return why an output validator refuses an output, as its verdict says; None if it takes it.
 
     Raises:
-        StandfastError: it returned something that is no verdict.
+        StandfastError: it returned something that is not a verdict.
     """
     if verdict is None or verdict is True:
         return None
@@ -83,7 +83,7 @@ def withheld(answer: Message, tripped: Tripped) -> Message:
 
 
 def with_refused_calls(answer: Message, refused: Iterable[tuple[str, Tripped]]) -> Message:
-    """Return an answer with the refusals of its calls, by id, beside those that it has."""
+    """Return an answer with the refusals of its calls, by id, added to those that it already has."""
     found = [replace(tripped, tool_call_id=call_id) for call_id, tripped in refused]
     places = {(one.tool_call_id, one.guardrail) for one in found}
     known = [one for one in answer.tripped or () if (one.tool_call_id, one.guardrail) not in places]

@@ -55,9 +55,9 @@ def next_speaker(agent: Agent, messages: Sequence[Message]) -> str:
 
 
 def handed_to(speaker: Agent, messages: Sequence[Message]) -> str:
-    """Return the agent that the last turn of a transcript handed over to, by the name that it had; "" if to none.
+    """Return the name, as it was then, of the agent that the last turn of a transcript handed over to; "" if to none.
 
-    The result says so, also if a deploy has renamed the agent since, or `speaker` does not hand over to it any more.
+    The call's result says it, even if a deploy has since renamed the agent, or `speaker` no longer hands over to it.
     """
     results = itertools.takewhile(lambda message: message.role != "assistant", reversed(messages))
     found = (_target(result, speaker.tool_map) for result in results if result.status == "completed")

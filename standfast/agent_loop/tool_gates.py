@@ -59,7 +59,7 @@ def open_gates(
             asks: list[tuple[Approval, Tripped | None]] = [] if own is None else [(own, None)]
             for verdict in (one for one in verdicts if one.tool_call_id == call.id):
                 approval = approval_of_guardrail(agent, verdict.guardrail)
-                if approval is None:  # since the call was asked for, it refuses
+                if approval is None:  # a deploy has taken its approval away: now it refuses
                     raise InputError(refusal_by_guardrail(verdict))
                 asks.append((approval, verdict))
             if asks:
@@ -133,7 +133,7 @@ def _rule(agent: Agent, approval: Approval, guardrail: str = "") -> GateRule:
 
 
 def approval_of_guardrail(agent: Agent, name: str) -> Approval | None:
-    """Return the approval of a tool guardrail as it is declared now; None if it has none, or is not there."""
+    """Return the approval of a tool guardrail as it is declared now; None if the guardrail has none or is gone."""
     return next((one.approval for one in declared(agent.tool_guardrails) if one.name == name), None)
 
 

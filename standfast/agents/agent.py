@@ -41,7 +41,7 @@ from standfast.tools import AccessRules, DepsT_co, Tool, Toolset, check_access, 
 class Agent(Generic[T_co, DepsT_co]):
     """A model with instructions and tools: an `Agent[Output, Deps]`.
 
-    `Agent[Invoice]` is one with such an output, `Agent[None]` one without any, whatever they depend on.
+    `Agent[Invoice]` is an agent with that output, `Agent[None]` one without an output, whatever they depend on.
 
     Args:
         name: `^[a-z][a-z0-9_-]*$`; on Temporal the workflow type.
@@ -68,7 +68,7 @@ class Agent(Generic[T_co, DepsT_co]):
             again, `loop.output_retries` times; then the run ends with "error".
         output_validators: functions of `AgentContext` and of the output, or of the answer's text if the agent has no
             `output`. They may use `ctx.deps`. If one returns the reason why the output cannot be used, the model is
-            told and asked again, as with one that does not match.
+            told and asked again, as with an output that does not match.
         settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
         access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may begin a
             run of it, and decide on its calls.
@@ -202,7 +202,7 @@ class Agent(Generic[T_co, DepsT_co]):
         return tuple(dict.fromkeys([*own, *others]))
 
     def with_tools(self, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> "Agent[T_co, DepsT_co]":
-        """Return the agent with the tools of its toolsets. Of several with one name the first is taken, or its own.
+        """Return the agent with the tools of its toolsets. Of several with one name its own is taken, or the first.
 
         An adapter that has `with_tools`, as those of foreign agents do, is told which they are.
         """

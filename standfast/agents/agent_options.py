@@ -1,6 +1,6 @@
 """The types of an agent's arguments: functions of `AgentContext[Deps]`, and how type checkers find `Deps`.
 
-`Deps` is what `deps` returns, what that gives when it is awaited or entered, or else the type of `context`.
+`Deps` is what `deps` returns, or what that gives when awaited or entered; without `deps` it is the type of `context`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from standfast.agents.agent import Agent
     from standfast.agents.foreign_agents import ForeignAgent
 
-    NoClass = UnionType | _SpecialForm  # such as `Cart | None`, of which checkers cannot read the type yet
+    NoClass = UnionType | _SpecialForm  # such as `Cart | None`, whose type checkers cannot read yet
 
 OnTerminalToolError = Literal["message", "stop", "fail"]
 Hook = Callable[[AgentContext[DepsT]], object]
@@ -56,28 +56,28 @@ class Options(TypedDict, Generic[DepsT], total=False):
 
 
 class WithDeps(Options[DepsT], Generic[DepsT], total=False):
-    """The same of an agent whose dependencies `deps` makes."""
+    """The same for an agent whose dependencies are made by `deps`."""
 
     deps: Required[MakesDeps[DepsT]]
     context: Any
 
 
 class WithContext(Options[DepsT], Generic[DepsT], total=False):
-    """The same of an agent without `deps`, which depends on the context itself."""
+    """The same for an agent without `deps`, which depends on the context itself."""
 
     context: "Required[type[DepsT] | UnionType]"
     deps: None
 
 
 class WithNeither(Options[Any], total=False):
-    """The same of an agent that depends on nothing of its own: in a conversation it has what the first agent has."""
+    """The same for an agent that depends on nothing of its own: in a conversation it has what the first agent has."""
 
     context: "NoClass | None"
     deps: None
 
 
 class WithoutDeps(Options[DepsT], Generic[DepsT], total=False):
-    """The same of both agents without `deps`."""
+    """The same for both kinds of agents without `deps`."""
 
     context: "type[DepsT] | NoClass | None"
     deps: None

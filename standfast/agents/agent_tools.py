@@ -1,4 +1,4 @@
-"""Checks the tools of an agent, and makes a tool of an agent that another one may call."""
+"""Checks the tools of an agent, and makes an agent into a tool that another one may call."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

@@ -25,8 +25,8 @@ class Guardrail(Generic[DepsT_contra]):
             True, that passes; if it returns `Tripped(reason)`, or the reason alone, that is refused.
         beside: the guardrail runs at the same time as the model, which only input guardrails can do. If it trips, the
             model's answer is dropped.
-        approval: people decide about what it has stopped, instead of a refusal, which only tool guardrails can have.
-            They read its reason with the approval's message, which is a text, or a function of the `ToolCall`.
+        approval: people decide about what the guardrail has stopped; without it, that is refused. Only tool guardrails
+            can have one. People read the reason with the approval's message: a text, or a function of the `ToolCall`.
     """
 
     check: Check[DepsT_contra]
@@ -35,7 +35,7 @@ class Guardrail(Generic[DepsT_contra]):
 
     @property
     def name(self) -> str:
-        """The name of its function, as any database keeps it."""
+        """The name of its function, in a form that any database keeps."""
         return clean_text(str(getattr(self.check, "__name__", type(self.check).__name__)))[:200]
 
 

@@ -128,8 +128,9 @@ class Loop:
         checkpoint_interval: `run_streaming` yields a checkpoint every so many iterations.
         max_tool_concurrency: parallel tool calls at once.
         max_tool_calls: per turn; the rest are refused to the model.
-        output_retries: how often a model whose answer does not fit the agent's `output`, or its validators, is told
-            what is wrong, and asked again; each time is an iteration. With 0 the run ends with "error" at once.
+        output_retries: how often a model whose answer does not fit the agent's `output`, or is refused by a
+            validator, is told what is wrong and asked again; each time is an iteration. With 0 the run ends
+            with "error" at once.
         max_message_bytes: size of one message: a longer answer of the model is cut, a longer tool result is lost
             with an error, a longer user message is refused.
         token_budget: a `TokenBudget`, or its `max`.

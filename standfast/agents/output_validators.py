@@ -1,4 +1,4 @@
-"""Output validators: functions that check an answer by what the run depends on, and have the model asked again."""
+"""Output validators: functions that check an answer against what the run depends on, and have the model asked again."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ def read_output_validators(agent: str, given: Any) -> tuple[OutputValidator, ...
     """Return an agent's output validators.
 
     Raises:
-        DefinitionError: one of them cannot be one.
+        DefinitionError: they are not a list of functions.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise DefinitionError(f"Agent '{agent}': output_validators must be a list of functions, got {given!r:.80}")

@@ -39,10 +39,10 @@ def write_context(agent: str, kind: TypeAdapter[Any], given: Any) -> str:
 
 
 def _is_another(kind: TypeAdapter[Any], value: Any, read: Any, text: str) -> bool:
-    """Whether a context is not what is read of it; False if its type has no equality that could tell."""
+    """Whether a context is read back as another value; False if its type has no equality that could tell."""
     try:
         return bool(read == kind.validate_json(text) and read != value)
-    except Exception:  # of a type of the user's
+    except Exception:  # from a type of the user's
         return False
 
 

@@ -118,7 +118,7 @@ def _take(found: Application, item: Any) -> None:
 
 
 def _loaded_outside_of_loops(where: str) -> ModuleType:
-    """Load it as Python itself would, so that it may read something by `asyncio.run`, such as the tools of a server."""
+    """Load a file as Python would, so that it may read something by `asyncio.run`, such as the tools of a server."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

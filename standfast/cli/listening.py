@@ -124,7 +124,7 @@ async def serve_until_stopped(
     """Serve an application of ours until somebody stops this process.
 
     Args:
-        proxies: those that have a socket of their own are listened for there, too.
+        proxies: the server also listens at the sockets of those that have one of their own.
         tell: is told the address.
     """
     from standfast.web.servers import Sparing, server_of

@@ -151,7 +151,7 @@ async def resume(
 
 @contextmanager
 def _counted(output: Output, outcomes: "list[Resumed]", of: int) -> Iterator[Callable[["Resumed"], None]]:
-    """Keep what came of runs, and show how many it is known of: on one line in a terminal, else every few seconds."""
+    """Keep what came of runs, and show for how many it is known: on one line in a terminal, else every few seconds."""
     live = output.errors.status("") if output.errors.is_terminal else None
     told = time.monotonic()
 

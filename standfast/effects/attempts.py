@@ -17,7 +17,7 @@ from standfast.errors import InputError
 from standfast.tools import Unknown
 from standfast.tools.attempts import Verdict
 
-_running: ContextVar[tuple[EffectCall, ...]] = ContextVar("_running", default=())  # those that run around this one
+_running: ContextVar[tuple[EffectCall, ...]] = ContextVar("_running", default=())  # the calls that run around this one
 
 
 async def begin(call: EffectCall, ask: Callable[[str], Awaitable[Verdict | Unknown]]) -> Kept | Found:
@@ -81,7 +81,7 @@ def _check_not_inside(call: EffectCall) -> None:
 
 @contextmanager
 def inside(call: EffectCall) -> Iterator[None]:
-    """Make it known to what is called within that a call runs."""
+    """Let what is called inside the block know that a call runs."""
     token = _running.set((*_running.get(), call))
     try:
         yield

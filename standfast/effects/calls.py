@@ -53,8 +53,8 @@ class EffectCall:
 
     Args:
         name: of the effect.
-        given: the key; None is the next one of the activity that this is.
-        can_verify: a call of unknown outcome can be looked up.
+        given: the key; None stands for the next one of the activity that makes the call.
+        can_verify: whether a call of unknown outcome can be looked up.
         time: seconds after which an attempt has been cut off; None if nothing cuts it off.
     """
 
@@ -69,7 +69,7 @@ class EffectCall:
     is_ours: bool = field(default=False, init=False)  # from the claim to its end
     _key: EffectKey | None = field(default=None, init=False)
     _owner: str = field(default="", init=False)
-    _lost: str = field(default="", init=False)  # who has claimed it, and runs it no more
+    _lost: str = field(default="", init=False)  # who has claimed it, and no longer runs it
     _dispatch: int = field(default=1, init=False)
     _is_closed: bool = field(default=False, init=False)  # this dispatch has ended with an unknown outcome
     _is_left: bool = field(default=False, init=False)
@@ -240,7 +240,7 @@ class EffectCall:
             is_kept = await retry_write(finish)
         finally:
             self._stop()
-        # Who was overtaken by another attempt at what is safe to retry has done no harm.
+        # An attempt at a safe call has done no harm if another one has overtaken it.
         return outcome if is_kept or self.safe_to_retry else Unknown("it was settled by another attempt while it ran")
 
     async def _release(self) -> None:

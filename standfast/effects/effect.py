@@ -188,7 +188,7 @@ class Effect:
         return EffectCall(self._store, self.name, key, digest, self._safe_to_retry, can_verify, self._time())
 
     def _time(self) -> float | None:
-        """Return the seconds after which a call is cut off, with some for saying so; None if it never is."""
+        """Return the seconds after which a call is cut off, and some more for recording that; None if it never is."""
         limits = [self._timeout]
         if in_activity():
             from temporalio import activity

@@ -106,7 +106,7 @@ def keeper() -> Keeper:
 
 
 async def on_keeper(work: Coroutine[Any, Any, T]) -> T:
-    """Await work on the keeper's event loop, from another. If this is cancelled, the work goes on."""
+    """Await work on the keeper's event loop, from another loop. If this is cancelled, the work goes on."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -120,8 +120,8 @@ async def on_keeper(work: Coroutine[Any, Any, T]) -> T:
 async def recorded(work: Coroutine[Any, Any, T], *, is_cancelled: bool = False) -> T | None:
     """Await a record that has to be made, however long the store needs to take it, and return its result.
 
-    Who is cancelled waits a little longer, so that a process which ends does not take the record along. In an outage
-    the keeper goes on alone, for as long as the process lives.
+    A caller that is cancelled waits a little longer, so that a process that ends does not take the record along. In an
+    outage the keeper goes on alone, for as long as the process lives.
 
     Args:
         is_cancelled: the caller has been cancelled, and raises that afterwards; None is returned then.

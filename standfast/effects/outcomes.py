@@ -18,7 +18,7 @@ from standfast.tools.signatures import schema_type
 
 
 def result_of(function: Callable[..., Any], owner: str) -> TypeAdapter[Any]:
-    """Return the reader of what a function says that it returns."""
+    """Return what reads a value of the type that a function is declared to return."""
     try:
         annotation = get_type_hints(inspect.unwrap(function), include_extras=True).get("return", Any)
     except (NameError, TypeError, AttributeError):
@@ -27,7 +27,7 @@ def result_of(function: Callable[..., Any], owner: str) -> TypeAdapter[Any]:
 
 
 def no_awaitable(value: Any) -> Any:
-    """Return what a plain function returned, unless it has only promised to run."""
+    """Return what a plain function returned, unless that has yet to be awaited."""
     if not inspect.isawaitable(value):
         return value
     if inspect.iscoroutine(value):

@@ -74,7 +74,7 @@ def _runner(context: AgentContext) -> str:
 
 
 def nobody() -> AgentContext:
-    """Return who asks which tools there are, when a run or a worker begins."""
+    """Return the context of nobody, in which tools are found when a run or a worker begins."""
     return AgentContext(AgentIdentity("-", "-"), None)
 
 
@@ -137,7 +137,7 @@ class Declared:
 
         Args:
             check: returns arguments that fit, and raises a `ValueError` for others.
-            fingerprint: tells the tool from another of its name.
+            fingerprint: tells the tool from another of the same name.
         """
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
             raise DefinitionError(

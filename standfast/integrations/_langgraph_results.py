@@ -1,7 +1,7 @@
 """Keeps what tools of LangGraph return, as a checkpoint keeps it; internal.
 
-Only what LangGraph holds to be safe is made anew: who can write to the store must not be able to run code here. Other
-objects come back as the data that they consist of.
+Only what LangGraph holds to be safe is made anew: those who can write to the store must not be able to run code here.
+Other objects come back as the data that they consist of.
 """
 
 import json
@@ -58,13 +58,13 @@ def written(result: Any, call_id: str, *, keeps: bool) -> Any:
 
 
 def for_graph(call: Any, content: str, *, failed: bool) -> Any:
-    """Return what a tool's result, as our transcript has it, is in the graph."""
+    """Return the form that a tool's result in our transcript has in the graph."""
     found = data_of(content)
     if failed or not isinstance(found, dict) or found.keys() != {"result", _UPDATE}:
         status = "error" if failed else "success"
         return ToolMessage(content, name=call["name"], tool_call_id=call["id"], status=status)
     result = load(found[_UPDATE])
-    if json.loads(content) != found:  # people have changed the call, and the model reads so
+    if json.loads(content) != found:  # people have changed the call, and the model is told so
         for one in _messages(result):
             if one.tool_call_id == call["id"]:
                 one.content = json.dumps({**json.loads(content), "result": one.content}, ensure_ascii=False)

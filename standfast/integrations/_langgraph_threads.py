@@ -87,7 +87,7 @@ def call_id(call: dict[str, Any], thread: str, checkpoint: str, interrupt: str) 
 
 
 def provider_id(call: str) -> str:
-    """Return the id of a call as it is fit for any provider, where a graph is begun again with a transcript."""
+    """Return the id of a call in a form that suits any provider, for a graph that is begun again with a transcript."""
     return f"call_{digest(call)[:24]}" if call.startswith(f"{_PLACE}|") else call
 
 
@@ -97,7 +97,7 @@ def runner_of(ctx: ToolContext) -> AgentContext:
 
 
 def session_of(runner: AgentContext) -> str:
-    """Return what tells a session from those of others, which may have any name."""
+    """Return what tells a session from those of other tenants, which may have any name."""
     return digest([runner.tenant_id, runner.session_id])
 
 

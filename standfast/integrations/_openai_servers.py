@@ -82,7 +82,7 @@ class OpenAIServer:
             reserved_tool_names={tool.name for tool in agent.tools},
             server_index=agent.mcp_servers.index(self.server),
         )
-        # In the order of the listing, whose names they may have with the server's before them.
+        # They are in the order of the listing; their names may be those of the listing after the server's.
         items = await client.server.list_tools(RunContextWrapper(context=None), agent)
         found = []
         for item, tool in zip(items, theirs, strict=True):
@@ -191,7 +191,7 @@ class _Client:
 
 @asynccontextmanager
 async def _connected(server: MCPServer) -> AsyncIterator[_Client]:
-    """Connect a copy of a server, whose filter is left only if it is a list."""
+    """Connect a copy of a server, whose filter is kept only if it is a list."""
     twin: Any = copy.copy(server)
     fresh: dict[str, Any] = {
         "session": None,

@@ -73,9 +73,8 @@ def as_agent(
         options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
 
     Raises:
-        DefinitionError: naming what cannot be run: a name, a tool with effects that needs the state of a
-            graph without a checkpointer, two tools of a
-            name, a graph that runs elsewhere.
+        DefinitionError: naming what cannot be run: a name, a tool with effects that needs the state of a graph
+            without a checkpointer, two tools of one name, a graph that runs elsewhere.
     """
     if not isinstance(graph, Pregel):
         raise DefinitionError(f"Of LangGraph only a compiled graph can be run, got {type(graph).__name__}")

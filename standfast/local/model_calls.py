@@ -62,7 +62,7 @@ class ModelCalls:
         self._view.extend(messages)
 
     def begin(self, action: CallModel, turn: int) -> None:
-        """Tell that a turn begins."""
+        """Announce that a turn begins."""
         if self._emit is not None:
             model = action.model or self._agent.model
             self._emit(TurnStarted(turn, model if isinstance(model, str) else None, action.agent or None))

@@ -50,7 +50,7 @@ async def recorded(
 ) -> Gate:
     """Return a gate after the decisions that were recorded at it.
 
-    What it asks is kept as it was opened, so that people can decide where the pipeline is not known.
+    What it asks is kept as it was when the gate opened, so that people can decide where the pipeline is not known.
     """
     if not await kept.find(f"{place}?asks"):
         await kept.keep(f"{place}?asks", gate.plain())

@@ -169,7 +169,7 @@ class Connection:
             item: the tool, as the server described it; a tool that is described otherwise now is not called.
 
         Raises:
-            ChangedError: it was not called, because the server describes it otherwise now.
+            ChangedError: it was not called, because the server describes it differently now.
             StandfastError: the tool reported an error.
             RetryableError: it was not called, or may be called again.
             ToolDurabilityError: nobody can tell whether it ran.
@@ -347,7 +347,7 @@ async def _listed(client: Any) -> list[Any]:
 
 
 class ChangedError(StandfastError):
-    """A tool was not called, because its server describes it otherwise than when it was read.
+    """A tool was not called, because its server no longer describes it as when it was read.
 
     Args:
         listed: the server's tools as it describes them now.

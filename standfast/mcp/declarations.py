@@ -9,9 +9,9 @@ _DECLARED = {"name", "title", "description", "input_schema", "output_schema", "a
 
 
 def fingerprint(item: Any) -> str:
-    """Return a digest that tells a tool from another of its name: of everything that its server declares about it.
+    """Return a digest of everything that a server declares about a tool, which tells it from another of its name.
 
-    Gates that wait have it: it must not change.
+    Gates that wait hold this digest, so how it is made must not change.
     """
     return digest_of(item.model_dump(mode="json", by_alias=True, include=_DECLARED))
 

@@ -24,7 +24,7 @@ _SHORTEST_KEY = 16  # bytes
 _LEEWAY = 30.0  # seconds before its end in which a token is renewed
 _FORGOTTEN = ""
 _TOKEN = re.compile(r"[!-~]+")
-_RENEWAL_SECONDS = 15.0  # that another process has to renew a token, before this one tries it
+_RENEWAL_SECONDS = 15.0  # for another process to renew a token, before this one tries it
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ takes. Then the tool is called again with the same arguments, and the answer is 
 
 A server of the newest protocol says what it needs as the result of its call, and gets it with the next. It is told
 nothing meanwhile, has not gone on, and is given its own state back. So both further calls are made without the model.
-A server of an earlier protocol asks on the connection, and hears "cancel". What it makes of that only the model can
-read, and the model makes both calls.
+A server of an earlier protocol asks on the connection, and hears "cancel". Only the model can read what it makes
+of that, so the model makes both calls.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class Questions:
         return False
 
     async def _respond(self, one: Round, *, is_new: bool = False) -> bool:
-        """Get the responses of a round ready; returns whether there are all."""
+        """Get the responses of a round ready; returns whether all are there."""
         responses, used = {key: self._read(given) for key, given in one.given.items()}, []
         for key, form in one.asked.items():
             answer, question = await self._answer(form["message"], form["schema"], goes_on=True)

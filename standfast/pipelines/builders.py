@@ -133,8 +133,8 @@ def pipeline(
         access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may do that.
         formerly: names that it had before; their runs in flight and run keys are its own.
         deps: a function of `StepContext`, plain or async, that returns what tools that are steps read as `ctx.deps`. It
-            is called for each of them, in the process that runs it, with the pipeline's input and the user, as before
-            the first step. If it returns an async context manager, that is entered, and closed again.
+            is called for each of them, in the process that runs it, with the pipeline's input and the user, and without
+            outputs. If it returns an async context manager, that is entered, and closed again.
 
     Raises:
         DefinitionError: naming what is wrong.

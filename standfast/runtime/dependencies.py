@@ -61,7 +61,7 @@ def begin_context(
 
 @asynccontextmanager
 async def in_context(agent: Agent, context: AgentContext, written: str | None) -> AsyncGenerator[None, None]:
-    """Have another context, and what the agent's `deps` makes of it, for as long as the block runs.
+    """Use another context, and what the agent's `deps` makes of it, for as long as the block runs.
 
     Raises:
         Exception: as of `dependencies`; or the context does not fit its type any more.

@@ -1,7 +1,7 @@
 """Records what people decide at gates that wait in a store without a workflow; see `stored_gates`.
 
-A decision counts when a process runs it again. Nothing runs here, and no declaration is known: the rule that the gate
-was opened with says who may decide, and today's is asked when the run goes on.
+A decision takes effect when a process runs the agent or pipeline again. Nothing runs here, and no declaration is known:
+the rule that the gate was opened with says who may decide, and today's rule is asked when the run goes on.
 """
 
 import json

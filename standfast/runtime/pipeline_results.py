@@ -132,8 +132,8 @@ class Kept:
     async def gate_after(self, gate: Gate, judge: Callable[[Decision], Awaitable[str | None]]) -> Gate:
         """Return a gate after the decisions that were recorded at it.
 
-        Those that came from outside are judged first, each until it has changed the gate that is kept. One that does
-        not count is overruled for good, and on the audit trail.
+        Those that came from outside are judged first, each until the gate that is kept has it. One that does not count
+        is overruled for good, and the audit trail says why.
 
         Args:
             judge: returns why a decision does not count by today's declaration, or None if it does.

@@ -26,7 +26,7 @@ IN_PROCESS = "/in-process"
 RECORDED = "It is recorded, and takes effect when the run goes on"
 
 _PREFIX = "in-process:"
-_SHOWN_BYTES = 16 * 1024  # of what an item has itself
+_SHOWN_BYTES = 16 * 1024  # of what stands in the item itself
 _CUT = 40  # characters of arguments that are larger
 _SEARCHED = 2_000  # characters of arguments
 
@@ -78,7 +78,7 @@ def is_in_process(workflow_id: str) -> bool:
 
 
 async def show_gates(store: object, whose: Whose, asked: Sequence[AskedGate]) -> None:
-    """Show exactly these gates of a run. Only who holds its session, or the run of its pipeline, may do so.
+    """Show exactly these gates of a run. Only the holder of its session, or of its pipeline's run, may do so.
 
     Raises:
         StoreError: the database refuses.

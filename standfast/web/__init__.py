@@ -89,8 +89,8 @@ def create_app(
         cors: origins, such as "https://app.example.com", whose pages may use the doors for programs with a token.
         root_path: the path below which a proxy has the page, such as "/ops", whether it passes it on or removes it.
         fill_context: the application's word on the contexts of runs that people start: a function of the `Person`, the
-            `Agent`, and the context that they gave, or None. It returns the context that counts, plain or async, or
-            refuses by an `InputError`. Without it, what people give counts as it is.
+            `Agent`, and the context that they gave, or None. Plain or async, it returns the context that counts, or
+            refuses by raising `InputError`. Without it, what people give counts as it is.
         slack: lets people decide by the buttons of messages in Slack, whose requests `/slack/actions` takes.
         teams: the same in Microsoft Teams, whose requests `/teams/messages` takes.
 

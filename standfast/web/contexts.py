@@ -1,4 +1,4 @@
-"""Says with which context a run begins that somebody starts at a door: what they say of it is their word alone."""
+"""Says with which context a run that somebody starts at a door begins: what they say of it is their word alone."""
 
 from collections.abc import Callable
 from typing import Any

@@ -68,8 +68,8 @@ def create_mcp_app(
 ) -> Starlette:
     """Make the server over HTTP, as an ASGI application that another one may mount: `app.mount("/shop", …)`.
 
-    It answers at `/mcp`, there at `/shop/mcp`. The arguments that `create_app` has, too, mean the same. Call its
-    `state.close()` before a server stops.
+    It answers at `/mcp`, or, mounted like that, at `/shop/mcp`. The arguments that `create_app` has, too,
+    mean the same. Call its `state.close()` before the server stops.
 
     Args:
         agents, pipelines: those that models may start.

@@ -2,7 +2,7 @@
 
 An MCP server is connected for as long as that lasts, and only read then: a request to the model shows its tools as they
 were read. All else of a toolset, such as a filter, a prefix, or a function that makes it, is asked in every request and
-call, with the dependencies of whoever it is for.
+call, with the dependencies of the user it is for.
 """
 
 import copy
@@ -70,7 +70,7 @@ class PydanticAIToolset:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         return str(self.toolset.label)
 
     @property

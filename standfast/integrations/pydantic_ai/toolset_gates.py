@@ -21,7 +21,7 @@ from standfast.tools import Approval
 
 
 def unfiltered(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
-    """Return a toolset without what hides tools from some."""
+    """Return a toolset without what hides tools from some users."""
     match toolset:
         case FilteredToolset():
             return unfiltered(toolset.wrapped)

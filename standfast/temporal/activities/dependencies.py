@@ -77,8 +77,8 @@ async def call_with_deps(
     Args:
         written: the run's context.
         call: gets the seconds that are left.
-        seconds: the time limit of the attempt. Later it counts as lost, may be verified and run again, so it must not
-            begin then.
+        seconds: the time limit of the attempt. After it the call counts as lost, may be verified and run again, and
+            must not begin.
         has_begun: the call may have run; then nobody knows its outcome if nothing can be made. Else it has not run.
     """
     if agent.deps is None and agent.context is None:

@@ -289,7 +289,7 @@ class StandfastClient:
     ) -> None:
         """Approve or reject at a gate; `digest` is the one that `pending` gave with what was looked at.
 
-        At a run in process it is recorded, and takes effect when the run goes on.
+        At a run in process the decision is recorded, and takes effect when the run goes on.
 
         Args:
             remember: approves later calls like this one, too; its keys are the fields of `Remember`.

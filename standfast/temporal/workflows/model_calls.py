@@ -32,7 +32,7 @@ class ModelCalls:
 
     def __init__(self, run: RunState, parts: RunParts) -> None:
         self._again: asyncio.Future[ModelReply] | None = None  # a call that has outlasted an outage
-        self._has_given_up = False  # a person does not have the user's own fault mended
+        self._has_given_up = False  # a person has given up on a fault of the user's own code
         self._is_denied = False  # a person has refused to let the run use more than its budget
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 

@@ -33,8 +33,8 @@ class _Resume(BaseModel):
 class _Input(BaseModel):
     """What a client sends; what an agent does not take from it (tools, state, context) must be empty or is left out.
 
-    The protocol's `context` are texts for a model, and its `state` is written by agents, too. What an application sends
-    to its own backend is in `forwardedProps`, and there is the context of a run.
+    The protocol's `context` holds texts for a model, and its `state` is written by agents, too. What an application
+    sends to its own backend is in `forwardedProps`, and there is the context of a run.
     """
 
     model_config = ConfigDict(extra="ignore")
