@@ -131,13 +131,13 @@ class SessionActivities:
                 "key": Session(id=reference["session"], agent_name=agent.name, created_at=created).key,
             }
             if given.checkpoint is not None:
-                return await self._take_in(agent, given, reference, opened)
+                return await self._take_in(agent, given, brought, reference, opened)
             if message is None:
                 opened["empty"] = True
             return opened
         if given.checkpoint is not None and session.journal_key == f"{reference['run']}/0":
             opened["created"] = cast(datetime, session.created_at).isoformat()
-            return await self._take_in(agent, given, reference, opened)  # as an earlier attempt began to
+            return await self._take_in(agent, given, brought, reference, opened)  # as an earlier attempt began to
         unheard = await unheard_by(self._host.store, session, messages)
         if given.checkpoint is not None:
             unheard += unanswered_in_export(self._host, agent, given, session, messages)
@@ -167,13 +167,10 @@ class SessionActivities:
             kept, key = Kept(given.step["run"], self._host.store), f"{given.step['path']}?context"
             asked = kept[key] if await kept.find(key) else None
         context = await called(self._host, lambda: context_of(agent, asked, messages))
-        if context is not None:
-            opened["context"] = context
+        _say(opened, given, brought, context)
         before = kept_context(messages)
         if context is not None and before not in (None, context):
             opened["context_before"] = before
-        if brought.message is not None:
-            opened["message"] = said_by_user(brought.message, brought.images, given.user_id, context)
 
     async def _message(self, agent: Agent, given: AgentInput) -> str | None:
         if given.step is not None:
@@ -207,16 +204,15 @@ class SessionActivities:
         return session
 
     async def _take_in(
-        self, agent: Agent, given: AgentInput, reference: types.OpenReference, opened: types.Opened
+        self, agent: Agent, given: AgentInput, said: RunInput, reference: types.OpenReference, opened: types.Opened
     ) -> types.Opened:
-        """Begin a session with the messages of a checkpoint."""
+        """Begin a session with the messages of a checkpoint, and the message that is said after them."""
         run = reference["run"]
         brought = read_checkpoint(self._host, agent, given)
         brought.check_questions()
         checkpoint, messages = cast(Checkpoint, brought.checkpoint), brought.messages or []
         context, messages = begin_context(agent, given.context, [], messages, brought)
-        if context is not None:
-            opened["context"] = context
+        _say(opened, given, said, context)
         if not brought.is_signed:
             messages = await self._checked(agent, given, reference, messages, context)
         await check_at_rest(self._host.store, checkpoint, reference["session"])
@@ -386,3 +382,11 @@ class SessionActivities:
         for position, call in enumerate(record.calls):
             if call.id in lost:
                 await claim_next(self._host.store, record.key, position, call.id, owner=owner)
+
+
+def _say(opened: types.Opened, given: AgentInput, said: RunInput, context: str | None) -> None:
+    """Note the context of a run, and the message that it begins with."""
+    if context is not None:
+        opened["context"] = context
+    if said.message is not None:
+        opened["message"] = said_by_user(said.message, said.images, given.user_id, context)
