@@ -121,7 +121,7 @@ async def at_gates(
     now = datetime.now(UTC)
     for question in state.gates:
         gate = _gate(question)
-        gate = await kept.gate_after(gate, partial(_refusal, agent, _call(state, gate), gate, check))
+        gate = await kept.gate_after(gate, partial(_refusal, agent, _call(state, gate), check))
         gate = await _in_advance(gate, state, agent, kept, standing)
         if gate.at(now) != _gate(question):
             state = state.decided(gate.at(now))
@@ -171,7 +171,7 @@ def _may_not(agent: Agent, call: ToolCall, decision: Decision, gate: Gate) -> st
     return decider_problem(agent.access.get("approve"), decision) or caller_problem(agent, call, decision, gate.rule)
 
 
-async def _refusal(agent: Agent, call: ToolCall, gate: Gate, check: GuardrailCheck, decision: Decision) -> str | None:
+async def _refusal(agent: Agent, call: ToolCall, check: GuardrailCheck, gate: Gate, decision: Decision) -> str | None:
     """Return why today's agent does not let a decision count, or None if it does."""
     return _may_not(agent, call, decision, gate) or await edit_refusal(agent, call, decision, gate.rule, check)
 
@@ -184,7 +184,7 @@ async def _judged(
     if decision.gate in waiting:
         gate = _gate(waiting[decision.gate])
         call = _call(state, gate)
-        return gate, gate.problem(decision) or await _refusal(agent, call, gate, check, decision)
+        return gate, gate.problem(decision) or await _refusal(agent, call, check, gate, decision)
     if has := await kept.has_counted(decision):
         return None, None
     over = next((_gate(one).status for one in state.verdicts if one.tool_call_id == decision.gate), None)

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from standfast.agent_loop import Gate
+from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import InterruptedResponse, PendingApproval
 from standfast.errors import InputError
 from standfast.local.gates import step_refusal
@@ -54,7 +53,11 @@ async def recorded(
     """
     if not await kept.find(f"{place}?asks"):
         await kept.keep(f"{place}?asks", gate.plain())
-    return await kept.gate_after(gate, partial(step_refusal, step, may))
+
+    async def judge(_: Gate, decision: Decision) -> str | None:
+        return await step_refusal(step, may, decision)
+
+    return await kept.gate_after(gate, judge)
 
 
 @dataclass(frozen=True, slots=True)

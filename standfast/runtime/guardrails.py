@@ -75,7 +75,7 @@ class Guardrails:
         """Return what the user has said since the last answer, without our own words about that answer."""
         said = unheard_by_model(messages)
         before = messages[-len(said) - 1] if len(messages) > len(said) else None
-        if not said or before is None or before.role != "assistant":
+        if not said or before is None or before.role != "assistant" or not _may_be_ours(said[0]):
             return said
         problem = await output_problem(self._agent, before.content) if before.unfit is None else None
         is_ours = (problem or before.unfit) is not None and said[0].content == correction(problem, before.unfit)
@@ -151,6 +151,11 @@ class Guardrails:
                 if tripped is not None:
                     return tripped
         return None
+
+
+def _may_be_ours(message: Message) -> bool:
+    """Whether we may have said a message: what we say has no author, no images and no context."""
+    return message.by is None and not message.images and message.context is None
 
 
 async def _reason(validator: OutputValidator, output: Any, context: AgentContext) -> str | None:

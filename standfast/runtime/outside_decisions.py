@@ -169,7 +169,7 @@ class _Held:
         return f"gate {decision.gate} is not open any more: its time is over, or the run went on; open: {names}"
 
 
-async def _nobody(decision: Decision) -> None:
+async def _nobody(gate: Gate, decision: Decision) -> None:
     """Judge nothing: no declaration is known here."""
 
 

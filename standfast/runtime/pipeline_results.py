@@ -129,14 +129,15 @@ class Kept:
         same = (decision_of(row) == given.model_copy(update={"digest": row.digest}) for row in counted)
         return any(same) if counted else None
 
-    async def gate_after(self, gate: Gate, judge: Callable[[Decision], Awaitable[str | None]]) -> Gate:
+    async def gate_after(self, gate: Gate, judge: Callable[[Gate, Decision], Awaitable[str | None]]) -> Gate:
         """Return a gate after the decisions that were recorded at it.
 
         Those that came from outside are judged first, each until the gate that is kept has it. One that does not count
         is overruled for good, and the audit trail says why.
 
         Args:
-            judge: returns why a decision does not count by today's declaration, or None if it does.
+            judge: returns why a decision does not count by today's declaration, or None if it does, at the gate as it
+                was when people decided: it may have asked others before.
         """
         counted: list[tuple[Decision, datetime]] = []
         for row in await self.decisions(gate.name):
@@ -144,7 +145,7 @@ class Kept:
             is_new = then.status == "open" and decision.digest in then.digests and not _has(then, decision)
             why = None
             if is_new and str(row.key).startswith(_OUTSIDE):
-                why = then.problem(decision) or await judge(decision)
+                why = then.problem(decision) or await judge(then, decision)
             if why is None:
                 counted.append((decision, row.at))
             else:

@@ -7,15 +7,27 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from standfast.agent_loop import CallPlace, Decision, Gate, LoopState, decider_problem
-from standfast.agents import Agent
+from standfast.agent_loop import (
+    CallPlace,
+    Decision,
+    Gate,
+    LoopState,
+    caller_problem,
+    decider_problem,
+    last_answer,
+    last_speaker,
+)
+from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.messages import ToolCall, Tripped, read_json
+from standfast.runtime.dependencies import kept_context
+from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.standing_approvals import decided_in_advance
-from standfast.runtime.users_functions import ask_at_gates
+from standfast.runtime.users_functions import ask_at_gates, edit_refusal
 from standfast.stores.kept_values import read_kept
-from standfast.stores.protocol import Session
+from standfast.stores.protocol import Session, session_id_of
+from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.guards import called
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import Asked, LetThrough
@@ -102,8 +114,9 @@ async def after_decisions(host: AgentHost, agent: Agent, session: Session, quest
     are orphans.
     """
 
-    async def judge(decision: Decision) -> str | None:
-        return await called(host, lambda: decider_problem(agent.access.get("approve"), decision))
+    async def judge(at: Gate, decision: Decision) -> str | None:
+        refused = await called(host, lambda: decider_problem(agent.access.get("approve"), decision))
+        return refused or await _refused_today(host, session, at, decision)
 
     if question.gate is None:
         return question
@@ -112,6 +125,31 @@ async def after_decisions(host: AgentHost, agent: Agent, session: Session, quest
     gate = await Kept(run, host.store).gate_after(gate, judge)
     gate = gate.at(datetime.now(UTC)) if is_of_workflow else gate
     return question.model_copy(update={"gate": gate.plain()})
+
+
+async def _refused_today(host: AgentHost, session: Session, gate: Gate, decision: Decision) -> str | None:
+    """Return why today's agent does not let a decision on a call of a session count, or None if it does."""
+    messages = await host.store.load_messages(session.id)
+    agent, last = host.speaker(last_speaker(messages)), last_answer(messages)
+    calls = () if last is None else messages[last].tool_calls or ()
+    asked = next((call for call in calls if call.id == gate.name), None)
+    if asked is None:
+        return None
+    shown = ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
+    refused: str | None = await called(host, lambda: caller_problem(agent, shown, decision, gate.rule))
+    if refused is not None or decision.edit is None:
+        return refused
+    session_id = session_id_of(session.id)
+    context = AgentContext(
+        AgentIdentity(session_id, agent.name),
+        agent.read_state(session.state),
+        session.user_id,
+        session.tenant_id,
+        session_id=session_id,
+    )
+    context.context = agent.read_context(kept_context(messages))
+    guardrails = Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context)))
+    return await host.thread.run(edit_refusal(agent, shown, decision, gate.rule, guardrails.verdicts_on))
 
 
 def let_through(state: LoopState, calls: Sequence[ToolCall]) -> list[tuple[int, LetThrough]]:

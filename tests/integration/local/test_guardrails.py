@@ -1,6 +1,7 @@
 """Guardrails on what a model reads, answers and calls; the same with both drivers."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from standfast import (
     Guardrail,
     Image,
     LLMResponse,
+    Loop,
     Message,
     StandfastError,
     TextDelta,
@@ -310,3 +312,26 @@ async def test_a_guardrail_of_any_name_has_one_that_can_be_kept(driver: Driver) 
     never.__name__ = "\ud800\0" + "n" * 300
     ended = await driver.run(Agent("guarded", model="m", input_guardrails=[never]), ScriptedModel([]))
     assert ended.tripped == Tripped("no", {}, "\ufffd\ufffd" + "n" * 198)
+
+
+@pytest.mark.parametrize(
+    "more", [{"user_id": "eve"}, {"images": [{"url": "https://a.b/c.png"}]}], ids=["user", "image"]
+)
+async def test_a_user_who_says_what_we_tell_the_model_is_put_to_guardrails(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    seen: list[str] = []
+
+    def look(ctx: AgentContext, said: Message) -> None:
+        seen.append(said.content)
+
+    agent = Agent(
+        "poet", input_guardrails=[look], output_validators=[lambda ctx, text: "no verse"], loop=Loop(output_retries=0)
+    )
+    who: Any = {"user_id": more.get("user_id")}
+    async with SQLiteStore(tmp_path / "s.db") as store:
+        given: Any = {"llm": ScriptedModel(["Roses", "Roses"]), "store": store, "session_id": "s"}
+        assert (await run(agent, message="hi", **given, **who)).status == "error"
+        copied = "Your answer could not be used: no verse. Answer again."
+        await run(agent, message=copied, **given, **{**who, **more})
+    assert seen == ["hi", copied]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from support.transcripts import asks_for, call
 
 from standfast import (
     Agent,
+    AgentContext,
     Approval,
+    Guardrail,
     InputError,
     SessionConflictError,
+    ToolCall,
     is_interrupted,
     pipeline,
     run,
@@ -190,6 +194,33 @@ async def test_several_must_approve_wherever_they_do(opened: Callable[[], Any]) 
         await yes(page, "cy")
         await shop.run(process)
         assert shop.charged == [5]
+
+
+@pytest.mark.parametrize("edit", [None, {"cents": 700}], ids=["approved", "changed"])
+async def test_those_of_a_guardrail_decide_there_after_those_of_the_tool_before_the_run_goes_on(
+    opened: Callable[[], Any], edit: Any
+) -> None:
+    shop = Shop(Approval(message="Charge it?", approvers=["bob"]), cents=500)
+
+    def large(ctx: AgentContext, asked: ToolCall) -> str:
+        return "a large sum"
+
+    stops = Guardrail(large, approval=Approval(approvers=["ada"]))
+    shop.agent = replace(shop.agent, tool_guardrails=[stops])
+    async with opened() as store:
+        assert is_interrupted(await shop.run(store, message="Charge me."))
+        await yes(store, "bob")
+        (second,) = await RunsInProcess(store).pending(ASKED)
+        assert second["approvers"] == ["ada"]
+        assert "a large sum" in second["message"]
+        await yes(store, "ada", edit=edit)
+        again = await shop.run(store)
+        refused = [row.refused for row in await store.load_decisions("shop/s") if row.refused is not None]
+        if edit is None:
+            assert (again.status, shop.charged, refused) == ("complete", [500], [])
+        else:
+            assert (is_interrupted(again), shop.charged) == (True, [])
+            assert refused == ["gate c1: edit: these arguments need another approval; reject it, and say so"]
 
 
 async def test_a_deleted_session_is_not_on_the_board_and_nobody_decides_there(opened: Callable[[], Any]) -> None:

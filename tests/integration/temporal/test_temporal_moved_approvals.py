@@ -21,7 +21,17 @@ from temporalio.client import WorkflowFailureError
 
 from integration.local.test_tool_approvals import approve, posts, reject, world
 from integration.temporal.test_temporal_tool_approvals import TEAM, at_gate
-from standfast import Agent, Approval, InputError, SessionConflictError, assert_complete, is_interrupted, tool
+from standfast import (
+    Agent,
+    AgentContext,
+    Approval,
+    InputError,
+    SessionConflictError,
+    ToolCall,
+    assert_complete,
+    is_interrupted,
+    tool,
+)
 from standfast.temporal import StandfastClient
 from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
@@ -258,6 +268,37 @@ async def test_what_was_decided_where_nothing_ran_counts_for_the_run_on_temporal
         assert (await result(handle))["status"] == "complete"
         await check_healthy(handle)
     assert posted == ["ONE"]
+
+
+async def test_what_somebody_changed_where_nothing_ran_is_put_to_guardrails_when_temporal_takes_over(
+    temporal: Temporal,
+) -> None:
+    posted, post = world(Approval(approvers=["ada"]))
+
+    def no_spam(ctx: AgentContext, asked: ToolCall) -> str | None:
+        assert isinstance(asked.arguments, dict)
+        return "spam" if ctx.deps == "strict" and asked.arguments["text"] == "BUY" else None
+
+    agent = Agent("a", tools=[post], tool_guardrails=[no_spam], deps=lambda ctx: "strict")
+    given: Any = {"store": temporal.store, "session_id": temporal.session(), "llm": posts("one", "two")}
+    await run(agent, message="go", **given)
+    where = f"in-process:a/{temporal.session()}"
+    people = StandfastClient(temporal.client, store=temporal.store)
+    one, _ = sorted(await people.pending(where), key=lambda item: str(item["name"]))
+    await people.decide(where, "c1", "approve", by="ada", digest=one["digest"], edit={"text": "BUY"})
+    async with temporal.worker(agent, llm=ScriptedModel(["done"])):
+        handle = await temporal.start("a", message=None)
+        assert [item["name"] for item in await pending(handle, 2)] == ["c1", "c2"]
+        await temporal.people.decide(handle.id, "c1", "approve", by="ada")
+        await temporal.people.decide(handle.id, "c2", "reject", by="ada")
+        assert (await result(handle))["status"] == "complete"
+        await check_healthy(handle)
+    assert posted == ["one"]
+    rows = await temporal.store.load_decisions(f"a/{temporal.session()}")
+    assert [row.refused for row in rows] == [
+        None,
+        "gate c1: edit: the guardrail no_spam refuses these arguments: spam",
+    ]
 
 
 async def test_a_gate_that_temporal_took_over_is_not_open_in_process_any_more(temporal: Temporal) -> None:
