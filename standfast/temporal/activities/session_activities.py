@@ -151,7 +151,10 @@ class SessionActivities:
         questions = await still_asked(self._host.store, session, messages, questions)
         if any(question.gate is not None for question in questions):
             opened["gates_of"] = session.version
-        state = await self._state(agent, reference, session, messages, questions, recovering=True)
+        # A run in process writes its verdicts before it carries out a call: behind a gate that is open, none has begun.
+        before = [one for one in session.questions or () if one.gate is not None and "workflow" not in one.gate]
+        has_begun = not any(one.is_open for one in before)
+        state = await self._state(agent, reference, session, messages, questions, recovering=has_begun)
         opened = await self._found(agent, reference, opened, session, messages, state)
         # If the agent was lost with an earlier run of its caller, it has heard its message.
         has_heard = messages and given.call is not None

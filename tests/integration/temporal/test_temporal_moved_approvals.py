@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.looking import run
+from support.resets import resets
 from support.temporal_runs import (
     Run,
     Temporal,
@@ -267,6 +268,26 @@ async def test_what_was_decided_where_nothing_ran_counts_for_the_run_on_temporal
         await temporal.people.decide(handle.id, "c2", "reject", by="ada")
         assert (await result(handle))["status"] == "complete"
         await check_healthy(handle)
+    assert posted == ["ONE"]
+
+
+async def test_a_call_that_was_approved_where_nothing_ran_runs_once_on_temporal_that_takes_over(
+    temporal: Temporal,
+) -> None:
+    posted, post = world(Approval(approvers=["ada"]))
+    agent = Agent("a", tools=[post])
+    given: Any = {"store": temporal.store, "session_id": temporal.session(), "llm": posts("one")}
+    await run(agent, message="go", **given)
+    where = f"in-process:a/{temporal.session()}"
+    people = StandfastClient(temporal.client, store=temporal.store)
+    (one,) = await people.pending(where)
+    await people.decide(where, "c1", "approve", by="ada", digest=one["digest"], edit={"text": "ONE"})
+    async with temporal.worker(agent, llm=ScriptedModel(["done"])):
+        handle = await temporal.start("a", message=None)
+        assert (await result(handle))["status"] == "complete"
+        await check_healthy(handle)
+        async for again in resets(temporal, handle):
+            assert (await result(again))["status"] == "complete"
     assert posted == ["ONE"]
 
 
