@@ -157,8 +157,6 @@ def _write_loop(agent: Agent) -> dict[str, Any]:
     given, loop = agent.loop, _changed(_USUAL_LOOP, agent.loop)
     loop.pop("context_compression", None)
     loop.pop("on_model_outage", None)
-    if agent.output is None and not agent.output_validators:
-        loop.pop("output_retries", None)
     if "model_retry" in loop:
         loop["model_retry"] = asdict(given.model_retry)
     if given.budget is not None:

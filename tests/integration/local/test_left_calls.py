@@ -66,7 +66,7 @@ async def test_a_session_goes_on_without_calls_whose_context_cannot_be_served_an
     closed.append("ann")
     ended = await driver.run(agent, ScriptedModel(["done"]), message="more", context={"tenant": "bob"})
     first, second = (one.content for one in tool_results(ended.messages))
-    assert "Not run: the dependencies of agent 'looker' could not be made: no such tenant" in first
+    assert "Not run: the dependencies of 'looker' could not be made: no such tenant" in first
     assert "tool-durability-error" in second
     assert (ended.status, ran) == ("complete", [])
 

@@ -134,7 +134,7 @@ async def test_a_call_does_not_begin_after_its_time_because_its_dependencies_cam
     async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("pay", "c1")), "done"])):
         assert (await temporal.run(agent))["status"] == "complete"
     (said,) = tool_results(await temporal.messages())
-    assert "Not run: the dependencies of agent 'payer' could not be made: that took more than 0.2 s" in said.content
+    assert "Not run: the dependencies of 'payer' could not be made: that took more than 0.2 s" in said.content
     assert ran == []
 
 

@@ -67,7 +67,7 @@ async def test_a_server_that_is_trusted_says_which_of_its_tools_are_safe(server:
     async with mcp_tools(server, trust_hints=True) as tools:
         by_name = {tool.name: tool for tool in tools}
         assert {name: tool.safe_to_retry for name, tool in by_name.items()} == {
-            "read": True, "post": False, "put": True, "die": False, "fail": False
+            "read": True, "post": False, "put": True, "die": False, "linger": False, "fail": False
         }  # fmt: skip
         assert by_name["post"].description == "Post a text."
         assert by_name["post"].input_schema["required"] == ["text"]
@@ -123,7 +123,7 @@ async def test_an_approval_of_a_servers_tool_holds(driver: Driver, effects: Path
 
 
 async def test_a_tool_that_the_server_has_not_is_refused_by_name(server: Any) -> None:
-    with pytest.raises(DefinitionError, match="no tool 'pots'; it has read, post, put, die, fail"):
+    with pytest.raises(DefinitionError, match="no tool 'pots'; it has read, post, put, die, linger, fail"):
         async with mcp_tools(server, only=["pots"]):
             pass
 

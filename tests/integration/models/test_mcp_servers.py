@@ -61,7 +61,14 @@ async def test_an_agent_with_a_server_is_declared_before_anybody_is_connected_to
         model = asks("t_post", text="hi")
         ended = await driver.run(agent, model)
         assert result_of(ended.messages, "c1") == '{"posted":1}'
-        assert [one.name for one in model.calls[0].tools] == ["t_read", "t_post", "t_put", "t_die", "t_fail"]
+        assert [one.name for one in model.calls[0].tools] == [
+            "t_read",
+            "t_post",
+            "t_put",
+            "t_die",
+            "t_linger",
+            "t_fail",
+        ]
 
 
 async def test_a_run_begins_while_a_server_that_was_seen_before_is_away(driver: Driver, tmp_path: Path) -> None:

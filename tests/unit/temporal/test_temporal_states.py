@@ -224,7 +224,7 @@ def test_the_facts_of_an_agent_with_every_option_come_back() -> None:
 def test_an_agent_as_usual_has_hardly_any_facts() -> None:
     agent = Agent("a", tools=[pay])
     facts = write_facts(agent, agent.tool_map, {"search": False})
-    assert facts == {"loop": {}, "tools": {"pay": {"verify": True}}, "outlasts": True}
+    assert facts == {"loop": {"output_retries": 1}, "tools": {"pay": {"verify": True}}, "outlasts": True}
 
 
 def test_the_keys_of_facts_are_pinned() -> None:
