@@ -14,6 +14,7 @@ from standfast.messages import error_text
 from standfast.pipeline_loop import Evaluations, PipelineState
 from standfast.pipelines.paths import owner_of
 from standfast.runtime.dependencies import dependencies
+from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.pipeline_results import Kept
 from standfast.stores.protocol import session_id_of
 from standfast.temporal.activities.guards import run_hook
@@ -36,6 +37,16 @@ def context_of_turn(agent: Agent, record: TurnRecord) -> AgentContext:
         record.tenant_id,
         session_id=session_id_of(record.session),
     )
+
+
+def guardrails_at(agent: Agent, context: AgentContext, written: str | None) -> Guardrails:
+    """Return the guardrails of an agent, each called with what the agent's `deps` makes then.
+
+    Args:
+        context: without that of the run, which is `written`.
+    """
+    context.context = agent.read_context(written)
+    return Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context)))
 
 
 async def run_with_deps(agent: Agent, function: Callable[[AgentContext], Any], context: AgentContext) -> Any:

@@ -1,7 +1,6 @@
 """Activities at gates: find the calls that need approval, and record people's decisions."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -27,11 +26,10 @@ from standfast.messages import ToolCall, Tripped, error_text, json_problem
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
 from standfast.runtime.dispatches import has_started
-from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.standing_approvals import Gives, given_by, standing_refusal
 from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
-from standfast.temporal.activities.dependencies import context_of_turn, run_with_deps
+from standfast.temporal.activities.dependencies import context_of_turn, guardrails_at
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
@@ -213,8 +211,7 @@ async def _verdicts_on(agent: Agent, context: AgentContext, written: str | None,
     """
     if not agent.tool_guardrails:
         return []
-    context.context = agent.read_context(written)
-    return await Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context))).verdicts_on(call)
+    return await guardrails_at(agent, context, written).verdicts_on(call)
 
 
 def _declared(host: AgentHost, *, is_needed: bool) -> Agent | Pipeline | None:

@@ -21,13 +21,12 @@ from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.messages import ToolCall, Tripped, read_json
 from standfast.runtime.dependencies import kept_context
-from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.standing_approvals import decided_in_advance
 from standfast.runtime.users_functions import ask_at_gates, edit_refusal
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Session, session_id_of
-from standfast.temporal.activities.dependencies import run_with_deps
+from standfast.temporal.activities.dependencies import guardrails_at
 from standfast.temporal.activities.guards import called
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import Asked, LetThrough
@@ -147,8 +146,7 @@ async def _refused_today(host: AgentHost, session: Session, gate: Gate, decision
         session.tenant_id,
         session_id=session_id,
     )
-    context.context = agent.read_context(kept_context(messages))
-    guardrails = Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context)))
+    guardrails = guardrails_at(agent, context, kept_context(messages))
     return await host.thread.run(edit_refusal(agent, shown, decision, gate.rule, guardrails.verdicts_on))
 
 
