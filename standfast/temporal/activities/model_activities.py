@@ -40,7 +40,7 @@ from standfast.temporal.activities.turn_facts import called_tools, news, started
 from standfast.temporal.activities.writes import AfterAWhile, write_in_sight
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
-from standfast.temporal.wire.inputs import Said, user_message
+from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.states import write_tripped
@@ -167,7 +167,7 @@ class ModelActivities:
     ) -> TurnRecord:
         """Ask the model, and return the record of the turn, which is to be kept."""
         context, turn = await transcript.context(agent), reference["turn"]
-        said = [user_message(one) for one in reference.get("say", ())]
+        said = await transcript.said()
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
         adapter = self._host.adapter(agent, reference.get("model"))
@@ -252,7 +252,7 @@ class ModelActivities:
     ) -> ModelReply:
         """Keep the answer, and write it and the results before it: all or nothing."""
         run, turn, written = reference["run"], reference["turn"], record.model_dump_json()
-        said = [user_message(one) for one in reference.get("say", ())]
+        said = await transcript.said()
         appends = [*results, _take_answer(reference, transcript, record, said)]
         try:
             append = partial(self._host.store.append_reply, appends, journal_key=run, turn=turn, reply=written)
@@ -283,7 +283,7 @@ class ModelActivities:
         """Write an answer that is kept already: the transcript has it, unless its writer died in between."""
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
-        told = _split_heard(reference, record)[0]
+        told, _ = _split_heard(reference, record, await transcript.said())
         if len(told) < len(record.said):  # after a reset to a time before they were said: the run does not know them
             told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
         await transcript.write(_take_answer(reference, transcript, record, told))
@@ -297,7 +297,7 @@ class ModelActivities:
         message = record.message
         if record.view is not None:
             reply["view"] = record.view
-        if untold := _split_heard(reference, record)[1]:
+        if untold := _split_heard(reference, record, await transcript.said())[1]:
             reply["untold"] = untold
         if message.usage is not None:
             reply["usage"] = message.usage.plain()
@@ -343,16 +343,18 @@ def _take_answer(
     return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
 
 
-def _split_heard(reference: ModelReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
+def _split_heard(
+    reference: ModelReference, record: TurnRecord, said: Sequence[Message]
+) -> tuple[list[Message], list[int]]:
     """Return the user's new messages that the answer has heard, and the places of those that it has not heard.
 
     They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
     """
     told, untold, heard = [], [], list(record.said)
-    for index, said in enumerate(reference.get("say", ())):
-        if (digest := _digest(said)) in heard:
+    for index, one in enumerate(reference.get("say", ())):
+        if (digest := _digest(one)) in heard:
             heard.remove(digest)
-            told.append(user_message(said))
+            told.append(said[index])
         else:
             untold.append(index)
     return told, untold

@@ -12,6 +12,10 @@ TakenT = TypeVar("TakenT", bound=Mapping[str, object])
 FoundT = TypeVar("FoundT")
 
 
+BegunState = str | tuple[int, str]
+"""What `on_start` has left, as JSON, if need be after the number of changes by left calls that it has seen."""
+
+
 class ActivityName(str, Generic[TakenT, FoundT]):
     """The name of an activity, which tells a type checker what it takes and what it returns."""
 
@@ -63,7 +67,7 @@ class RunReference(Located, total=False):
     part: int
     sources: "list[tuple[int, Source]]"
     created: str
-    agent_state: str
+    agent_state: BegunState
     say: list[Said]
     questions: list[dict[str, Any]]
 
@@ -114,7 +118,7 @@ class CallReference(Located, total=False):
     position: int
     dispatch: int
     depth: int
-    agent_state: str
+    agent_state: BegunState
     approved: LetThrough
 
 
@@ -266,7 +270,7 @@ class OpenedRun(TypedDict, total=False):
     unheard: list[Said]
     empty: bool
     state: dict[str, Any]
-    agent_state: str
+    agent_state: BegunState
 
 
 class Opened(OpenedRun, total=False):

@@ -16,7 +16,7 @@ _LONGEST_ID = 900  # characters; a server takes 1,000
 # Activity types, each with the types of its input and its result. Those of tools are the tools' names.
 CALL_MODEL: ActivityName[types.ModelReference, types.ModelReply] = ActivityName("call_model")
 OPEN: ActivityName[types.OpenReference, types.Opened] = ActivityName("standfast.open")
-START: ActivityName[types.RunReference, str | None] = ActivityName("standfast.start")
+START: ActivityName[types.RunReference, types.BegunState | None] = ActivityName("standfast.start")
 SETTLE: ActivityName[types.SettleReference, types.Verdict] = ActivityName("standfast.settle")
 COMMIT: ActivityName[types.RunReference, int] = ActivityName("standfast.commit")
 FINISH: ActivityName[types.FinishReference, types.Finished] = ActivityName("standfast.finish")
