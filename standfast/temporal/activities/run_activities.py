@@ -29,6 +29,7 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AgentEnd, LostReference
 from standfast.temporal.wire.limits import INLINE_BYTES, check_json
 from standfast.temporal.wire.results import LOST, OTHER, receipted
+from standfast.temporal.wire.snapshots import BegunState
 
 
 class RunActivities:
@@ -44,7 +45,7 @@ class RunActivities:
         return await Transcript.load(self._host, await self._host.located(reference))
 
     @json_activity(names.START)
-    async def start(self, reference: types.RunReference) -> types.BegunState | None:
+    async def start(self, reference: types.RunReference) -> BegunState | None:
         """Call `on_start`; return the agent's state if that changed it."""
         with Guard(self._host):
             transcript = await self._transcript(reference)

@@ -5,15 +5,11 @@ from typing import Any, Generic, NotRequired, Required, TypedDict, TypeVar, fina
 
 from standfast.messages import StopReason
 from standfast.temporal.wire.inputs import Said
-from standfast.temporal.wire.snapshots import Surroundings
+from standfast.temporal.wire.snapshots import BegunState, Surroundings
 from standfast.tools import KeptState
 
 TakenT = TypeVar("TakenT", bound=Mapping[str, object])
 FoundT = TypeVar("FoundT")
-
-
-BegunState = str | tuple[int, str]
-"""What `on_start` has left, as JSON, if need be after the number of changes by left calls that it has seen."""
 
 
 class ActivityName(str, Generic[TakenT, FoundT]):

@@ -21,7 +21,6 @@ from standfast.temporal.wire.activity_types import (
     ActivityName,
     AgentResult,
     AskedAtGate,
-    BegunState,
     Declared,
     ModelReply,
     Opened,
@@ -32,7 +31,7 @@ from standfast.temporal.wire.limits import RESULT_VALUES
 from standfast.temporal.wire.outcomes import is_outcome, is_usage
 from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress
-from standfast.temporal.wire.snapshots import Facts, is_tool_facts, read_tool_facts
+from standfast.temporal.wire.snapshots import BegunState, Facts, is_tool_facts, read_tool_facts
 from standfast.temporal.wire.states import read_state
 
 LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can go on
