@@ -7,7 +7,7 @@ from pydantic_core import to_json
 
 from standfast.agents import STATE_BYTES, Agent
 from standfast.errors import InputError
-from standfast.messages import cut, error_text
+from standfast.messages import cut, error_text, read_json
 from standfast.tools import Failed, KeptState, Outcome, Returned
 
 _WHY_BYTES = 4_096
@@ -61,6 +61,7 @@ class ToolState:
         text = agent.write_state(left)
         if text == agent.write_state(agent.read_state(self.kept.text)):
             return None
+        read_json(text)
         if (size := len(to_json(text))) > STATE_BYTES:
             raise InputError(f"the state has {size:,} bytes, more than {STATE_BYTES:,}")
         return text

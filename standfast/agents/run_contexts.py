@@ -8,7 +8,7 @@ from pydantic_core import PydanticSerializationError
 from standfast.agents.kept_json import ChangedValueError, write_kept
 from standfast.agents.limits import CONTEXT_BYTES
 from standfast.errors import InputError
-from standfast.messages import error_text, explain, size_over
+from standfast.messages import error_text, explain, read_json, size_over
 
 
 def write_context(agent: str, kind: TypeAdapter[Any], given: Any) -> str:
@@ -19,6 +19,7 @@ def write_context(agent: str, kind: TypeAdapter[Any], given: Any) -> str:
     """
     try:
         text = write_kept(kind, {} if given is None else given)
+        read_json(text)
     except ValidationError as error:
         what = "needs a context (context=…)" if given is None else "the context does not fit its type"
         raise InputError(f"Agent '{agent}': {what}: {explain(error)}") from error
