@@ -223,6 +223,7 @@ class _LocalConversation:
                 "workflow_id": "",
                 "tool": item.tool,
                 "arguments": item.arguments,
+                "shown": item.shown,
                 "approvers": item.approvers,
             }
             write_waiting(self._output, data, how=False)

@@ -84,6 +84,8 @@ class RunActivities:
             return {"seq": reference["seq"], "response": ""}  # nothing can be written behind what is not there
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
+        if not questions and any(one.is_held for one in transcript.session.questions or ()):
+            await transcript.ask_nothing(turn=turn)  # nobody decides any more on an answer that was held
         state = None
         if name := reference.get("hook"):
             agent = self._host.agent()

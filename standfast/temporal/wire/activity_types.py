@@ -19,12 +19,7 @@ class ActivityName(str, Generic[TakenT, FoundT]):
 
 
 class Located(TypedDict, total=False):
-    """The keys by which an activity finds its run; left out where the workflow's ids tell (see `AgentHost.located`).
-
-    Args:
-        run: the run's key in the store.
-        session: the key of its session.
-    """
+    """The keys of a run and its session in the store; left out where the workflow tells (`AgentHost.located`)."""
 
     run: str
     session: str
@@ -69,9 +64,10 @@ class RunReference(Located, total=False):
 
 
 class ModelReference(RunReference, total=False):
-    """A call of the model of an `agent` of the conversation; `named` is that model if a deploy has changed it."""
+    """A call of an `agent`'s model; `named` is that model if a deploy has changed it; `decided` as in `CallModel`."""
 
     agent: str
+    decided: dict[str, Any]
     notices: list[list[Any]]
     view: int
     named: str
@@ -178,10 +174,14 @@ class StepReference(TypedDict, total=False):
 
 
 class AtGate(TypedDict, total=False):
-    """A gate; `call` is the turn and the position of the call that waits at it; `access` says that there are rules."""
+    """A gate: the turn and position of its `call`, or who `stopped` what: the agent, the guardrail, and what it holds.
+
+    If `access` is true, there are rules about who may decide.
+    """
 
     call: list[int]
     access: bool
+    stopped: list[str]
 
 
 class RecallReference(AtGate):

@@ -44,7 +44,7 @@ class ModelCalls:
             progress = run.progress
             other = progress.model or action.model
             model = other or (run.facts.model_of(action.agent) if progress.named is None else progress.named)
-            reference = self._reference(number, other, action.agent)
+            reference = self._reference(number, other, action)
             asks = f"{model} · turn {number}" if model else f"turn {number}"
             options = model_options(run.facts.loop.model_retry, asks)
             asking = self._again or self._workers.execute_until_cancelled(names.CALL_MODEL, reference, options)
@@ -69,12 +69,14 @@ class ModelCalls:
             if not await self._asks_again(reply if is_read else None):
                 return None
 
-    def _reference(self, number: int, model: str | None, agent: str) -> ModelReference:
+    def _reference(self, number: int, model: str | None, action: CallModel) -> ModelReference:
         progress = self._run.progress
         reference = self._run.reference(ModelReference)
         reference["turn"] = number
-        if agent:
-            reference["agent"] = agent
+        if action.agent:
+            reference["agent"] = action.agent
+        if action.decided is not None:
+            reference["decided"] = dict(action.decided.gate or {})
         if progress.say:
             reference["say"] = progress.say
         if progress.notices:
