@@ -21,7 +21,7 @@ from standfast.messages import Message, Tripped, cut, distinct_people
 from standfast.tools import shown_values
 
 _MESSAGE_BYTES = 4 * 1024  # of what people are asked
-_SHOWN_BYTES = 512 * 1024  # it stands in the session's row, which on D1 has 2 MB, together with the answer
+_SHOWN_BYTES = 256 * 1024  # it stands three times in a row of the store, with the answer; a row of D1 has 2 MB
 _USUAL: Mapping[Holds, str] = {"message": "May the agent answer this?", "answer": "May this answer be given?"}
 
 

@@ -165,8 +165,10 @@ class Run:
         if self._emit is not None:
             self._emit(RunStarted(self._agent.name, given.message, user_id=self._context.user_id))
         try:
+            system = Message(role="system", content=prompt)
+            self._model.show([system, *self._transcript.messages])  # a turn that was left may end before a new message
             state = await self._take_in(given, self._state)
-            self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
+            self._model.show([system, *self._transcript.messages])
             return await self._loop(state)
         finally:
             await self._log.flush()

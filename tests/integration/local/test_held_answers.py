@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.drivers import Driver
+from support.drivers import Driver, looked_at
 from support.transcripts import asks_for, call
 
 from standfast import (
@@ -16,6 +16,7 @@ from standfast import (
     InputError,
     Loop,
     Message,
+    ModelError,
     is_interrupted,
     pipeline,
     resume,
@@ -334,6 +335,33 @@ async def test_a_pipeline_in_process_waits_with_the_answer_of_a_step_and_needs_a
         decision = says("approve", item.gate, digest=item.digest)
         ended = await run_pipeline(desk, decisions=[decision], **given)
     assert (ended.status, ended.step_results["say"].response) == ("complete", "a refund")
+
+
+async def test_a_message_that_was_approved_in_vain_is_answered_before_the_next_one() -> None:
+    store, heard = memory_store(), []
+
+    def answer(messages: Sequence[Message], tools: Any) -> str:
+        heard.append([message.content for message in messages if message.role != "system"])
+        if len(heard) == 1:
+            raise ModelError("away", transient=False)
+        return f"answer {len(heard)}"
+
+    agent = clerk(inputs=[READ])
+    given: Any = {"llm": ScriptedModel(answer), "store": store}
+    waits = await run(agent, message="4111", **given)
+    assert is_interrupted(waits)
+    given["session_id"] = waits.session_id
+    failed = await run(agent, decisions=[looked_at(waits, says("approve", "message-2"))], **given)
+    assert (failed.status, heard) == ("error", [["4111"]])
+    ended = await run(agent, message="more", **given)
+    assert ended.response == "answer 3"
+    assert heard[1:] == [["4111"], ["4111", "answer 2", "more"]]
+
+
+async def test_what_people_are_asked_may_be_a_function_of_the_message() -> None:
+    asks = Approval(message=lambda answer: f"Send {len(answer.content)} characters?")
+    waits = await run(clerk(outputs=[Guardrail(refunds, approval=asks)]), message="go", llm=ScriptedModel(["a refund"]))
+    assert waits.question.startswith("Send 8 characters?\nThe guardrail refunds")
 
 
 async def test_in_process_nothing_is_said_while_an_answer_waits() -> None:
