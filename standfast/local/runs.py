@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import cast
 from uuid import uuid4
 
 from standfast.agent_loop import (
@@ -204,7 +203,7 @@ class Run:
             tools=self._speakers.tools(last_speaker(self._transcript.messages)),
             checkpoint=given.checkpoint,
         )
-        if given.message is not None:
+        if given.message is not None and not state.gates:  # which people may have decided elsewhere
             inputs.check_may_speak(state, self._log.session_id)
         return state
 
@@ -230,7 +229,6 @@ class Run:
         if not state.is_at_rest:
             # Orphans are answered before the user's new message, so that results follow their calls.
             state = await self._end_turn(state)
-            inputs.check_may_speak(state, self._log.session_id)
         state = await self._transcript.hear(state)
         said = Message(role="user", content=message, images=given.images, by=self._context.user_id)
         self._transcript.add([said.model_copy(update={"context": self._said_in})])
@@ -314,12 +312,18 @@ class Run:
         return state
 
     async def _end_turn(self, state: LoopState) -> LoopState:
-        """Settle what an earlier run has left of a turn: its calls, or an answer that people have decided on."""
+        """Settle what an earlier run has left of a turn: its calls, or an answer that people have decided on.
+
+        Raises:
+            InputError: people are yet to be asked, before or after it.
+        """
         match next_action(state):
             case CallModel() as action:
-                return await self._call_model(state, action)
-            case action:
-                return await self._call_left(state, cast(CallTools, action))
+                state = await self._call_model(state, action)
+            case CallTools() as action:
+                state = await self._call_left(state, action)
+        inputs.check_may_speak(state, self._log.session_id)
+        return state
 
     async def _call_left(self, state: LoopState, action: CallTools) -> LoopState:
         """Settle the calls that an earlier run has left, in the context in which it asked for them."""
