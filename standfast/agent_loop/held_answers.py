@@ -42,17 +42,24 @@ class Held:
     texts: Sequence[Sequence[str]]
 
 
-def hold(agent: Agent, stopped: Sequence[tuple[Tripped, Message]], answer: Message, what: Holds) -> Held | Message:
+def hold(
+    agent: Agent,
+    stopped: Sequence[tuple[Tripped, Message]],
+    answer: Message,
+    what: Holds,
+    seen: Iterable[Message],
+) -> Held | Message:
     """Return what is held; or what stands in its place, if people cannot be shown all of it.
 
     Args:
-        stopped: the verdicts of guardrails, each with the message that it is about.
+        stopped: the verdicts of guardrails, each with the first message that it is about.
+        seen: by people: everything that the guardrails let pass if they approve.
         answer: of the model; if `what` is the user's message, it is dropped, and only its usage counts.
     """
     verdicts = tuple(verdict for verdict, _ in stopped)
     dropped = {"content": "", "tool_calls": None, "reasoning": None, "stop_reason": None} if what == "message" else {}
     try:
-        shown = _shown(what, [message for _, message in stopped])
+        shown = _shown(what, seen)
     except InputError as error:
         return withheld(answer, replace(verdicts[0], asks=False), f"; people cannot be shown all of it: {error}")
     texts = [
@@ -69,9 +76,8 @@ def _text(verdict: Tripped, message: Message, what: Holds, said: str) -> str:
 
 
 def _shown(what: Holds, messages: Iterable[Message]) -> list[dict[str, Any]]:
-    distinct = {id(one): one for one in messages}.values()  # several guardrails may have stopped the same
     found: list[dict[str, Any]] = []
-    for message in distinct:
+    for message in messages:
         found += shown_values({what.title(): message.content} if message.content or not message.images else {})
         for image in message.images or ():
             found += shown_values({"Image": image if image.url is None else image.url})

@@ -47,7 +47,8 @@ class Guardrails:
         self._agent = agent
         self._call = call
         self._passed = () if passed is None or passed.held is None else passed.held.tripped or ()
-        self._stopped: list[tuple[Tripped, Any]] = []  # by what the user said
+        self._said: Sequence[Message] = ()  # by the user
+        self._stopped: list[tuple[Tripped, Any]] = []  # of it
         self.raised: Exception | None = None  # by a guardrail: not the model's fault
 
     async def around(self, messages: Sequence[Message], ask: Callable[[], Awaitable[T]]) -> T | None:
@@ -57,7 +58,7 @@ class Guardrails:
             messages: the transcript, which ends with what the user said.
         """
         inputs = self._inputs
-        said = await self._said(messages) if inputs else []
+        self._said = said = await self._unheard(messages) if inputs else []
         if not said:
             return await ask()
         self._stopped = await self._verdicts([one for one in inputs if not one.beside], said)
@@ -90,10 +91,11 @@ class Guardrails:
         answer = held.held or Message(role="assistant")
         if (held.gate or {})["rule"]["holds"] == "answer":
             return await self.checked(answer.model_copy(update={"tripped": None}))
-        self._stopped = await self._verdicts(self._inputs, await self._said(messages))
+        self._said = await self._unheard(messages)
+        self._stopped = await self._verdicts(self._inputs, self._said)
         return await self.checked(answer) if self._stopped else None
 
-    async def _said(self, messages: Sequence[Message]) -> list[Message]:
+    async def _unheard(self, messages: Sequence[Message]) -> list[Message]:
         """Return what the user has said since the last answer, without our own words about that answer."""
         said = unheard_by_model(messages)
         before = messages[-len(said) - 1] if len(messages) > len(said) else None
@@ -109,17 +111,19 @@ class Guardrails:
         What they leave to people is held. A final answer that an output validator refuses says so.
         """
         if self._stopped:
-            return await self._stop(self._stopped, answer, "message")
+            return await self._stop(self._stopped, answer, "message", self._said)
         if answer.tool_calls:
             return await self._checked_calls(answer) if self._agent.tool_guardrails else answer
         stopped = await self._verdicts(declared(self._agent.output_guardrails), [answer])
-        return await self._stop(stopped, answer, "answer") if stopped else await self.validated(answer)
+        return await self._stop(stopped, answer, "answer", [answer]) if stopped else await self.validated(answer)
 
-    async def _stop(self, stopped: list[tuple[Tripped, Any]], answer: Message, what: Holds) -> Message | Held:
+    async def _stop(
+        self, stopped: list[tuple[Tripped, Any]], answer: Message, what: Holds, seen: Sequence[Message]
+    ) -> Message | Held:
         refusal = stopped[0][0]
         if not refusal.asks:
             return withheld(answer, refusal)
-        held: Message | Held = await self._call(lambda _: hold(self._agent, stopped, answer, what))
+        held: Message | Held = await self._call(lambda _: hold(self._agent, stopped, answer, what, seen))
         return held
 
     async def validated(self, answer: Message) -> Message:

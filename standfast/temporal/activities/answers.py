@@ -83,7 +83,8 @@ class Answers:
             decided: what the user said was held, and people let the model be asked.
         """
         context, host = await transcript.context(agent), self._host
-        said = [user_message(one) for one in reference.get("say", ())]
+        # What was said after people have looked waits for another answer.
+        said = [] if decided is not None else [user_message(one) for one in reference.get("say", ())]
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
         adapter = host.adapter(agent, reference.get("model"))

@@ -113,6 +113,17 @@ async def test_what_the_user_said_waits_before_any_model_is_asked(driver: Driver
     }
 
 
+async def test_people_see_all_that_would_pass_and_not_only_what_was_stopped_first() -> None:
+    model = ScriptedModel(["thanks"])
+    agent = clerk(inputs=[READ])
+    given: Any = {"llm": model, "store": memory_store()}
+    said = [Message(role="user", content=text) for text in ("hello", "4111", "4111 again")]
+    waits = await run(agent, messages=said, **given)
+    assert is_interrupted(waits)
+    (item,) = waits.approvals
+    assert [one["text"] for one in item.shown] == ["hello", "4111", "4111 again"]
+
+
 async def test_an_approved_message_is_answered_and_its_guardrail_is_not_asked_again(driver: Driver) -> None:
     asked = []
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.drivers import looked_at
-from support.resets import resets
+from support.resets import reset, resets
 from support.temporal_runs import Temporal, chain, check_healthy, pending, result, until, waiting, wedges
 from support.transcripts import asks_for, call
 from temporalio.client import WorkflowFailureError
@@ -302,3 +302,23 @@ async def test_on_temporal_an_agent_that_a_tool_runs_waits_with_its_answer(tempo
         await temporal.people.decide(child.id, "answer-2", "approve", by="ada")
         assert (await result(handle))["status"] == "complete"
     assert (await temporal.messages())[2].content == "a refund"
+
+
+async def test_what_is_said_after_people_have_looked_does_not_pass_with_what_they_approve(temporal: Temporal) -> None:
+    heard: list[list[str]] = []
+
+    def answer(messages: Any, tools: Any) -> str:
+        heard.append([message.content for message in messages if message.role == "user"])
+        return "thanks"
+
+    agent = clerk(inputs=[READ])
+    async with temporal.worker(agent, llm=ScriptedModel(answer)):
+        handle = await temporal.start(agent, "4111")
+        await pending(handle)
+        await temporal.people.message(handle.id, "4111 again")
+        last = await reset(temporal, handle, 0, with_messages=True)  # it takes both before the model is asked
+        await decided(temporal, last, gate="message-2")
+        await until(lambda: _waits_at(last, "message-4"))
+        assert heard == [["4111"]]
+        await decided(temporal, last, "reject", gate="message-4")
+        assert (await result(last))["status"] == "guardrail-tripped"
