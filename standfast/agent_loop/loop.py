@@ -258,6 +258,10 @@ class LoopState(Generic[CallT, ToolT_co]):
             return self._with(fallback=self.fallback + 1, warning=None, nudge=None)
         return self._with(iterations=self.iterations + 1, ended=Finish("error", error))
 
+    def goes_on_with(self, model: str | None) -> Self:
+        """This model is called from now on; None is the agent's own."""
+        return self._with(fallback=self.fallbacks.index(model) + 1 if model in self.fallbacks else 0)
+
     def spent(self, usage: Usage) -> Self:
         """Tokens were used by this run's model, or by an agent that it invoked."""
         state = self._with(usage=usage + self.usage)

@@ -2,14 +2,12 @@
 
 import asyncio
 import contextlib
-import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
@@ -26,7 +24,13 @@ from standfast.runtime.users_functions import output_problem
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Append
-from standfast.temporal.activities.adapter_calls import ModelRefusedError, call_adapter, failure_of, with_shown_notices
+from standfast.temporal.activities.adapter_calls import (
+    ModelRefusedError,
+    call_adapter,
+    failure_of,
+    soonest,
+    with_shown_notices,
+)
 from standfast.temporal.activities.at_work import begin_work, end_work
 from standfast.temporal.activities.behind_stores import check_conflict
 from standfast.temporal.activities.dependencies import run_with_deps
@@ -38,9 +42,10 @@ from standfast.temporal.activities.partial_answers import PartialAnswerWriter
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.activities.turn_facts import called_tools, news, started_facts
 from standfast.temporal.activities.writes import AfterAWhile, write_in_sight
+from standfast.temporal.activities.written_answers import digest, split_heard
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
-from standfast.temporal.wire.inputs import Said, user_message
+from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.states import write_tripped
@@ -80,11 +85,10 @@ class ModelActivities:
             if kept is not None:
                 return await self._write(reference, transcript, kept)
         agent = self._host.speaker(reference.get("agent"))
-        await self._check_named(agent, reference)
         results = await transcript.take_results(turn=turn - 1)
         try:
-            async with self._known_to_last(transcript, results), self._telling(run, turn) as tell:
-                record = await self._ask(agent, reference, transcript, view, tell)
+            async with self._known_to_last(transcript, results):
+                record = await self._ask_in_turn(agent, reference, transcript, view)
                 return await self._keep(reference, transcript, results, record)
         except ModelRefusedError as error:
             for append in results:
@@ -156,6 +160,27 @@ class ModelActivities:
             return None
         kept = await self._host.load_kept(f"{run}/view", reference["view"])
         return read_kept(f"a compressed view of run {run}", kept, KeptView.model_validate_json)
+
+    async def _ask_in_turn(
+        self, agent: Agent, reference: ModelReference, transcript: Transcript, view: KeptView | None
+    ) -> TurnRecord:
+        """Ask the model; in an outage, one after the other of those that may answer, until one does.
+
+        Raises:
+            ApplicationError: none has answered, and at least one may do so later.
+            ModelRefusedError: none will.
+        """
+        run, turn, failures = reference["run"], reference["turn"], list[Exception]()
+        for asked in _each_model(reference):
+            try:
+                await self._check_named(agent, asked)
+                async with self._telling(run, turn) as tell:
+                    return await self._ask(agent, asked, transcript, view, tell)
+            except (ModelRefusedError, ApplicationError) as error:
+                if isinstance(error, ApplicationError) and error.type != names.MODEL_UNAVAILABLE:
+                    raise
+                failures.append(error)
+        raise soonest(failures)
 
     async def _ask(
         self,
@@ -230,7 +255,7 @@ class ModelActivities:
         tools, available = called_tools(self._host, agent, message.tool_calls or ())
         return TurnRecord(
             message=message,
-            said=tuple(_digest(one) for one in reference.get("say", ())),
+            said=tuple(digest(one) for one in reference.get("say", ())),
             state=agent.write_state(context.state),
             key=turn_scope(transcript.session.key, number + 1),
             session=transcript.session.id,
@@ -283,7 +308,7 @@ class ModelActivities:
         """Write an answer that is kept already: the transcript has it, unless its writer died in between."""
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
-        told = _split_heard(reference, record)[0]
+        told = split_heard(reference, record)[0]
         if len(told) < len(record.said):  # after a reset to a time before they were said: the run does not know them
             told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
         await transcript.write(_take_answer(reference, transcript, record, told))
@@ -295,9 +320,11 @@ class ModelActivities:
         """Return the workflow's part of an answer."""
         reply: ModelReply = {"seq": transcript.seq}
         message = record.message
+        if "models" in reference:
+            reply["answered_by"] = message.model
         if record.view is not None:
             reply["view"] = record.view
-        if untold := _split_heard(reference, record)[1]:
+        if untold := split_heard(reference, record)[1]:
             reply["untold"] = untold
         if message.usage is not None:
             reply["usage"] = message.usage.plain()
@@ -315,6 +342,16 @@ class ModelActivities:
             reply["tripped"] = write_tripped(message.tripped[0])
             return {**reply, "text": cut(message.content, INLINE_BYTES)}
         return {**reply, **await _final(self._host.agent(), message)}
+
+
+def _each_model(reference: ModelReference) -> Iterator[ModelReference]:
+    """Yield the reference for each model that is called in turn: only one, but for an outage."""
+    if "models" not in reference:
+        yield reference
+        return
+    plain = cast(ModelReference, {name: value for name, value in reference.items() if name != "model"})
+    for model in reference["models"]:
+        yield plain if model is None else {**plain, "model": model}
 
 
 def _has_ended(messages: Sequence[Message]) -> bool:
@@ -343,21 +380,6 @@ def _take_answer(
     return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
 
 
-def _split_heard(reference: ModelReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
-    """Return the user's new messages that the answer has heard, and the places of those that it has not heard.
-
-    They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
-    """
-    told, untold, heard = [], [], list(record.said)
-    for index, said in enumerate(reference.get("say", ())):
-        if (digest := _digest(said)) in heard:
-            heard.remove(digest)
-            told.append(user_message(said))
-        else:
-            untold.append(index)
-    return told, untold
-
-
 async def _final(agent: Agent, answer: Message) -> LastReply:
     """Return the workflow's part of a final answer: its text, and the output that is read from it."""
     text = answer.content
@@ -371,13 +393,3 @@ async def _final(agent: Agent, answer: Message) -> LastReply:
     if (problem := await output_problem(agent, text)) is not None:
         return {**final, "output_error": problem}
     return final if "size" in final else {**final, "output": read_json(unfenced(text))}
-
-
-def _digest(said: Said) -> str:
-    if isinstance(said, str):
-        written = said.encode()
-    else:
-        written = (
-            to_json({name: said[name] for name in ("text", "images")}) if "images" in said else said["text"].encode()
-        )
-    return hashlib.blake2b(written, digest_size=8).hexdigest()

@@ -19,12 +19,7 @@ class ActivityName(str, Generic[TakenT, FoundT]):
 
 
 class Located(TypedDict, total=False):
-    """The keys by which an activity finds its run; left out where the workflow's ids tell (see `AgentHost.located`).
-
-    Args:
-        run: the run's key in the store.
-        session: the key of its session.
-    """
+    """The keys of a `run` and its `session`; left out where the workflow's ids tell (see `AgentHost.located`)."""
 
     run: str
     session: str
@@ -69,9 +64,10 @@ class RunReference(Located, total=False):
 
 
 class ModelReference(RunReference, total=False):
-    """A call of the model of an `agent` of the conversation; `named` is that model if a deploy has changed it."""
+    """A call of an `agent`'s model, `named` if a deploy has changed it; in an outage of one of `models`."""
 
     agent: str
+    models: list[str | None]
     notices: list[list[Any]]
     view: int
     named: str
@@ -335,9 +331,13 @@ class Asked(LastReply, total=False):
 
 
 class ModelReply(Asked, total=False):
-    """The model's answer as a workflow needs it, or a lasting `error`; `untold` are the places in `say` not heard."""
+    """The model's answer as a workflow needs it, or a lasting `error`; `untold` are the places in `say` not heard.
+
+    `answered_by` is the one of the reference's `models` that has answered; None is the agent's own.
+    """
 
     seq: Required[int]
+    answered_by: str | None
     view: int
     untold: list[int]
     usage: Any
