@@ -27,12 +27,13 @@ from standfast.agent_loop.next_calls import next_calls
 from standfast.agent_loop.stuck_turns import when_stuck
 from standfast.agent_loop.tool_facts import Answer, CallT, LoopCall, ToolT_co
 from standfast.agent_loop.transcripts import last_answer, question_of, result_message, unanswered
+from standfast.agent_loop.turn_outcomes import asks, results_now
 from standfast.agent_loop.unfit_answers import judge, unfit
 from standfast.agents import Loop, OnTerminalToolError
 from standfast.checkpoints import Question
 from standfast.errors import TerminalError
 from standfast.messages import Message, ToolCall, Usage, error_text
-from standfast.tools import Asked, Cancelled, Outcome, Returned, Terminated, Unknown
+from standfast.tools import Outcome, Returned, Terminated
 
 
 def next_action(state: "LoopState[CallT, ToolT_co]") -> Action[CallT]:
@@ -271,6 +272,10 @@ class LoopState(Generic[CallT, ToolT_co]):
             return self._with(fallback=self.fallback + 1, warning=None, nudge=None)
         return self._with(iterations=self.iterations + 1, ended=Finish("error", error))
 
+    def goes_on_with(self, model: str | None) -> Self:
+        """This model is called from now on; None is the agent's own."""
+        return self._with(fallback=self.fallbacks.index(model) + 1 if model in self.fallbacks else 0)
+
     def spent(self, usage: Usage) -> Self:
         """Tokens were used by this run's model, or by an agent that it invoked."""
         state = self._with(usage=usage + self.usage)
@@ -320,25 +325,14 @@ class LoopState(Generic[CallT, ToolT_co]):
         return isinstance(outcome, Terminated) and self.on_terminal_tool_error == "fail"
 
     def recorded(self, outcomes: Sequence[Settled[CallT]]) -> list[Settled[CallT]]:
-        """Return the outcomes that are results now, in call order; a question has none yet."""
-        ends = self._terminal(outcomes) is not None
-        result: list[Settled[CallT]] = []
-        for call, outcome in outcomes:
-            if not self._asks(outcome):
-                result.append((call, outcome))
-            elif ends:
-                unasked = Cancelled("Not asked: the run ended") if isinstance(outcome, Asked) else outcome
-                result.append((call, unasked))
-        return result
+        """Return the outcomes that are results now; see `results_now`."""
+        return results_now(outcomes, self.loop, ends=self._terminal(outcomes) is not None)
 
     def results(self, outcomes: Sequence[Settled[CallT]], used: UsedByAgents = MappingProxyType({})) -> list[Message]:
         """Return the tool messages of a turn's outcomes, in call order."""
         limit = self.loop.max_message_bytes
         results = [result_message(*one, limit, used.get(one[0].id)) for one in self.recorded(outcomes)]
         return [message for message in results if message is not None]
-
-    def _asks(self, outcome: Outcome) -> bool:
-        return isinstance(outcome, Asked) or (isinstance(outcome, Unknown) and self.loop.on_unknown == "ask")
 
     def settled(self, outcomes: Sequence[Settled[CallT]], used: UsedByAgents = MappingProxyType({})) -> Self:
         """All open calls have an outcome, given in call order."""
@@ -368,7 +362,7 @@ class LoopState(Generic[CallT, ToolT_co]):
         return self.questions + tuple(
             Question(question=question_of(call, outcome), tool_call_id=call.id, usage=used.get(call.id))
             for call, outcome in outcomes
-            if self._asks(outcome)
+            if asks(outcome, self.loop)
         )
 
     def _terminal(self, outcomes: Sequence[Settled[CallT]]) -> TerminalError | None:

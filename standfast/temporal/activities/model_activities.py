@@ -2,14 +2,12 @@
 
 import asyncio
 import contextlib
-import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
@@ -23,7 +21,7 @@ from standfast.runtime.users_functions import output_problem
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Append
-from standfast.temporal.activities.adapter_calls import ModelRefusedError
+from standfast.temporal.activities.adapter_calls import ModelRefusedError, soonest
 from standfast.temporal.activities.answers import Answered, Answers
 from standfast.temporal.activities.at_work import begin_work, end_work
 from standfast.temporal.activities.behind_stores import check_conflict
@@ -35,9 +33,9 @@ from standfast.temporal.activities.partial_answers import PartialAnswerWriter
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.activities.turn_facts import called_tools, news, started_facts
 from standfast.temporal.activities.writes import AfterAWhile, write_in_sight
+from standfast.temporal.activities.written_answers import digest, split_heard
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
-from standfast.temporal.wire.inputs import Said, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.states import write_tripped
@@ -79,8 +77,8 @@ class ModelActivities:
         agent = self._host.speaker(reference.get("agent"))
         results = await transcript.take_results(turn=turn - 1)
         try:
-            async with self._known_to_last(transcript, results), self._telling(run, turn) as tell:
-                record = await self._ask(agent, reference, transcript, view, tell)
+            async with self._known_to_last(transcript, results):
+                record = await self._ask_in_turn(agent, reference, transcript, view)
                 return await self._keep(reference, transcript, results, record)
         except ModelRefusedError as error:
             for append in results:
@@ -153,6 +151,26 @@ class ModelActivities:
         kept = await self._host.load_kept(f"{run}/view", reference["view"])
         return read_kept(f"a compressed view of run {run}", kept, KeptView.model_validate_json)
 
+    async def _ask_in_turn(
+        self, agent: Agent, reference: ModelReference, transcript: Transcript, view: KeptView | None
+    ) -> TurnRecord:
+        """Ask the model; in an outage, one after the other of those that may answer, until one does.
+
+        Raises:
+            ApplicationError: none has answered, and at least one may do so later.
+            ModelRefusedError: none will.
+        """
+        run, turn, failures = reference["run"], reference["turn"], list[Exception]()
+        for asked in _each_model(reference):
+            try:
+                async with self._telling(run, turn) as tell:
+                    return await self._ask(agent, asked, transcript, view, tell)
+            except (ModelRefusedError, ApplicationError) as error:
+                if isinstance(error, ApplicationError) and error.type != names.MODEL_UNAVAILABLE:
+                    raise
+                failures.append(error)
+        raise soonest(failures)
+
     async def _ask(
         self,
         agent: Agent,
@@ -179,7 +197,7 @@ class ModelActivities:
         tools, available = called_tools(self._host, agent, message.tool_calls or ())
         return TurnRecord(
             message=message,
-            said=tuple(_digest(one) for one in reference.get("say", ())) if answered.said else (),
+            said=tuple(digest(one) for one in reference.get("say", ())) if answered.said else (),
             state=agent.write_state(context.state),
             key=turn_scope(transcript.session.key, transcript.seq + len(answered.said) + 1),
             session=transcript.session.id,
@@ -226,7 +244,7 @@ class ModelActivities:
     ) -> ModelReply:
         """Keep the answer, and write it and the results before it: all or nothing."""
         run, turn, written = reference["run"], reference["turn"], record.model_dump_json()
-        said = _split_heard(reference, record)[0]
+        said = split_heard(reference, record)[0]
         appends = [*results, _take_answer(reference, transcript, record, said)]
         try:
             append = partial(self._host.store.append_reply, appends, journal_key=run, turn=turn, reply=written)
@@ -257,7 +275,7 @@ class ModelActivities:
         """Write an answer that is kept already: the transcript has it, unless its writer died in between."""
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
-        told = _split_heard(reference, record)[0]
+        told = split_heard(reference, record)[0]
         if len(told) < len(record.said):  # after a reset to a time before they were said: the run does not know them
             told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
         await transcript.write(_take_answer(reference, transcript, record, told))
@@ -267,12 +285,7 @@ class ModelActivities:
         self, reference: ModelReference, transcript: Transcript, record: TurnRecord, told: Sequence[Message]
     ) -> ModelReply:
         """Return the workflow's part of an answer."""
-        reply: ModelReply = {"seq": transcript.seq}
-        message = record.message
-        if record.view is not None:
-            reply["view"] = record.view
-        if untold := _split_heard(reference, record)[1]:
-            reply["untold"] = untold
+        reply, message = _told_beside(reference, transcript, record), record.message
         if record.is_held:
             self._host.cache.keep(transcript)
             return {**reply, **asked_of(record.gates, reference["run"], reference["turn"])}
@@ -292,6 +305,28 @@ class ModelActivities:
             reply["tripped"] = write_tripped(message.tripped[0])
             return {**reply, "text": cut(message.content, INLINE_BYTES)}
         return {**reply, **await _final(self._host.agent(), message)}
+
+
+def _each_model(reference: ModelReference) -> Iterator[ModelReference]:
+    """Yield the reference for each model that is called in turn: only one, but for an outage."""
+    if "models" not in reference:
+        yield reference
+        return
+    plain = cast(ModelReference, {name: value for name, value in reference.items() if name != "model"})
+    for model in reference["models"]:
+        yield plain if model is None else {**plain, "model": model}
+
+
+def _told_beside(reference: ModelReference, transcript: Transcript, record: TurnRecord) -> ModelReply:
+    """Return what a workflow is told of every answer, also of one that is held."""
+    reply: ModelReply = {"seq": transcript.seq}
+    if "models" in reference:
+        reply["answered_by"] = record.message.model
+    if record.view is not None:
+        reply["view"] = record.view
+    if untold := split_heard(reference, record)[1]:
+        reply["untold"] = untold
+    return reply
 
 
 def _has_ended(messages: Sequence[Message]) -> bool:
@@ -320,21 +355,6 @@ def _take_answer(
     return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
 
 
-def _split_heard(reference: ModelReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
-    """Return the user's new messages that the answer has heard, and the places of those that it has not heard.
-
-    They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
-    """
-    told, untold, heard = [], [], list(record.said)
-    for index, said in enumerate(reference.get("say", ())):
-        if (digest := _digest(said)) in heard:
-            heard.remove(digest)
-            told.append(user_message(said))
-        else:
-            untold.append(index)
-    return told, untold
-
-
 async def _final(agent: Agent, answer: Message) -> LastReply:
     """Return the workflow's part of a final answer: its text, and the output that is read from it."""
     text = answer.content
@@ -348,13 +368,3 @@ async def _final(agent: Agent, answer: Message) -> LastReply:
     if (problem := await output_problem(agent, text)) is not None:
         return {**final, "output_error": problem}
     return final if "size" in final else {**final, "output": read_json(unfenced(text))}
-
-
-def _digest(said: Said) -> str:
-    if isinstance(said, str):
-        written = said.encode()
-    else:
-        written = (
-            to_json({name: said[name] for name in ("text", "images")}) if "images" in said else said["text"].encode()
-        )
-    return hashlib.blake2b(written, digest_size=8).hexdigest()

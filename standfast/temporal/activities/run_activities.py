@@ -70,11 +70,12 @@ class RunActivities:
             return await self._finish(reference)
 
     async def _finish(self, reference: types.FinishReference) -> types.Finished:
-        if reference["status"] == "cancelled":
-            reference = await with_last_answer(self._host, await self._host.located(reference))
-            if not reference["seq"]:  # nothing was written
-                await end_work(self._host.store, reference)
-                return {"seq": 0, "response": ""}
+        if (status := reference["status"]) in ("cancelled", "error"):
+            why = None if status == "cancelled" else f"the run ended with {status}"
+            reference = await with_last_answer(self._host, await self._host.located(reference), why)
+        if reference["status"] == "cancelled" and not reference["seq"]:  # nothing was written
+            await end_work(self._host.store, reference)
+            return {"seq": 0, "response": ""}
         try:
             turn, transcript = reference["turn"], await self._transcript(reference)
         except StoreBehindError:

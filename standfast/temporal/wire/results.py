@@ -20,11 +20,9 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     ActivityName,
     AgentResult,
-    AskedAtGate,
     Declared,
     ModelReply,
     Opened,
-    Stepped,
 )
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import RESULT_VALUES
@@ -33,6 +31,7 @@ from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts, is_tool_facts, read_tool_facts
 from standfast.temporal.wire.states import read_state
+from standfast.temporal.wire.step_types import AskedAtGate, Stepped
 
 LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can go on
 OTHER = {"status": "other"}  # for an agent that was asked something else
