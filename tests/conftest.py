@@ -20,7 +20,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What is collected lives to the end: looking through ten thousand tests for garbage, again and again as they are found,
-# was a fifth of the time in which they are found, in each process.
+# was a quarter of the time in which they are found, in each process.
 gc.disable()
 
 
