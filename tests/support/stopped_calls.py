@@ -14,11 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from temporalio.worker import Worker
-
 from standfast import Agent, AgentContext, Approval, Guardrail, Message, ToolCall, is_interrupted, run, tool
 from standfast.stores import SQLiteStore
-from standfast.temporal import StandfastPlugin, connect
 from standfast.testing import ScriptedModel
 
 FOLDER, NAME, WINDOW, *PLACE = [*sys.argv[1:], "", ""] if __name__ == "__main__" else ["", "payer", ""]
@@ -102,6 +99,12 @@ async def decide_until_done(store: SQLiteStore) -> None:
 
 
 async def work(store: SQLiteStore, address: str, queue: str) -> None:
+    from temporalio.worker import Worker  # what runs an agent by itself starts in half the time without
+
+    from standfast.temporal import StandfastPlugin, connect
+    from support.heartbeats import give_up_after
+
+    give_up_after(5)
     plugin = StandfastPlugin(agents=[agent], store=store, llm=ScriptedModel(answer))
     async with Worker(await connect(address), task_queue=queue, plugins=[plugin]):
         await asyncio.Event().wait()
