@@ -38,30 +38,43 @@ class Question(Record):
 
     Args:
         tool_call_id: the call whose result the answer becomes; None if the loop itself asks, then the answer
-            becomes a user message.
+            becomes a user message. The name of the gate, if that holds something else than a call.
         gate: the question is whether the call may run, and its answer a `Decision`: who may decide, until when, what
             is decided so far. It is kept until the call has a result.
         usage: of the agents that the call ran before it asked.
+        held: the answer that a gate holds; an empty one if it holds what the user said, on which no model has acted.
     """
 
     question: str
     tool_call_id: str | None = None
     gate: dict[str, Any] | None = None
     usage: Usage | None = None
+    held: Message | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether it still waits for a person."""
         return self.gate is None or "status" not in self.gate
 
+    def with_gate(self, **changes: Any) -> "Question":
+        """Return it with changes of its gate."""
+        return self.model_copy(update={"gate": {**(self.gate or {}), **changes}})
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is a gate that holds something else than a call."""
+        rule = (self.gate or {}).get("rule")  # as anybody may have written it in a checkpoint
+        return isinstance(rule, Mapping) and bool(rule.get("holds"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingApproval:
-    """A tool call that waits for people to approve it.
+    """Something that waits for people to approve it: a tool call, or what a guardrail has stopped.
 
     Args:
-        gate: by which a decision names it: the id of the call.
-        tool, arguments: what is to be run.
+        gate: by which a decision names it: the id of the call, or `answer-<number>` or `message-<number>`.
+        tool, arguments: the call that is to be run; "" and None if it is not a call.
+        shown: what people see of a message or an answer that a guardrail has stopped, as JSON.
         message: what people are asked.
         digest: of all that; a decision that carries it counts for nothing else.
         since, deadline: UTC; without a deadline it waits for ever.
@@ -79,6 +92,7 @@ class PendingApproval:
     approvers: tuple[str, ...] = ()
     quorum: int = 1
     approved_by: tuple[str, ...] = ()
+    shown: tuple[Mapping[str, Any], ...] = ()
 
 
 class Checkpoint(Record):
@@ -180,7 +194,7 @@ class RunResult(Generic[T_co]):
         compression_count: how often the context was compressed; None if the loop has no compression.
         checkpoint: the run as plain JSON.
         question: what the person is asked, with status "interrupted": `resume(agent, checkpoint, answer)`.
-        approvals: the tool calls that wait to be approved: `resume(agent, checkpoint, decisions=[…])`.
+        approvals: what waits to be approved: `resume(agent, checkpoint, decisions=[…])`.
         tripped: which guardrail ended the run, and why, with status "guardrail-tripped".
     """
 

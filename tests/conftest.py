@@ -1,5 +1,6 @@
 """What all tests share: a durable store on a real file, new for every test."""
 
+import gc
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,15 @@ sys.path.append(str(Path(__file__).parent.parent))
 # inherit that, and never end by it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What is collected lives to the end: looking through ten thousand tests for garbage, again and again as they are found,
+# was a quarter of the time in which they are found, in each process.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ from standfast.agent_loop.actions import (
 )
 from standfast.agent_loop.argument_patterns import Remember, pattern_in_words
 from standfast.agent_loop.decisions import Decision, access_problem, decider_problem
-from standfast.agent_loop.gate_rules import GateRule
+from standfast.agent_loop.gate_rules import GateRule, Holds
 from standfast.agent_loop.gates import Gate, digest_of, edited_digest
 from standfast.agent_loop.given_gates import gate_problem
 from standfast.agent_loop.guardrails import (
+    approval_of_guardrail,
     needs_check,
     reason_of,
     refusal_of,
@@ -26,6 +27,7 @@ from standfast.agent_loop.guardrails import (
     withholds,
 )
 from standfast.agent_loop.handoffs import handed_over_to, handed_to, last_speaker, next_speaker
+from standfast.agent_loop.held_answers import Held, hold, question_about, released, with_dropped
 from standfast.agent_loop.loop import LoopState, next_action
 from standfast.agent_loop.next_calls import not_carried_out
 from standfast.agent_loop.standing_approvals import (
@@ -89,6 +91,8 @@ __all__ = [
     "Finish",
     "Gate",
     "GateRule",
+    "Held",
+    "Holds",
     "LoopState",
     "OpenGates",
     "Remember",
@@ -100,6 +104,7 @@ __all__ = [
     "agent_failure",
     "agent_outcome",
     "answer_message",
+    "approval_of_guardrail",
     "approver_problem",
     "caller_problem",
     "cancelled",
@@ -115,6 +120,7 @@ __all__ = [
     "gate_problem",
     "handed_over_to",
     "handed_to",
+    "hold",
     "in_advance",
     "in_call_order",
     "last_answer",
@@ -129,11 +135,13 @@ __all__ = [
     "open_gates",
     "outcome_of",
     "pattern_in_words",
+    "question_about",
     "read_transcript",
     "reason_of",
     "refusal_of",
     "refused_as_changed",
     "refused_by_guardrails",
+    "released",
     "repair_transcript",
     "result_message",
     "said_by_agent",
@@ -143,6 +151,7 @@ __all__ = [
     "unfit_calls",
     "unheard_by_model",
     "unknown_key",
+    "with_dropped",
     "with_edit",
     "with_notices",
     "with_refused_calls",

@@ -1,14 +1,16 @@
 """The actions that a driver may be asked to carry out; `next_action` says which."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Literal
 
 from standfast.agent_loop.tool_facts import CallT
 from standfast.checkpoints import EndStatus, Question
-from standfast.messages import Tripped
+from standfast.messages import Tripped, Usage
 from standfast.tools import Outcome
 
 Settled = tuple[CallT, Outcome]
+UsedByAgents = Mapping[str, Usage]  # by the ids of the calls that ran them
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +22,15 @@ class CallModel:
             not run here.
         model: a fallback, in the place of the agent's own.
         agent: which agent of the conversation answers; "" if there is only one.
+        decided: the gate that has held the answer, or what the user said. Only if people have approved what the user
+            said, the model is called: else there is an answer, or one stands in its place.
     """
 
     warning: int | None = None
     nudge: str | None = None
     model: str | None = None
     agent: str = ""
+    decided: Question | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,10 @@ class OpenGates(Generic[CallT]):
 
 @dataclass(frozen=True, slots=True)
 class AskApproval:
-    """Wait until these gates are decided; in any order, and none of the turn's calls runs before the last is."""
+    """Wait until these gates are decided; in any order, and none of the turn's calls runs before the last is.
+
+    A gate that does not hold a call is the only one.
+    """
 
     gates: tuple[Question, ...]
 

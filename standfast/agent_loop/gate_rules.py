@@ -1,10 +1,13 @@
 """Describes whom a gate asks and for how long: the numbers and names of an `Approval`, which a history can keep."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import count
+from typing import Any, Literal
 
 from standfast.tools import Approval
+
+Holds = Literal["message", "answer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,7 @@ class GateRule:
         by_digest: nobody decides without saying the digest of what is shown.
         remember: the widest scope of a standing approval that may be given; "" if none may.
         guardrail: which one has tripped, so that these people are asked; "" if the tool, or the step, asks them.
+        holds: what that guardrail has stopped, if not a call: what the user has said, or an answer.
     """
 
     timeout: float | None = None
@@ -34,14 +38,22 @@ class GateRule:
     by_digest: bool = False
     remember: str = ""
     guardrail: str = ""
+    holds: Holds | Literal[""] = ""
 
     @classmethod
-    def of(cls, approval: Approval, *, patience: float | None = None, guardrail: str = "") -> "GateRule":
+    def of(
+        cls,
+        approval: Approval,
+        *,
+        patience: float | None = None,
+        guardrail: str = "",
+        holds: Holds | Literal[""] = "",
+    ) -> "GateRule":
         """Return the rule of an approval.
 
         Args:
             patience: how long it waits if it has no timeout of its own.
-            guardrail: whose approval it is, if not a tool's.
+            guardrail: whose approval it is, if not a tool's; `holds` is what it has stopped, if not a call.
         """
         to = approval.escalate_to
         return cls(
@@ -52,10 +64,11 @@ class GateRule:
             groups=approval.asked_groups,
             quorum=approval.quorum or 1,
             exclude_requester=bool(approval.exclude_requester),
-            escalate_to=None if to is None else cls.of(to, patience=patience, guardrail=guardrail),
+            escalate_to=None if to is None else cls.of(to, patience=patience, guardrail=guardrail, holds=holds),
             by_digest=approval.edit is not None or (approval.show is not None and approval.show != {}),
             remember=approval.remember or "",
             guardrail=guardrail,
+            holds=holds,
         )
 
     @property
@@ -75,6 +88,11 @@ class GateRule:
         first, *rest = shown
         asked = replace(self.escalate_to, message=first["message"], digest=first["digest"])
         return replace(self, escalate_to=asked.asking(rest))
+
+    @property
+    def opens_by_time(self) -> bool:
+        """Whether time alone may let something through, or have other people decide."""
+        return any(one.on_timeout in ("approve", "escalate") for one in self.chain)
 
     def bare(self) -> "GateRule":
         """Return the rule without its message and digest."""
@@ -96,3 +114,19 @@ class GateRule:
         if data.get("escalate_to") is not None:
             given["escalate_to"] = cls.read(data["escalate_to"])
         return cls(**given)
+
+
+def in_turn(
+    rules: Iterable[GateRule], texts: Iterable[Sequence[str]], digest: Callable[[str, int], str]
+) -> list[GateRule]:
+    """Return rules that ask one after the other, each with its message and digest, and those of its escalations.
+
+    Args:
+        texts: of each rule, its message and those of its escalations.
+        digest: returns the digest of what is shown with a message, of which the number is given, too.
+    """
+    asking, number = list[GateRule](), count()
+    for rule, said in zip(rules, texts, strict=True):
+        first, *later = [{"message": text, "digest": digest(text, next(number))} for text in said]
+        asking.append(replace(rule.asking(later), message=first["message"], digest=first["digest"]))
+    return asking

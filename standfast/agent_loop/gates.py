@@ -89,6 +89,11 @@ class Gate:
         )
 
     @property
+    def holds(self) -> str:
+        """What it holds if that is not a call or a step: "message", what the user has said, or "answer"."""
+        return self.rule.holds
+
+    @property
     def changed(self) -> Any:
         """The value that people are shown who decide after somebody has changed it; None if nobody has."""
         return self.approvals[0].edit if self.edits and self.approvals else None
@@ -138,6 +143,8 @@ class Gate:
                 return f"it asks {_people(to)}"
             case "reject", _:
                 return "it is rejected"
+        if self.holds:
+            return "it is withheld" if self.holds == "answer" else "it is not answered"
         return "it is not run" if self.is_call else "the run fails"
 
     @property
@@ -160,7 +167,7 @@ class Gate:
         by, rule, who = decision.by, self.rule, person(decision.by)
         if self.status != "open":
             return f"gate {self.name} was {self.status.replace('-', ' ')} already"
-        if decision.digest is None and (self.is_call or rule.by_digest):
+        if decision.digest is None and (self.is_call or self.holds or rule.by_digest):
             what = "on a tool call says on which" if self.is_call else "here says on what"
             return (
                 f"gate {self.name}: digest is missing; who decides {what}, by the digest that stands beside it in "
@@ -184,10 +191,12 @@ class Gate:
         same = self.edits and decision.edit is None  # the digest says which value that is
         if self.approvals and not same and to_json(self.approvals[0].edit) != to_json(decision.edit):
             return f"gate {self.name}: others have approved it with another edit"
-        return self._remember_problem(decision)
+        return self._more_problem(decision)
 
-    def _remember_problem(self, decision: Decision) -> str | None:
-        """Return why later calls cannot be approved with this one, or None if they can, or need not be."""
+    def _more_problem(self, decision: Decision) -> str | None:
+        """Return why this cannot be changed, or later calls be approved with it; None if they can, or need not be."""
+        if self.holds and decision.edit is not None:
+            return f"gate {self.name}: edit: nothing can be changed here"
         if decision.remember is None:
             return None
         widest, scope = self.rule.remember, decision.remember.scope

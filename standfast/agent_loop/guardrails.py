@@ -7,14 +7,17 @@ An answer that tripped one is never kept: a message in its place says which guar
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal, cast
 
 from pydantic_core import to_json
 
+from standfast.agent_loop.gate_rules import GateRule, Holds
 from standfast.agent_loop.unfit_answers import unfit_calls
 from standfast.agents import Agent, Guardrail, OutputValidator
 from standfast.agents.guardrails import declared
 from standfast.errors import StandfastError
 from standfast.messages import Message, ToolCall, Tripped, clean_text, cut, json_problem, size_over
+from standfast.tools import Approval
 
 _REASON_BYTES = 2_000
 _METADATA_BYTES = 8_192
@@ -74,9 +77,13 @@ def reason_of(validator: OutputValidator, verdict: object) -> str | None:
     return cut(clean_text(verdict), _REASON_BYTES)
 
 
-def withheld(answer: Message, tripped: Tripped) -> Message:
-    """Return the message that stands in the place of an answer that nobody is shown; its usage was paid for."""
-    text = f"[withheld by the guardrail {tripped.guardrail}: {tripped.reason}]"
+def withheld(answer: Message, tripped: Tripped, why: str = "") -> Message:
+    """Return the message that stands in the place of an answer that nobody is shown; its usage was paid for.
+
+    Args:
+        why: what became of it at a gate.
+    """
+    text = f"[withheld by the guardrail {tripped.guardrail}: {tripped.reason}{why}]"
     # An earlier version reads it as an answer that a content filter has stopped.
     changes = {"content": text, "tool_calls": None, "reasoning": None, "stop_reason": "content-filter"}
     return answer.model_copy(update={**changes, "tripped": (tripped,)})
@@ -93,3 +100,19 @@ def with_refused_calls(answer: Message, refused: Iterable[tuple[str, Tripped]]) 
 def withholds(agent: Agent) -> bool:
     """Whether no word of an answer may be shown before all of it has been checked."""
     return bool(agent.output_guardrails) or any(one.beside for one in declared(agent.input_guardrails))
+
+
+def approval_of_guardrail(agent: Agent, name: str, holds: Holds | Literal[""] = "") -> Approval | None:
+    """Return the approval of a guardrail as it is declared now; None if the guardrail has none or is gone.
+
+    Args:
+        holds: what it checks, if that is not a call.
+    """
+    checks = {"message": agent.input_guardrails, "answer": agent.output_guardrails}.get(holds, agent.tool_guardrails)
+    return next((one.approval for one in declared(checks) if one.name == name), None)
+
+
+def rule_of(agent: Agent, approval: Approval, guardrail: str = "", holds: Holds | Literal[""] = "") -> GateRule:
+    """Return the rule of an approval of an agent's tool or guardrail; see `GateRule.of`."""
+    patience = cast("float | None", agent.loop.answer_timeout)  # seconds, once it is declared
+    return GateRule.of(approval, patience=patience, guardrail=guardrail, holds=holds)

@@ -18,21 +18,22 @@ from standfast.agent_loop.actions import (
     Finish,
     OpenGates,
     Settled,
+    UsedByAgents,
 )
 from standfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget
 from standfast.agent_loop.gates import Gate
 from standfast.agent_loop.handoffs import handed_over_to
 from standfast.agent_loop.next_calls import next_calls
+from standfast.agent_loop.stuck_turns import when_stuck
 from standfast.agent_loop.tool_facts import Answer, CallT, LoopCall, ToolT_co
 from standfast.agent_loop.transcripts import last_answer, question_of, result_message, unanswered
+from standfast.agent_loop.turn_outcomes import asks, results_now
 from standfast.agent_loop.unfit_answers import judge, unfit
 from standfast.agents import Loop, OnTerminalToolError
 from standfast.checkpoints import Question
 from standfast.errors import TerminalError
 from standfast.messages import Message, ToolCall, Usage, error_text
-from standfast.tools import Asked, Cancelled, Outcome, Returned, Terminated, Unknown
-
-UsedByAgents = Mapping[str, Usage]  # by the ids of the calls that ran them
+from standfast.tools import Outcome, Returned, Terminated
 
 
 def next_action(state: "LoopState[CallT, ToolT_co]") -> Action[CallT]:
@@ -47,14 +48,17 @@ def next_action(state: "LoopState[CallT, ToolT_co]") -> Action[CallT]:
         return AskHuman(state.questions[0])
     if state.ended is not None:
         return state.ended
+    model = state.fallbacks[state.fallback - 1] if state.fallback else None
+    call = CallModel(state.warning, state.nudge, model, state.agent, state.decided_answer)
+    if call.decided is not None:
+        return call
     if state.finished:
         return Finish("complete", state.response)
     if state.iterations >= state.loop.max_iterations:
         return Finish("max-iterations", state.response)
     if (spent := state.spent_budget()) is not None:
         return spent
-    model = state.fallbacks[state.fallback - 1] if state.fallback else None
-    return CallModel(state.warning, state.nudge, model, state.agent)
+    return call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +79,8 @@ class LoopState(Generic[CallT, ToolT_co]):
         refused: by id, why a call does not run; `cut` is the call in the middle of which the answer ends, and
             `barred` are calls that guardrails have refused: they never run, whatever an earlier run may have done;
             `stopped` are those that guardrails let run only if people have approved them.
-        questions: open questions of the turn, in call order; of gates, whose calls are open, too.
-        verdicts: gates of open calls that were decided.
+        questions: open questions of the turn, in call order; of gates, too. Or the gate that holds no call.
+        verdicts: gates of open calls that were decided, or that gate.
         progressed: a call of this turn succeeded.
         idle_turns: turns in a row without a successful call.
         usage, session_usage: of this run, and of all runs of its session if they have a budget.
@@ -179,6 +183,7 @@ class LoopState(Generic[CallT, ToolT_co]):
             iterations=self.iterations + 1,
             response=message.content,
             finished=not calls,
+            verdicts=(),
             open_calls=calls,
             unasked=state.to_approve(calls, refused, stopped),
             refused=refused,
@@ -195,6 +200,20 @@ class LoopState(Generic[CallT, ToolT_co]):
             if calls:
                 state = state._judged_by_length(message.usage)
         return state
+
+    def held(self, question: Question) -> Self:
+        """An answer, or what the user has said, waits at a gate. The turn has not ended: it goes on when that has."""
+        return self._with(questions=(question,), verdicts=(), warning=None, nudge=None)
+
+    @property
+    def decided_answer(self) -> Question | None:
+        """The gate of an answer, or of what the user has said, that was decided; what it holds is still held."""
+        return next((one for one in self.verdicts if one.is_held), None)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing of a turn is open, so that the user may say something."""
+        return not self.open_calls and not self.questions and self.decided_answer is None
 
     def to_approve(
         self, calls: Sequence[CallT], refused: Mapping[str, str], stopped: Sequence[str]
@@ -234,22 +253,17 @@ class LoopState(Generic[CallT, ToolT_co]):
 
     def verdict(self, call: LoopCall) -> Gate | None:
         """Return the gate of a call, if it was decided."""
-        for question in self.verdicts:
-            if question.tool_call_id == call.id and question.gate is not None:
-                return Gate.read(question.gate)
-        return None
+        return next((Gate.read(one.gate or {}) for one in self.verdicts if one.tool_call_id == call.id), None)
 
     def unattended(self, why: str) -> Self:
-        """Nobody can be asked any more: calls that wait for approval do not run."""
-        refused = {str(gate.tool_call_id): why for gate in self.gates}
-        return self._with(
-            questions=tuple(question for question in self.questions if question.gate is None),
-            refused={**self.refused, **refused},
-        )
+        """Nobody can be asked any more: calls that wait for approval do not run, and what is held is withheld."""
+        refused = {str(one.tool_call_id): why for one in self.gates if not one.is_held}
+        held = [one.with_gate(status="rejected") for one in self.gates if one.is_held]
+        rest = tuple(question for question in self.questions if question.gate is None)
+        return self._with(questions=rest, refused={**self.refused, **refused}, verdicts=(*self.verdicts, *held))
 
     @property
     def has_fallback(self) -> bool:
-        """Whether there is another model to call."""
         return self.fallback < len(self.fallbacks)
 
     def failed(self, error: str, *, for_good: bool = False) -> Self:
@@ -257,6 +271,10 @@ class LoopState(Generic[CallT, ToolT_co]):
         if self.has_fallback and not for_good:
             return self._with(fallback=self.fallback + 1, warning=None, nudge=None)
         return self._with(iterations=self.iterations + 1, ended=Finish("error", error))
+
+    def goes_on_with(self, model: str | None) -> Self:
+        """This model is called from now on; None is the agent's own."""
+        return self._with(fallback=self.fallbacks.index(model) + 1 if model in self.fallbacks else 0)
 
     def spent(self, usage: Usage) -> Self:
         """Tokens were used by this run's model, or by an agent that it invoked."""
@@ -286,9 +304,8 @@ class LoopState(Generic[CallT, ToolT_co]):
         """Whether the budget is spent, and a person may let the run continue."""
         if self.loop.on_budget != "ask":
             return False
-        if self.ended is not None:
-            return self.ended.status in get_args(SpentStatus)
-        return isinstance(ending := next_action(self), Finish) and ending.status in get_args(SpentStatus)
+        ending = next_action(self) if self.ended is None else self.ended
+        return isinstance(ending, Finish) and ending.status in get_args(SpentStatus)
 
     def granted(self) -> Self:
         """A person lets the run use its budget once more."""
@@ -308,25 +325,14 @@ class LoopState(Generic[CallT, ToolT_co]):
         return isinstance(outcome, Terminated) and self.on_terminal_tool_error == "fail"
 
     def recorded(self, outcomes: Sequence[Settled[CallT]]) -> list[Settled[CallT]]:
-        """Return the outcomes that are results now, in call order; a question has none yet."""
-        ends = self._terminal(outcomes) is not None
-        result: list[Settled[CallT]] = []
-        for call, outcome in outcomes:
-            if not self._asks(outcome):
-                result.append((call, outcome))
-            elif ends:
-                unasked = Cancelled("Not asked: the run ended") if isinstance(outcome, Asked) else outcome
-                result.append((call, unasked))
-        return result
+        """Return the outcomes that are results now; see `results_now`."""
+        return results_now(outcomes, self.loop, ends=self._terminal(outcomes) is not None)
 
     def results(self, outcomes: Sequence[Settled[CallT]], used: UsedByAgents = MappingProxyType({})) -> list[Message]:
         """Return the tool messages of a turn's outcomes, in call order."""
         limit = self.loop.max_message_bytes
         results = [result_message(*one, limit, used.get(one[0].id)) for one in self.recorded(outcomes)]
         return [message for message in results if message is not None]
-
-    def _asks(self, outcome: Outcome) -> bool:
-        return isinstance(outcome, Asked) or (isinstance(outcome, Unknown) and self.loop.on_unknown == "ask")
 
     def settled(self, outcomes: Sequence[Settled[CallT]], used: UsedByAgents = MappingProxyType({})) -> Self:
         """All open calls have an outcome, given in call order."""
@@ -356,7 +362,7 @@ class LoopState(Generic[CallT, ToolT_co]):
         return self.questions + tuple(
             Question(question=question_of(call, outcome), tool_call_id=call.id, usage=used.get(call.id))
             for call, outcome in outcomes
-            if self._asks(outcome)
+            if asks(outcome, self.loop)
         )
 
     def _terminal(self, outcomes: Sequence[Settled[CallT]]) -> TerminalError | None:
@@ -385,12 +391,4 @@ class LoopState(Generic[CallT, ToolT_co]):
         idle = 0 if changes["progressed"] else self.idle_turns + (not self.recovering)
         if not 0 < self.loop.stuck_threshold <= idle:
             return self._with(**changes, idle_turns=idle)
-        match self.loop.on_stuck:
-            case "retry" if self.nudges < self.loop.stuck_retries:
-                nudge = f"No tool call of your last {idle} turns succeeded. Try another way, or say what hinders you."
-                return self._with(**changes, idle_turns=0, nudges=self.nudges + 1, nudge=nudge)
-            case "escalate":
-                text = f"No tool call of the last {idle} turns succeeded. How should the agent go on?"
-                return self._with(**{**changes, "questions": (Question(question=text),)}, idle_turns=idle)
-            case _:
-                return self._with(**{**changes, "ended": Finish("stuck", "")}, idle_turns=idle)
+        return self._with(**{**changes, **when_stuck(self.loop, idle, self.nudges)})

@@ -4,17 +4,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from pydantic_core import to_json
 
 from standfast.agent_loop.decisions import Decision
-from standfast.agent_loop.gate_rules import GateRule
+from standfast.agent_loop.gate_rules import GateRule, in_turn
 from standfast.agent_loop.gates import Gate, digest_of
+from standfast.agent_loop.guardrails import approval_of_guardrail, rule_of
 from standfast.agent_loop.standing_approvals import policy_of
 from standfast.agent_loop.unfit_answers import refusal_by_guardrail
 from standfast.agents import Agent
-from standfast.agents.guardrails import declared
 from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.messages import ToolCall, Tripped, cut, distinct_people, error_text, person, read_json, size_over
@@ -88,24 +88,17 @@ def _question_for(
     Args:
         asks: the tool's own approval, if it has one, and those of guardrails, with their verdicts.
     """
-    stages = [(*one, [_message(call, each, one[1]) for each in one[0].chain]) for one in asks]
-    texts = [text for *_, said in stages for text in said]
+    texts = [[_message(call, each, verdict) for each in approval.chain] for approval, verdict in asks]
+    rules = [rule_of(agent, approval, "" if verdict is None else verdict.guardrail) for approval, verdict in asks]
     # The digest includes the time: providers' ids repeat, and a decision must not count for another call.
-    digests = [
-        digest_of(call.id, text, call.name, call.arguments, asked_at.isoformat(), n) for n, text in enumerate(texts)
-    ]
-    left, rules = iter(digests), list[GateRule]()
-    for approval, verdict, said in stages:
-        (message, digest), *escalations = [(text, next(left)) for text in said]
-        later = [{"message": text, "digest": of_text} for text, of_text in escalations]
-        rule = _rule(agent, approval, "" if verdict is None else verdict.guardrail).asking(later)
-        rules.append(replace(rule, message=message, digest=digest) if rules else rule)
-    is_let_through_by_time = any(one.on_timeout in ("approve", "escalate") for each, _ in asks for one in each.chain)
+    shown = (call.name, call.arguments, asked_at.isoformat())
+    first, *later = in_turn(rules, texts, lambda text, number: digest_of(call.id, text, *shown, number))
+    rule, is_let_through_by_time = replace(first, message="", digest=""), any(one.opens_by_time for one in rules)
     tool, schema = agent.tool_map[call.name], agent.tool_map[call.name].input_schema
     gate = Gate(
         name=call.id,
-        rule=rules[0],
-        digest=digests[0],
+        rule=rule,
+        digest=first.digest,
         since=at if is_let_through_by_time else min(at, asked_at),
         requesters=requesters,
         arguments=call.arguments,
@@ -113,10 +106,10 @@ def _question_for(
         fingerprint=tool.fingerprint,
         schema_digest=tool.schema_digest,
         schema=schema if len(to_json(schema)) <= _SCHEMA_BYTES else None,
-        policy=policy_of(tool, rules[0]),
-        later=tuple(rules[1:]),
+        policy=policy_of(tool, rule),
+        later=tuple(later),
     )
-    return Question(question=texts[0], tool_call_id=call.id, gate=gate.plain())
+    return Question(question=first.message, tool_call_id=call.id, gate=gate.plain())
 
 
 def _message(call: ToolCall, approval: Approval, verdict: Tripped | None) -> str:
@@ -127,20 +120,10 @@ def _message(call: ToolCall, approval: Approval, verdict: Tripped | None) -> str
     return f"{cut(approval.shown(call.model_copy(deep=True)), _SHOWN_BYTES - len(why.encode())) or usual}\n{why}"
 
 
-def _rule(agent: Agent, approval: Approval, guardrail: str = "") -> GateRule:
-    patience = cast("float | None", agent.loop.answer_timeout)  # seconds, once it is declared
-    return GateRule.of(approval, patience=patience, guardrail=guardrail)
-
-
-def approval_of_guardrail(agent: Agent, name: str) -> Approval | None:
-    """Return the approval of a tool guardrail as it is declared now; None if the guardrail has none or is gone."""
-    return next((one.approval for one in declared(agent.tool_guardrails) if one.name == name), None)
-
-
 def _approval_at(agent: Agent, call: ToolCall, rule: GateRule) -> Approval | None:
     """Return the approval by which a gate asks today; None if there is none any more."""
     if rule.guardrail:
-        return approval_of_guardrail(agent, rule.guardrail)
+        return approval_of_guardrail(agent, rule.guardrail, rule.holds)
     tool = agent.tool_map.get(call.name)
     return None if tool is None else tool.approval_of(call)
 
@@ -181,11 +164,11 @@ async def edit_problem(
         for verdict in (one for one in verdicts if not one.asks):
             return f"gate {gate}: edit: the guardrail {verdict.guardrail} refuses these arguments: {verdict.reason}"
         own = tool.approval_of(edited)
-        asks = [] if own is None else [_rule(agent, own)]
+        asks = [] if own is None else [rule_of(agent, own)]
         for name, approval in ((one.guardrail, approval_of_guardrail(agent, one.guardrail)) for one in verdicts):
-            asks += [] if approval is None else [_rule(agent, approval, name)]
+            asks += [] if approval is None else [rule_of(agent, approval, name)]
         approval = _approval_at(agent, call, rule)
-        usual = None if approval is None else _rule(agent, approval, rule.guardrail)
+        usual = None if approval is None else rule_of(agent, approval, rule.guardrail)
     except (Exception, SystemExit) as error:
         return f"gate {gate}: edit: {cut(error_text(error), _SHOWN_BYTES)}"
     if not asks:

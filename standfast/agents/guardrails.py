@@ -25,8 +25,8 @@ class Guardrail(Generic[DepsT_contra]):
             True, that passes; if it returns `Tripped(reason)`, or the reason alone, that is refused.
         beside: the guardrail runs at the same time as the model, which only input guardrails can do. If it trips, the
             model's answer is dropped.
-        approval: people decide about what the guardrail has stopped; without it, that is refused. Only tool guardrails
-            can have one. People read the reason with the approval's message: a text, or a function of the `ToolCall`.
+        approval: people decide about what the guardrail has stopped; without it, that is refused. People read the
+            reason with the approval's message: a text, or a function of what was stopped.
     """
 
     check: Check[DepsT_contra]
@@ -59,7 +59,7 @@ def read_guardrails(agent: str, field: str, given: Any) -> tuple[Guardrail, ...]
         if not isinstance(one.beside, bool) or (one.beside and field != "input_guardrails"):
             raise DefinitionError(f"Agent '{agent}': {field}: {one.name}: only input guardrails can have beside=True")
         if one.approval is not None:
-            _check_approval(f"Agent '{agent}': {field}: {one.name}", field, one.approval)
+            _check_approval(f"Agent '{agent}': {field}: {one.name}", one.approval)
     named = [one.name for one in found if one.approval is not None]
     for name in named:
         if [one.name for one in found].count(name) > 1:
@@ -69,13 +69,11 @@ def read_guardrails(agent: str, field: str, given: Any) -> tuple[Guardrail, ...]
     return found
 
 
-def _check_approval(where: str, field: str, approval: object) -> None:
+def _check_approval(where: str, approval: object) -> None:
     if not isinstance(approval, Approval):
         raise DefinitionError(f"{where}: approval must be Approval(…), got {approval!r:.80}")
-    if field != "tool_guardrails":
-        raise DefinitionError(f"{where}: only tool guardrails can have an approval")
     if given := approval.of_gate:
-        raise DefinitionError(f"{where}: approval.{given[0]} is for a pipeline's gate, not for a call")
+        raise DefinitionError(f"{where}: approval.{given[0]} is for a pipeline's gate, not for a guardrail")
     if any(one.remember for one in approval.chain):
         raise DefinitionError(
             f"{where}: approval.remember is for a tool's own approval; let the guardrail pass what needs no decision"

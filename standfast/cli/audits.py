@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from standfast.temporal.client.changes import Change
 
 BY = click.option("--by", help="Person who does it.  [env: STANDFAST_USER; else the login name]")
-AUDITED = store_option("Store whose audit trail records who did it", "standfast.db, if it exists")
+AUDITED = store_option("Store whose audit trail records who did it", "standfast.db, if it exists", exists=True)
 
 
 @asynccontextmanager

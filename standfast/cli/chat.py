@@ -19,14 +19,14 @@ from standfast.cli.commands import client_of, server_options, with_output
 from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output, shown
 from standfast.cli.runs import CONTEXT, progress
-from standfast.cli.stores import Store
+from standfast.cli.stores import Store, existing_store
 from standfast.cli.waiting_items import write_waiting
 from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
 from standfast.events import ModelRetried, TextDelta, ToolEnded, ToolStarted
 from standfast.local import run_streaming
 from standfast.runtime.viewers import news_of, until_more
-from standfast.stores import PartialAnswer, open_store
+from standfast.stores import PartialAnswer
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -79,7 +79,8 @@ def chat(
             here = load_application(app, store)
             talk: _Talk = _LocalConversation(output, here, agent, session, who(by), given)
         else:
-            client, kept = runner.run(client_of(server)), None if store is None else open_store(store)
+            kept = None if store is None else existing_store(store)
+            client = runner.run(client_of(server))
             at: dict[str, Any] = {"task_queue": task_queue, "by": who(by), "store": kept, "context": given}
             talk = _TemporalConversation(output, client, agent, session, **at)
         try:
@@ -223,6 +224,7 @@ class _LocalConversation:
                 "workflow_id": "",
                 "tool": item.tool,
                 "arguments": item.arguments,
+                "shown": item.shown,
                 "approvers": item.approvers,
             }
             write_waiting(self._output, data, how=False)

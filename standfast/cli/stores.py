@@ -16,18 +16,29 @@ USUAL = "standfast.db"
 _ANOTHER = "--store or STANDFAST_STORE names another"
 
 
-def store_option(what: str, otherwise: str = "", *, default: str | None = None) -> Callable[[Any], Any]:
+def store_option(
+    what: str, otherwise: str = "", *, default: str | None = None, exists: bool = False
+) -> Callable[[Any], Any]:
     """Return the option `--store`: the path of a SQLite file, postgresql://…, or d1://ACCOUNT/DATABASE.
 
     Args:
         otherwise: says what is used without it.
+        exists: refuse a store that is named and not there, before a server is looked for; see `existing_store`.
     """
     help = f"{what}.  [env: STANDFAST_STORE{otherwise and f'; else {otherwise}'}]"  # noqa: A001
     shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    if exists:
+        shown["callback"] = _existing
     return click.option("--store", metavar="FILE|URL", envvar="STANDFAST_STORE", help=help, **shown)
 
 
-STORED = store_option("Store", default=USUAL)
+def _existing(_context: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
+    if address not in (None, USUAL):
+        check_exists(address)
+    return address
+
+
+STORED = store_option("Store", default=USUAL, exists=True)
 
 
 def is_file(address: str) -> bool:
@@ -49,15 +60,28 @@ def existing_store(address: str) -> Store:
     Raises:
         InputError: there is none.
     """
-    if is_file(address) and not Path(address).is_file():  # opening it would create it
-        raise InputError(f"There is no store {address!r}; {_ANOTHER}")
+    check_exists(address)
     return open_store(address)
+
+
+def check_exists(address: str) -> None:
+    """Check that a store is there, as far as this machine can tell: opening a file would create it.
+
+    Raises:
+        InputError: there is none.
+    """
+    if is_file(address) and not Path(address).is_file():
+        raise InputError(f"There is no store {address!r}; {_ANOTHER}")
 
 
 @asynccontextmanager
 async def board_if_any(address: str) -> AsyncIterator[Store | None]:
-    """Open a store to read its board, unless it is a file that is not on this machine."""
-    if is_file(address) and not Path(address).is_file():
+    """Open a store to read its board; the usual one does not have to be there.
+
+    Raises:
+        InputError: another one is named, which is not there.
+    """
+    if address == USUAL and not Path(USUAL).is_file():
         yield None
         return
     async with existing_store(address) as store:
@@ -76,6 +100,10 @@ async def needs_server(*, run: str | None, store: str, **_: Any) -> bool:
 
 
 def store_if_any(address: str | None) -> Store | None:
-    """Open the store that is named, else standfast.db if it is there."""
+    """Open the store that is named, else standfast.db if it is there.
+
+    Raises:
+        InputError: the one that is named is not there.
+    """
     address = address or (USUAL if Path(USUAL).is_file() else None)
-    return None if address is None else open_store(address)
+    return None if address is None else existing_store(address)

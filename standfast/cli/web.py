@@ -16,6 +16,7 @@ from standfast.cli.stores import store_if_any
 from standfast.cli.workers import STORE
 from standfast.errors import InputError
 from standfast.extras import install
+from standfast.stores import open_store
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -120,7 +121,7 @@ def application_of(output: Output, app: str | None, store: str | None) -> Applic
         except BrokenApplicationError as error:
             why = str(error).splitlines()[-1]
             output.note(f"{app} cannot be loaded, so nothing can be started from the page: {why}")
-    found = store_if_any(store)
+    found = store_if_any(None) if store is None else open_store(store)  # the page may be there before its workers
     if found is None:
         output.note(
             "No store: --store FILE|URL adds transcripts, decisions and pictures, and remembers who has signed out."

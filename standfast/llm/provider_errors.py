@@ -156,9 +156,9 @@ def retry_delay(error: BaseException, policy: RetryPolicy, attempt: int, *, has_
 
 
 def asked_to_wait(error: BaseException) -> float | None:
-    """Return the seconds that a provider asks to wait, a day at most."""
+    """Return the seconds that a provider asks to wait, a day at most; None if it asks for no number of them."""
     after = getattr(error, "retry_after", None)
-    return min(float(after), _LONGEST_WAIT) if isinstance(after, int | float) else None
+    return _bounded(after) if isinstance(after, int | float) and not isinstance(after, bool) else None
 
 
 def may_pass(error: BaseException) -> bool:
@@ -194,4 +194,8 @@ def seconds_to_wait(retry_after: str | None, now: datetime) -> float | None:
         except ValueError:
             return None
         seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
-    return min(max(0.0, seconds), _LONGEST_WAIT) if math.isfinite(seconds) else None
+    return _bounded(seconds)
+
+
+def _bounded(seconds: float) -> float | None:
+    return min(max(0.0, float(seconds)), _LONGEST_WAIT) if math.isfinite(seconds) else None

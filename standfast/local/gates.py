@@ -161,7 +161,9 @@ async def _in_advance(gate: Gate, state: LoopState, agent: Agent, kept: Kept, st
 
 
 def _call(state: LoopState, gate: Gate) -> ToolCall:
-    """Return the call that waits at a gate, as people see it."""
+    """Return the call that waits at a gate, as people see it; of another gate, only its name."""
+    if gate.holds:
+        return ToolCall(id=gate.name)
     asked = next(call for call in state.open_calls if call.id == gate.name)
     return ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
 
@@ -204,21 +206,22 @@ def requesters_of(state: LoopState) -> list[str | None]:
 def asked_at(state: LoopState) -> list[AskedGate]:
     """Return the gates of calls that wait, as the board shows them."""
     calls = {call.id: call.name for call in state.open_calls}
-    return [AskedGate(_gate(one), one.question, calls[str(one.tool_call_id)]) for one in state.gates]
+    return [AskedGate.of(one, calls.get(str(one.tool_call_id))) for one in state.gates]
 
 
 def pending_approvals(state: LoopState) -> tuple[PendingApproval, ...]:
     """Return what people see of the calls that wait for them."""
-    calls = {call.id: call for call in state.open_calls}
-    return tuple(_shown(question, calls[str(question.tool_call_id)]) for question in state.gates)
+    calls = {call.id: call.name for call in state.open_calls}
+    return tuple(_shown(question, calls.get(str(question.tool_call_id), "")) for question in state.gates)
 
 
-def _shown(question: Question, call: ToolCall) -> PendingApproval:
+def _shown(question: Question, tool: str) -> PendingApproval:
     gate = _gate(question)
     return PendingApproval(
         gate=gate.name,
-        tool=call.name,
-        arguments=gate.arguments,
+        tool=tool,
+        arguments=None if gate.holds else gate.arguments,
+        shown=tuple(gate.arguments) if gate.holds else (),
         message=gate.rule.message or question.question,
         digest=gate.digest,
         since=gate.since,

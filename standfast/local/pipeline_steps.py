@@ -104,7 +104,8 @@ def _of_agent(result: RunResult) -> StepResult:
         said = said_by_agent(result.status, result.response, result.error)
         return StepResult(status=result.status, response=said, iterations=result.iterations)
     if result.approvals:
-        text = f"its tool '{result.approvals[0].tool}' waits for approval, which needs a store"
+        what = f"its tool '{result.approvals[0].tool}'" if result.approvals[0].tool else "its answer"
+        text = f"{what} waits for approval, which needs a store"
     else:
         text = f"its agent asks a question, which nobody can answer here: {result.question}"
     return StepResult(status="error", response=text, iterations=result.iterations)

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from standfast.agent_loop import NOBODY_TO_ASK, CallPlace, Decision, Gate, LoopState, last_answer, last_speaker
+from standfast.agent_loop import (
+    NOBODY_TO_ASK,
+    CallPlace,
+    Decision,
+    Gate,
+    Held,
+    LoopState,
+    last_answer,
+    last_speaker,
+    question_about,
+)
 from standfast.agents import Agent, AgentContext
 from standfast.local.gates import Standing, asked_at, at_gates, requesters_of
 from standfast.local.transcripts import RunTranscript
@@ -40,10 +50,10 @@ class RunGates:
         self._is_invoked = is_invoked
         self._earlier: list[str | None] = []  # who asked for earlier calls; without a store only their gates say who
 
-    @property
-    def _asking(self) -> Agent:
-        """The agent of the conversation whose calls are at the gates."""
-        return self._agent.speaking(last_speaker(self._transcript.messages))
+    def _asking(self, state: LoopState) -> Agent:
+        """Return the agent of the conversation whose calls, or whose answer, are at the gates."""
+        is_next = any(question.is_held for question in state.gates)
+        return self._agent.speaking(state.agent if is_next else last_speaker(self._transcript.messages))
 
     @property
     def _kept(self) -> Kept:
@@ -55,8 +65,9 @@ class RunGates:
         """Apply decisions. What they approve is written before it runs, which only one run of a session can do."""
         have_run = {message.tool_call_id for message in self._transcript.messages if message.status == "completed"}
         standing = Standing(self._store, self._place)
-        check = Guardrails(self._asking, lambda asked: call_users(asked, self._context)).verdicts_on
-        decided = await at_gates(state, decisions, self._asking, self._kept, have_run, standing, check)
+        agent = self._asking(state)
+        check = Guardrails(agent, lambda asked: call_users(asked, self._context)).verdicts_on
+        decided = await at_gates(state, decisions, agent, self._kept, have_run, standing, check)
         self._earlier += requesters_of(decided)
         await self._show(decided)
         if decided.kept_questions != state.kept_questions:
@@ -73,14 +84,12 @@ class RunGates:
         Args:
             claimed: the gates of an unsigned checkpoint; in a store their time begins anew.
         """
-        spoke = [message.by for message in self._transcript.messages]
-        requesters = [self._context.user_id, self._transcript.log.session.user_id, *spoke, *await self._kept.editors()]
+        requesters = await self._requesters(claimed)
         since = {gate.name: gate.opened or gate.since for gate in claimed} if self._store is None else {}
-        requesters += [*self._earlier, *(person for gate in claimed for person in gate.requesters)]
         options: dict[str, Any] = {"at": datetime.now(UTC), "requesters": requesters, "asked_at": since}
         last = last_answer(messages := self._transcript.messages)
         tripped = () if last is None else messages[last].tripped or ()
-        questions, refused = await ask_at_gates(self._asking, calls, tripped=tripped, **options)
+        questions, refused = await ask_at_gates(self._asking(state), calls, tripped=tripped, **options)
         if self._is_invoked:
             state = state.gated(questions, refused).unattended(NOBODY_TO_ASK)
         else:
@@ -91,12 +100,41 @@ class RunGates:
         is_decided = any(question.gate and "advance" in question.gate for question in state.gates)
         return await self.decide((), state) if is_decided else state
 
+    async def hold(self, state: LoopState, held: Held, claimed: Gate | None = None) -> LoopState:
+        """Ask people about what guardrails have stopped, and write that with what the user has said.
+
+        Args:
+            claimed: the gate of an unsigned checkpoint.
+        """
+        agent, number = self._agent.speaking(state.agent), self._last_seq + 1
+        claims = [] if claimed is None else [claimed]
+        asked_at = claimed.opened or claimed.since if claimed is not None and self._store is None else None
+        requesters = await self._requesters(claims)
+        question = question_about(agent, held, number, at=datetime.now(UTC), requesters=requesters, asked_at=asked_at)
+        state = state.held(question)
+        if self._is_invoked:
+            return state.unattended(NOBODY_TO_ASK)
+        await self._show(state)
+        await self._transcript.write(state.kept_questions)
+        return state
+
+    async def _requesters(self, claimed: Sequence[Gate]) -> list[str | None]:
+        """Return who has spoken to the run, and whom the gates of an unsigned checkpoint name."""
+        spoke = [message.by for message in self._transcript.messages]
+        users = [self._context.user_id, self._transcript.log.session.user_id]
+        named = [person for gate in claimed for person in gate.requesters]
+        return [*users, *spoke, *await self._kept.editors(), *self._earlier, *named]
+
+    @property
+    def _last_seq(self) -> int:
+        return self._transcript.log.last_seq + len(self._transcript.unwritten)
+
     @property
     def _place(self) -> CallPlace:
         """Where the calls are; a run is what the last message of the user has begun."""
         log, messages = self._transcript.log, self._transcript.messages
         after = next((place for place, one in enumerate(reversed(messages)) if one.role == "user"), len(messages))
-        begun = log.last_seq + len(self._transcript.unwritten) - after
+        begun = self._last_seq - after
         session = log.session
         return CallPlace(
             agent=self._agent.name,

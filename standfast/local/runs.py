@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import cast
 from uuid import uuid4
 
 from standfast.agent_loop import (
@@ -17,6 +16,7 @@ from standfast.agent_loop import (
     CallTools,
     Correct,
     Finish,
+    Held,
     LoopState,
     OpenGates,
     ToolState,
@@ -29,6 +29,8 @@ from standfast.checkpoints import CheckpointKey, InterruptedResponse, Question, 
 from standfast.errors import InputError, TerminalError
 from standfast.events import CheckpointReached, Event, RunStarted
 from standfast.llm import LLM, tools_to_descriptions
+from standfast.local.answers import Answers
+from standfast.local.claims import take_claims
 from standfast.local.contexts import call_hook, coordinates, tool_contexts
 from standfast.local.gates import GivenDecision, pending_approvals, read_decisions
 from standfast.local.invocations import Invocations, NestedRuns
@@ -39,17 +41,14 @@ from standfast.local.sessions import Log, open_log
 from standfast.local.speakers import Speakers
 from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
-from standfast.messages import LLMResponse, Message, ToolCall, Usage, error_text
+from standfast.messages import Message, ToolCall, Usage, error_text
 from standfast.runtime import inputs
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
-from standfast.runtime.following_calls import following_calls
-from standfast.runtime.guardrails import Guardrails
-from standfast.runtime.model_answers import note_failure
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.toolsets import with_toolsets
-from standfast.runtime.users_functions import call_users, output_problem
+from standfast.runtime.users_functions import output_problem
 from standfast.stores.protocol import AgentStore
 from standfast.tools import KeptState, Terminated, ToolContext
 
@@ -102,6 +101,7 @@ class Run:
         self._log: Log
         self._state: LoopState  # before the action that is being carried out
         self._transcript: RunTranscript
+        self._answers: Answers
         self._gates: RunGates
         self._nested = NestedRuns(Run, llm, self._injected, self._context, store, self._home, depth)
         self._use(agent)
@@ -142,6 +142,7 @@ class Run:
                 self._use(agent)
             self._context.session_id = self._log.session_id
             self._transcript = RunTranscript(self._log, self._model, self._agent, self._context, self._emit, self._key)
+            self._answers = Answers(self._agent, self._speakers, self._model, self._transcript, self._context)
             self._gates = RunGates(
                 self._agent, self._context, self._store, self._transcript, is_invoked=self._invoked_by is not None
             )
@@ -162,8 +163,10 @@ class Run:
         if self._emit is not None:
             self._emit(RunStarted(self._agent.name, given.message, user_id=self._context.user_id))
         try:
+            system = Message(role="system", content=prompt)
+            self._model.show([system, *self._transcript.messages])  # a turn that was left may end before a new message
             state = await self._take_in(given, self._state)
-            self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
+            self._model.show([system, *self._transcript.messages])
             return await self._loop(state)
         finally:
             await self._log.flush()
@@ -199,24 +202,22 @@ class Run:
             tools=self._speakers.tools(last_speaker(self._transcript.messages)),
             checkpoint=given.checkpoint,
         )
-        if given.message is not None:
+        if given.message is not None and not state.gates:  # which people may have decided elsewhere
             inputs.check_may_speak(state, self._log.session_id)
         return state
 
     async def _take_in(self, given: inputs.RunInput, state: LoopState) -> LoopState:
         """Add the answer or the message. An answer to no question is a message; an empty one adds nothing."""
         message = given.message
-        if state.open_calls and self._log.is_new and not given.is_signed:
-            checked = await self._guardrails(state.agent).checked_again(given.messages or [])
-            self._transcript.begin(checked, checked)
-            state = state.fold(checked, recovering=False, questions=state.kept_questions)
-        if state.unasked and given.claimed_gates:
-            state = await self._gates.open(state, state.unasked, given.claimed_gates)
+        if not given.is_signed:
+            state = await take_claims(given, state, self._transcript, self._answers, self._gates)
         if state.gates or given.decisions:
             state = await self._gates.decide(given.decisions_as_shown, state)
         if given.answer is not None and state.gates:
-            call_id = state.gates[0].tool_call_id
-            raise InputError(f"call {call_id} waits to be approved, not for an answer: give decisions=[…]")
+            what = "" if state.gates[0].is_held else "call "
+            raise InputError(
+                f"{what}{state.gates[0].tool_call_id} waits to be approved, not for an answer: give decisions=[…]"
+            )
         if given.answer is not None and state.questions:
             question, state = state.questions[0], state.answered()
             await self._transcript.take_answer(question, given.answer, self._context.user_id, state.kept_questions)
@@ -224,10 +225,9 @@ class Run:
             message = given.answer
         if message is None:
             return await self._transcript.hear(state)
-        if state.open_calls:
+        if not state.is_at_rest:
             # Orphans are answered before the user's new message, so that results follow their calls.
-            state = await self._call_left(state, cast(CallTools, next_action(state)))
-            inputs.check_may_speak(state, self._log.session_id)
+            state = await self._end_turn(state)
         state = await self._transcript.hear(state)
         self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
         return state.with_user_message()
@@ -265,26 +265,14 @@ class Run:
         return InterruptedResponse(question.question, shown, self._log.session_id, waits)
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
-        turn = state.iterations + 1
-        guardrails = self._guardrails(action.agent)
-        try:
-            if action.agent != self._speakers.current:
-                self._model.prompt(await self._speakers.let_speak(action.agent, self._model, self._context))
-            tools, messages = self._speakers.tools(action.agent), self._transcript.messages
-            self._model.begin(action, turn)
-            response = await following_calls(tools, messages, self._log.session.key)
-            response = response or await guardrails.around(messages, lambda: self._model.ask(action))
-        except Exception as error:
-            if error is guardrails.raised:
-                raise
-            self._model.failed(turn, error)
-            note_failure(self._agent, action.model, error)
-            return state.failed(error_text(error))
-        message = await guardrails.checked(self._transcript.answer(response or LLMResponse(), action, tools.keys()))
-        self._model.ended(turn, message)
+        message = await self._answers.next(action, state.iterations + 1)
+        if isinstance(message, Exception):
+            return state.failed(error_text(message))
+        if isinstance(message, Held):
+            return await self._gates.hold(state, message)
         self._transcript.add([message])
         self._counts.update(call.name for call in message.tool_calls or ())
-        state = state.replied(message, tools)
+        state = state.replied(message, self._speakers.tools(action.agent))
         self.usage = state.usage
         if message.tool_calls and not state.unasked:  # a final text is written with the state that on_complete leaves
             try:
@@ -293,9 +281,6 @@ class Run:
                 await self._give_up(state, self._tool_calls(state, CallTools(())))
                 raise
         return state
-
-    def _guardrails(self, speaker: str) -> Guardrails:
-        return Guardrails(self._agent.speaking(speaker), lambda check: call_users(check, self._context))
 
     async def _correct(self, state: LoopState, action: Correct) -> LoopState:
         self._transcript.add([Message(role="user", content=action.message)])
@@ -322,6 +307,20 @@ class Run:
         for usage in used.values():
             state = state.spent(usage)
         self.usage = state.usage
+        return state
+
+    async def _end_turn(self, state: LoopState) -> LoopState:
+        """Settle what an earlier run has left of a turn: its calls, or an answer that people have decided on.
+
+        Raises:
+            InputError: people are yet to be asked, before or after it.
+        """
+        match next_action(state):
+            case CallModel() as action:
+                state = await self._call_model(state, action)
+            case CallTools() as action:
+                state = await self._call_left(state, action)
+        inputs.check_may_speak(state, self._log.session_id)
         return state
 
     async def _call_left(self, state: LoopState, action: CallTools) -> LoopState:

@@ -128,7 +128,7 @@ class Log:
 
     async def flush(self) -> None:
         """Write what a memory store does not have yet."""
-        if self._store is not None and not self._store.durable and self._unwritten:
+        if self._store is not None and not self._store.durable and self.has_written:  # perhaps only its questions
             await self._store.save_session(self.session)
             await self._store.append_messages(self.session.id, self._unwritten, self.session)
             self._unwritten = []

@@ -112,7 +112,7 @@ class RunTranscript:
 
     async def hear(self, state: LoopState) -> LoopState:
         """Add the messages that were sent to earlier runs of the session on Temporal, and that no run has heard."""
-        unheard = None if state.open_calls or state.questions else self.log.unheard
+        unheard = self.log.unheard if state.is_at_rest else None
         if unheard is None or not (kept := await unheard.take(self.messages)):
             return state
         self.add([one.message for one in kept])
@@ -128,7 +128,7 @@ class RunTranscript:
     def checkpoint(self, state: LoopState) -> Checkpoint:
         """Return the run as plain JSON, without questions that have been answered since `state`."""
         waiting = {None, *(call.id for call in unanswered(self.messages))}
-        questions = tuple(one for one in state.kept_questions if one.tool_call_id in waiting)
+        questions = tuple(one for one in state.kept_questions if one.is_held or one.tool_call_id in waiting)
         asked = [one for one in questions if one.is_open]
         made = Checkpoint(
             messages=tuple(self.messages),

@@ -9,7 +9,10 @@ from functools import partial, update_wrapper
 from typing import Any, TypeVar
 
 from standfast.agent_loop import (
+    Held,
+    Holds,
     correction,
+    hold,
     last_answer,
     needs_check,
     reason_of,
@@ -21,6 +24,7 @@ from standfast.agent_loop import (
 )
 from standfast.agents import Agent, AgentContext, Guardrail, OutputValidator
 from standfast.agents.guardrails import declared
+from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.messages import Message, ToolCall, Tripped
 from standfast.runtime.threads import begin_in_thread
@@ -36,12 +40,15 @@ class Guardrails:
 
     Args:
         call: calls a function of the user's with the agent's context, and raises its errors as the driver does.
+        passed: what the user said that people have approved: the guardrails that have stopped it are not asked again.
     """
 
-    def __init__(self, agent: Agent, call: CallUsers) -> None:
+    def __init__(self, agent: Agent, call: CallUsers, passed: Question | None = None) -> None:
         self._agent = agent
         self._call = call
-        self.tripped: Tripped | None = None  # by what the user said
+        self._passed = () if passed is None or passed.held is None else passed.held.tripped or ()
+        self._said: Sequence[Message] = ()  # by the user
+        self._stopped: list[tuple[Tripped, Any]] = []  # of it
         self.raised: Exception | None = None  # by a guardrail: not the model's fault
 
     async def around(self, messages: Sequence[Message], ask: Callable[[], Awaitable[T]]) -> T | None:
@@ -50,20 +57,20 @@ class Guardrails:
         Args:
             messages: the transcript, which ends with what the user said.
         """
-        said = await self._said(messages) if self._agent.input_guardrails else []
+        inputs = self._inputs
+        self._said = said = await self._unheard(messages) if inputs else []
         if not said:
             return await ask()
-        inputs = declared(self._agent.input_guardrails)
-        self.tripped = await self._first([one for one in inputs if not one.beside], said)
-        if self.tripped is not None:
+        self._stopped = await self._verdicts([one for one in inputs if not one.beside], said)
+        if self._stopped:
             return None
         beside = [one for one in inputs if one.beside]
         if not beside:
             return await ask()
-        checking = asyncio.ensure_future(self._first(beside, said))
+        checking = asyncio.ensure_future(self._verdicts(beside, said))
         try:
             answer = await ask()
-            self.tripped = await checking
+            self._stopped = await checking
         finally:
             checking.cancel()
             await asyncio.wait([checking])
@@ -71,7 +78,24 @@ class Guardrails:
                 checking.exception()  # raised above, or the model's error matters more
         return answer
 
-    async def _said(self, messages: Sequence[Message]) -> list[Message]:
+    @property
+    def _inputs(self) -> list[Guardrail]:
+        passed = {one.guardrail for one in self._passed}
+        return [one for one in declared(self._agent.input_guardrails) if one.name not in passed]
+
+    async def stopped_again(self, messages: Sequence[Message], held: Question) -> Message | Held | None:
+        """Return again what an untrusted transcript says is held, or what the guardrails make of it today.
+
+        None if they let pass what the user said: the model is to be asked.
+        """
+        answer = held.held or Message(role="assistant")
+        if (held.gate or {})["rule"]["holds"] == "answer":
+            return await self.checked(answer.model_copy(update={"tripped": None}))
+        self._said = await self._unheard(messages)
+        self._stopped = await self._verdicts(self._inputs, self._said)
+        return await self.checked(answer) if self._stopped else None
+
+    async def _unheard(self, messages: Sequence[Message]) -> list[Message]:
         """Return what the user has said since the last answer, without our own words about that answer."""
         said = unheard_by_model(messages)
         before = messages[-len(said) - 1] if len(messages) > len(said) else None
@@ -81,19 +105,29 @@ class Guardrails:
         is_ours = (problem or before.unfit) is not None and said[0].content == correction(problem, before.unfit)
         return said[1:] if is_ours else said
 
-    async def checked(self, answer: Message) -> Message:
+    async def checked(self, answer: Message) -> Message | Held:
         """Return an answer as it is to be kept: what the guardrails refuse is withheld, or does not run.
 
-        A final answer that an output validator refuses says so.
+        What they leave to people is held. A final answer that an output validator refuses says so.
         """
-        if self.tripped is not None:
-            return withheld(answer, self.tripped)
+        if self._stopped:
+            return await self._stop(self._stopped, answer, "message", self._said)
         if answer.tool_calls:
             return await self._checked_calls(answer) if self._agent.tool_guardrails else answer
-        tripped = await self._first(declared(self._agent.output_guardrails), [answer])
-        return await self._validated(answer) if tripped is None else withheld(answer, tripped)
+        stopped = await self._verdicts(declared(self._agent.output_guardrails), [answer])
+        return await self._stop(stopped, answer, "answer", [answer]) if stopped else await self.validated(answer)
 
-    async def _validated(self, answer: Message) -> Message:
+    async def _stop(
+        self, stopped: list[tuple[Tripped, Any]], answer: Message, what: Holds, seen: Sequence[Message]
+    ) -> Message | Held:
+        refusal = stopped[0][0]
+        if not refusal.asks:
+            return withheld(answer, refusal)
+        held: Message | Held = await self._call(lambda _: hold(self._agent, stopped, answer, what, seen))
+        return held
+
+    async def validated(self, answer: Message) -> Message:
+        """Return a final answer; it says so if an output validator refuses it."""
         if not self._agent.output_validators or answer.stop_reason is not None:
             return answer
         problem, output = await read_answer(self._agent, answer.content)
@@ -130,16 +164,13 @@ class Guardrails:
         Args:
             call: with its arguments as the handler gets them.
         """
-        found: list[Tripped] = []
-        for guardrail in declared(self._agent.tool_guardrails):
-            tripped = await self._first([guardrail], [call])
-            if tripped is not None and not tripped.asks:
-                return [tripped]
-            found += [] if tripped is None else [tripped]
-        return found
+        return [verdict for verdict, _ in await self._verdicts(declared(self._agent.tool_guardrails), [call])]
 
-    async def _first(self, guardrails: Sequence[Guardrail], values: Sequence[Message | ToolCall]) -> Tripped | None:
-        """Return the first refusal of any of the values; None if all of them pass."""
+    async def _verdicts(
+        self, guardrails: Sequence[Guardrail], values: Sequence[Message | ToolCall]
+    ) -> list[tuple[Tripped, Any]]:
+        """Return the first refusal alone, or one verdict of each guardrail that asks people; each with its value."""
+        found: list[tuple[Tripped, Any]] = []
         for guardrail in guardrails:
             for value in values:
                 check = update_wrapper(partial(_verdict, guardrail, value), guardrail.check)  # errors name it
@@ -148,9 +179,12 @@ class Guardrails:
                 except Exception as error:
                     self.raised = error
                     raise
+                if tripped is not None and not tripped.asks:
+                    return [(tripped, value)]
                 if tripped is not None:
-                    return tripped
-        return None
+                    found.append((tripped, value))
+                    break
+        return found
 
 
 def _may_be_ours(message: Message) -> bool:

@@ -144,6 +144,11 @@ class RunInput:
         return tuple(Gate.read(gate) for gate in gates if gate is not None)
 
     @property
+    def claimed_answer(self) -> Question | None:
+        """The gate that an unsigned checkpoint says holds an answer, or what the user has said."""
+        return next((question for question in self.questions if question.is_held and not self.is_signed), None)
+
+    @property
     def decisions_as_shown(self) -> tuple[Decision, ...]:
         """The decisions, each tied to what the checkpoint shows: a gate that changed when remade is not approved."""
         shown = {gate.name: gate.digest for gate in self.claimed_gates}
@@ -156,7 +161,9 @@ class RunInput:
         """Refuse a checkpoint whose questions do not belong to calls that wait for a result."""
         waiting = {call.id for call in unanswered(self.messages or [])}
         for question in self.questions:
-            if question.tool_call_id is not None and question.tool_call_id not in waiting:
+            if question.is_held:
+                _check_held(question)
+            elif question.tool_call_id is not None and question.tool_call_id not in waiting:
                 raise InputError(
                     f"the checkpoint asks for call {question.tool_call_id}, which does not wait for a result"
                 )
@@ -227,6 +234,12 @@ class RunInput:
         return []
 
 
+def _check_held(question: Question) -> None:
+    held = question.held
+    if held is None or held.role != "assistant" or held.tool_calls or not held.tripped:
+        raise InputError(f"the checkpoint has a gate {question.tool_call_id} without the answer that it holds")
+
+
 def _read_text(what: str, text: object, limit: int) -> str | None:
     if text is None:
         return None
@@ -268,8 +281,9 @@ def check_may_speak(state: LoopState, session_id: str | None) -> None:
     """Refuse a message that would come between a call and its result."""
     where = f"Session {session_id}" if session_id else "The run"
     if state.gates:
+        what = "" if state.gates[0].is_held else "call "
         raise InputError(
-            f"{where} waits for approval of call {state.gates[0].tool_call_id}: give decisions=[…] before a new "
+            f"{where} waits for approval of {what}{state.gates[0].tool_call_id}: give decisions=[…] before a new "
             "message. run() without message= returns what waits."
         )
     if state.questions:

@@ -119,7 +119,7 @@ class _Held:
             return []
         tools = {name: item.get("tool") for name, item in (await self._items()).items()}
         return [
-            AskedGate(Gate.read(one.gate), one.question, tools.get(str(one.tool_call_id), ""))
+            AskedGate.of(one, tools.get(str(one.tool_call_id)))
             for one in session.questions or ()
             if one.gate is not None and one.is_open
         ]

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from standfast.agent_loop import Gate
+from standfast.checkpoints import Question
 from standfast.messages import person
 from standfast.stores.capabilities import has_waits
 from standfast.stores.protocol import Session
@@ -57,7 +58,7 @@ class AskedGate:
 
     Args:
         tool: of a call.
-        shown: what people see beside the message at a pipeline's gate.
+        shown: what people see beside the message at a pipeline's gate, or where a guardrail has stopped something.
         place: where the journal has what a pipeline's gate shows.
     """
 
@@ -66,6 +67,14 @@ class AskedGate:
     tool: str | None = None
     shown: Sequence[Any] = ()
     place: str = ""
+
+    @classmethod
+    def of(cls, question: Question, tool: str | None) -> "AskedGate":
+        """Return a gate of a session; `tool` is that of its call."""
+        gate = Gate.read(question.gate or {})
+        if gate.holds:
+            return cls(gate, question.question, shown=gate.arguments)
+        return cls(gate, question.question, tool or "")
 
 
 def address_of(journal_key: str) -> str:
@@ -140,6 +149,8 @@ def _item(address: str, asked: AskedGate) -> dict[str, Any]:
                 {"label": one.get("label", ""), "kind": "left-out", "size": len(to_json(one))} for one in item["shown"]
             ]
             reference = {"journal_key": address.removeprefix(_PREFIX), "gate": asked.place or gate.name}
+            if gate.holds:
+                reference = {"in_process": address, "gate": gate.name}
             if gate.changed is not None:
                 reference["edit"] = gate.changed
             item |= {"shown": sizes, "size": size, "reference": reference}

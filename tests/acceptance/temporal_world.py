@@ -34,9 +34,11 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], what: str, seco
     """Wait until a condition holds, and fail if it does not."""
     try:
         async with asyncio.timeout(seconds):
+            pause = 0.01
             # What happens in another process sets no event.
             while not (await met if isinstance(met := condition(), Awaitable) else met):
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(pause)
+                pause = min(1.2 * pause, 0.05)
     except TimeoutError:
         raise AssertionError(f"not within {seconds:g} s: {what}") from None
 

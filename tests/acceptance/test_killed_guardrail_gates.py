@@ -1,4 +1,4 @@
-"""A process dies by SIGKILL while people decide on a call that a guardrail has stopped; another one goes on."""
+"""A process dies by SIGKILL while people decide on what a guardrail has stopped; another one goes on."""
 
 import asyncio
 import contextlib
@@ -49,27 +49,48 @@ async def decided(folder: Path, journal_key: str) -> list[str | None]:
     ],
 )
 def test_who_dies_at_the_gate_of_a_stopped_call_pays_once_and_each_is_asked_once(tmp_path: Path, window: str) -> None:
-    codes = [subprocess.run(command(tmp_path, window), env=ENVIRONMENT, timeout=60).returncode for _ in range(2)]
+    codes = [
+        subprocess.run(command(tmp_path, "payer", window), env=ENVIRONMENT, timeout=60).returncode for _ in range(2)
+    ]
     assert codes == [-signal.SIGKILL, 0]
     assert asyncio.run(decided(tmp_path, "payer/s")) == ["bob", "ada"]
     asked = 2 if window == "before append_messages_atomic 1" else 1
     assert (lines(tmp_path, "paid"), lines(tmp_path, "asked")) == (1, asked)
 
 
-@pytest.mark.parametrize("window", ["before append_reply 1", "after record_decision 1", "before record_decision 2"])
-async def test_a_worker_that_dies_at_the_gate_of_a_stopped_call_pays_once_and_each_is_asked_once(
-    tmp_path: Path, address: str, window: str
+@pytest.mark.parametrize(
+    "window",
+    [
+        "after append_messages_atomic 1",
+        "before record_decision 1",
+        "before append_messages_atomic 3",
+        "after record_decision 2",
+        "before append_messages_atomic 5",
+    ],
+)
+def test_who_dies_at_the_gates_of_a_message_and_its_answer_asks_the_model_and_each_person_once(
+    tmp_path: Path, window: str
 ) -> None:
+    codes = [
+        subprocess.run(command(tmp_path, "talker", window), env=ENVIRONMENT, timeout=60).returncode for _ in range(2)
+    ]
+    assert codes == [-signal.SIGKILL, 0]
+    assert asyncio.run(decided(tmp_path, "talker/s")) == ["bob", "ada"]
+    asked_again = window == "before append_messages_atomic 3"  # the answer was not kept yet
+    assert (lines(tmp_path, "answered"), lines(tmp_path, "asked")) == ((2, 3) if asked_again else (1, 2))
+
+
+async def until_it_ends(folder: Path, agent: str, address: str, window: str) -> tuple[dict[str, Any], str]:
+    """Return the result of a run whose worker dies, and its journal key; everybody who is asked approves."""
     queue, client = uuid4().hex, await connect(address)
-    people, run = (
-        StandfastClient(client),
-        await start_agent(client, "payer", message="go", session_id=queue, task_queue=queue),
-    )
+    people = StandfastClient(client)
+    run = await start_agent(client, agent, message="go", session_id=queue, task_queue=queue)
     codes: list[int] = []
 
     async def work() -> None:
         while True:
-            async with child_process(*command(tmp_path, window, address, queue), environment=ENVIRONMENT) as process:
+            words = command(folder, agent, window, address, queue)
+            async with child_process(*words, environment=ENVIRONMENT) as process:
                 codes.append(await process.wait())
 
     async def decide() -> None:
@@ -88,6 +109,25 @@ async def test_a_worker_that_dies_at_the_gate_of_a_stopped_call_pays_once_and_ea
         for one in others:
             one.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-    assert (ended["status"], codes[0]) == ("complete", -signal.SIGKILL)
-    assert await decided(tmp_path, run.result_run_id or "") == ["bob", "ada"]
+    assert codes[0] == -signal.SIGKILL
+    return ended, run.result_run_id or ""
+
+
+@pytest.mark.parametrize("window", ["before append_reply 1", "after record_decision 1", "before record_decision 2"])
+async def test_a_worker_that_dies_at_the_gate_of_a_stopped_call_pays_once_and_each_is_asked_once(
+    tmp_path: Path, address: str, window: str
+) -> None:
+    ended, key = await until_it_ends(tmp_path, "payer", address, window)
+    assert ended["status"] == "complete"
+    assert await decided(tmp_path, key) == ["bob", "ada"]
     assert (lines(tmp_path, "paid"), lines(tmp_path, "asked")) == (1, 2 if window == "before append_reply 1" else 1)
+
+
+@pytest.mark.parametrize("window", ["after append_reply 1", "before append_reply 3"])
+async def test_a_worker_that_dies_at_the_gates_of_a_message_and_its_answer_asks_each_person_once(
+    tmp_path: Path, address: str, window: str
+) -> None:
+    ended, key = await until_it_ends(tmp_path, "talker", address, window)
+    assert (ended["status"], ended["response"]) == ("complete", "a refund")
+    assert await decided(tmp_path, key) == ["bob", "ada"]
+    assert (lines(tmp_path, "answered"), lines(tmp_path, "asked")) == (1, 2)

@@ -357,6 +357,23 @@ async def stopped(world: World) -> Saved:
         return await ended(run)
 
 
+async def held(world: World) -> Saved:
+    """What the user said and then the answer, each of which waits at a gate; the answer is rejected."""
+
+    def look(ctx: AgentContext, said: Message) -> str:
+        return "look at it"
+
+    guardrail = Guardrail(look, approval=Approval(approvers=["ada"], timeout="1d"))
+    agent = Agent("held", input_guardrails=[guardrail], output_guardrails=[guardrail])
+    async with world.worker(agent, model=ScriptedModel(["a refund"])):
+        run = await world.start(agent)
+        for gate, decision in (("message-2", "approve"), ("answer-2", "reject")):
+            while not (items := [item for item in await gates_of(run) if item["name"] == gate]):
+                await asyncio.sleep(0.02)
+            await world.people.decide(run.id, gate, decision, by="ada", digest=items[0]["digest"])
+        return await ended(run)
+
+
 async def activity(run: Any, name: str) -> Any:
     """Return the activity of a run with this name as soon as there is one."""
     while True:
@@ -367,5 +384,5 @@ async def activity(run: Any, name: str) -> Any:
 
 
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
-LATER = (*LATER, shown, shown_late, sent_back, edited, outlasted, handed_over, stopped)
+LATER = (*LATER, shown, shown_late, sent_back, edited, outlasted, handed_over, stopped, held)
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

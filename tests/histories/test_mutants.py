@@ -9,7 +9,7 @@ import pytest
 from temporalio import workflow
 from test_replays import FOLDER, differing
 
-from standfast.agent_loop import Gate
+from standfast.agent_loop import Gate, LoopState
 from standfast.temporal.wire import names, run_state
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
@@ -58,6 +58,11 @@ def an_activity_is_renamed(patch: Patch) -> None:
 @mutant("stopped")
 def those_whom_a_guardrail_asks_are_forgotten(patch: Patch) -> None:
     patch.setattr(Gate, "_asking_next", lambda gate, at: replace(gate, later=(), status="approved"))
+
+
+@mutant("held")
+def nobody_tells_the_model_activity_what_was_decided(patch: Patch) -> None:
+    patch.setattr(LoopState, "decided_answer", property(lambda state: None))
 
 
 @mutant("hooks")

@@ -24,7 +24,7 @@ from standfast import (
 from support.temporal_runs import Run, Temporal, check_healthy, has_ended, pending, result, until, waiting
 
 Decisions = Sequence[Mapping[str, Any] | None]
-_SHOWN = ("tool", "arguments", "message", "approvers")
+_OF_CALLS, _OF_OTHERS = ("tool", "arguments", "message", "approvers"), ("shown", "message", "approvers")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Ended:
     Args:
         messages: what the store holds.
         questions: what was asked on the way.
-        waits: what people see of the calls that wait for approval, by gate.
+        waits: what people see of what waits for approval, by gate.
         refused: why decisions did not count, in order.
         status_code: of the terminal error that was raised; `output` is its metadata.
     """
@@ -207,7 +207,8 @@ async def _waits_or_has_ended(handle: Run) -> Any:
 
 
 def _seen(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: list(item[name]) if name == "approvers" else item[name] for name in _SHOWN}
+    names = _OF_CALLS if item.get("tool") else _OF_OTHERS
+    return {name: list(item[name]) if name in ("approvers", "shown") else item[name] for name in names}
 
 
 def _raised(cause: BaseException, messages: tuple[Message, ...]) -> Ended:

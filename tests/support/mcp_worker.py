@@ -16,6 +16,7 @@ from standfast.mcp import mcp_server
 from standfast.stores import open_store
 from standfast.temporal import StandfastPlugin, connect
 from standfast.testing import ScriptedModel
+from support.heartbeats import give_up_after
 from support.transcripts import asks_for, call
 
 ADDRESS, QUEUE, STORE, KIND, WHERE = sys.argv[1:6] if __name__ == "__main__" else [""] * 5
@@ -28,6 +29,7 @@ def answer(messages: Any, tools: Any) -> Any:
 
 
 async def main() -> None:
+    give_up_after(5)
     process = StdioServerParameters(command=sys.executable, args=[str(SERVER), WHERE])
     server = mcp_server(WHERE if "://" in WHERE else process, safe_to_retry={"linger": KIND == "safe"})
     plugin = StandfastPlugin(

@@ -1,9 +1,10 @@
-"""A process whose agent's call a guardrail has stopped, and that dies by SIGKILL at a write of its store, once.
+"""A process whose agent a guardrail has stopped, and that dies by SIGKILL at a write of its store, once.
 
-    python -m support.stopped_calls FOLDER WINDOW [ADDRESS QUEUE]
+    python -m support.stopped_calls FOLDER AGENT WINDOW [ADDRESS QUEUE]
 
-With an address it is a worker, for which others decide; else it runs the agent, and decides by itself as those who are
-asked. WINDOW is `before` or `after`, a method of the store and which call of it: "after record_decision 2".
+AGENT is `payer`, whose call is stopped, or `talker`: both what is said to it and its answer are. With an address it
+is a worker, for which others decide; else it runs the agent, and decides by itself as those who are asked. WINDOW is
+`before` or `after`, a method of the store and which call of it: "after record_decision 2".
 """
 
 import asyncio
@@ -13,14 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from temporalio.worker import Worker
-
 from standfast import Agent, AgentContext, Approval, Guardrail, Message, ToolCall, is_interrupted, run, tool
 from standfast.stores import SQLiteStore
-from standfast.temporal import StandfastPlugin, connect
 from standfast.testing import ScriptedModel
 
-FOLDER, WINDOW, *PLACE = [*sys.argv[1:], "", ""] if __name__ == "__main__" else ["", ""]
+FOLDER, NAME, WINDOW, *PLACE = [*sys.argv[1:], "", ""] if __name__ == "__main__" else ["", "payer", ""]
 
 
 def noted(what: str) -> None:
@@ -40,12 +38,26 @@ def large_sums(ctx: AgentContext, call: ToolCall) -> str:
     return "more than 100"
 
 
+def look(ctx: AgentContext, said: Message) -> str:
+    noted("asked")
+    return "look at it"
+
+
 def answer(messages: list[Message], tools: Any) -> Any:
+    noted("answered")
+    if not tools:
+        return "a refund"
     calls = {"tool_calls": [{"id": "c1", "name": "pay", "arguments": {"amount": 500}}]}
     return "done" if messages[-1].role == "tool" else calls
 
 
 payer = Agent("payer", tools=[pay], tool_guardrails=[Guardrail(large_sums, approval=Approval(approvers=["ada"]))])
+talker = Agent(
+    "talker",
+    input_guardrails=[Guardrail(look, approval=Approval(approvers=["bob"]))],
+    output_guardrails=[Guardrail(look, approval=Approval(approvers=["ada"]))],
+)
+agent = {"payer": payer, "talker": talker}[NAME]
 
 
 class Mortal(SQLiteStore):
@@ -78,16 +90,22 @@ def die() -> None:
 async def decide_until_done(store: SQLiteStore) -> None:
     given: dict[str, Any] = {"store": store, "session_id": "s", "llm": ScriptedModel(answer)}
     is_new = await store.load_session("s") is None
-    ended = await run(payer, message="go" if is_new else None, **given)
+    ended = await run(agent, message="go" if is_new else None, **given)
     while is_interrupted(ended):
         (item,) = ended.approvals
         said = {"gate": item.gate, "decision": "approve", "by": item.approvers[0], "digest": item.digest}
-        ended = await run(payer, decisions=[said], **given)
+        ended = await run(agent, decisions=[said], **given)
     assert ended.status == "complete"
 
 
 async def work(store: SQLiteStore, address: str, queue: str) -> None:
-    plugin = StandfastPlugin(agents=[payer], store=store, llm=ScriptedModel(answer))
+    from temporalio.worker import Worker  # what runs an agent by itself starts in half the time without
+
+    from standfast.temporal import StandfastPlugin, connect
+    from support.heartbeats import give_up_after
+
+    give_up_after(5)
+    plugin = StandfastPlugin(agents=[agent], store=store, llm=ScriptedModel(answer))
     async with Worker(await connect(address), task_queue=queue, plugins=[plugin]):
         await asyncio.Event().wait()
 

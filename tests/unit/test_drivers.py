@@ -32,7 +32,7 @@ MAY_MAKE_STATES = {
     "temporal/activities/session_activities.py:_found",  # the same with references in the place of arguments
     "temporal/activities/open_gates.py:with_references",  # the same
     "temporal/activities/gate_activities.py:_denied",  # the rule of a gate that an older record has not
-    "temporal/activities/model_activities.py:_ask",  # only to ask it which calls need approval
+    "temporal/activities/model_activities.py:_gates",  # only to ask it which calls need approval
     "temporal/workflows/agent_workflows.py:_begin",  # with the tools that the answer was made with
     "temporal/workflows/agent_workflows.py:_call_model",  # the same
     "temporal/workflows/pipeline_workflows.py:_call_tool",  # of a step's one call
@@ -80,7 +80,7 @@ WORDS = 6  # in a row, which are no chance
 # Texts that begin alike and end otherwise, since what to do then is another thing in process than on Temporal.
 BEGIN_ALIKE = (
     "Session {} has a run in flight",
-    "call {} waits to be approved, not for an",
+    "{}{} waits to be approved, not for an",
     "store must be a store, such as",
 )
 

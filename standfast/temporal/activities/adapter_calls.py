@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agent_loop import with_notices
@@ -44,7 +45,10 @@ async def call_adapter(
 
 
 def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:
-    """Say whether calling again may help, and when; see `retry_delay`. Temporal's policy says how often."""
+    """Say whether calling again may help, and when; see `retry_delay`. Temporal's policy says how often.
+
+    In an outage the run's own waits grow, and a provider that asks for a shorter one does not change that.
+    """
     if isinstance(error, ModelRefusedError | ApplicationError) or (
         isinstance(error, StandfastError) and not isinstance(error, ModelError)
     ):
@@ -55,6 +59,8 @@ def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:
     policy, after = agent.loop.model_retry, asked_to_wait(error)
     endless = replace(policy, maximum_attempts=2)
     too_long = retry_delay(error, endless, 1, has_fallback=agent.model_after(model) is not None) is None
+    if (waits := _wait_in_outage()) is not None:
+        too_long, after = False, None if after is None or after <= waits else after
     return ApplicationError(
         text,
         type=names.MODEL_UNAVAILABLE,
@@ -62,6 +68,25 @@ def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:
         next_retry_delay=None if after is None else timedelta(seconds=after),
         category=ApplicationErrorCategory.BENIGN,  # it is logged already, on one line
     )
+
+
+def soonest(failures: Sequence[Exception]) -> Exception:
+    """Return the failure of the model that may be called again before the others, which may not be at all."""
+    passing = [one for one in failures if isinstance(one, ApplicationError)]
+    if not passing:
+        return failures[-1]
+    return min(passing, key=lambda one: one.next_retry_delay or timedelta())
+
+
+def _wait_in_outage() -> float | None:
+    """Return the seconds until the next attempt of an activity that goes on until an outage is over; None of others."""
+    info = activity.info()
+    policy = info.retry_policy
+    if policy is None or policy.maximum_attempts:
+        return None
+    longest = (policy.maximum_interval or policy.initial_interval * 100).total_seconds()
+    doubled = min(info.attempt - 1, 60)  # a larger power of the factor is no float, and the wait is the longest by then
+    return min(longest, policy.initial_interval.total_seconds() * policy.backoff_coefficient**doubled)
 
 
 def with_shown_notices(

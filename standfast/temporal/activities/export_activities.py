@@ -15,6 +15,7 @@ from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Exported, ExportReference
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES
+from standfast.temporal.wire.turn_records import held_in
 
 
 class ExportActivities:
@@ -54,11 +55,13 @@ class ExportActivities:
             return {"checkpoint": checkpoint, "seq": transcript.seq}
 
     async def _whole(self, reference: ExportReference, question: Question) -> Question:
-        """Return a gate with the arguments that a history has no room for."""
+        """Return a gate with the arguments, or what it holds, that a history has no room for."""
         if question.gate is None:
             return question
         run = reference["run"]
         record = await self._host.load_record(run, reference["turn"])
+        if question.is_held:
+            return held_in(record, question.gate)
         approvals = [dict(one) for one in question.gate["approvals"]]
         for one in approvals:
             if one.get("edit") is not None:

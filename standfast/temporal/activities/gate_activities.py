@@ -15,6 +15,8 @@ from standfast.agent_loop import (
     Decision,
     Gate,
     GateRule,
+    Holds,
+    approval_of_guardrail,
     approver_problem,
     caller_problem,
     decided_too_late,
@@ -70,13 +72,15 @@ class GateActivities:
             if info.attempt > 1 and (known := await kept.verdict(key)) is not None:
                 return receipted(reference, known.refused)  # whatever has changed since an earlier attempt recorded it
             refused: str | None = given.pop("refused")
-            has_rule, call = given.pop("access", False), given.pop("call", None)
+            has_rule, call, stopped = given.pop("access", False), given.pop("call", None), given.pop("stopped", None)
             decision = Decision(**given)
             if refused is None:
                 may = _declared(self._host, is_needed=has_rule)
                 if may is not None:
                     refused = await called(self._host, lambda: decider_problem(may.access.get("approve"), decision))
-            if refused is None and has_rule and call is None:  # a pipeline's; for a call, see `_denied`
+            if refused is None and stopped is not None:
+                refused = await self._denied_at(decision, *stopped)
+            elif refused is None and has_rule and call is None:  # a pipeline's; for a call, see `_denied`
                 step = self._step(decision.gate)
                 refused = approver_problem(None if step is None else step.approval, decision)
                 if refused is None and step is not None:
@@ -175,6 +179,16 @@ class GateActivities:
             return None, await given_by(self._host.store, speaker, decision, opened, place, at)
         except InputError as error:
             return error_text(error), None
+
+    async def _denied_at(self, decision: Decision, speaker: str, guardrail: str, holds: Holds) -> str | None:
+        """Return why today's agent does not let a decision count on what a guardrail has stopped, if not a call.
+
+        If no worker has the agent any more, what was recorded holds.
+        """
+        info = activity.info()
+        if info.workflow_type not in self._host.agents and info.attempt >= TRIES:
+            return None
+        return approver_problem(approval_of_guardrail(self._host.speaker(speaker), guardrail, holds), decision)
 
     async def _denied(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
         """Return the reason why today's agent does not let a decision on a call count; else keep edited arguments.

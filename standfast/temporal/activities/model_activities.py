@@ -2,34 +2,29 @@
 
 import asyncio
 import contextlib
-import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import CallPlace, LoopState, answer_message, refused_by_guardrails, withholds
+from standfast.agent_loop import CallPlace, LoopState, question_about, refused_by_guardrails, released
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
-from standfast.messages import LLMResponse, Message, cut, read_json, size_over, unfenced
-from standfast.runtime.following_calls import following_calls
-from standfast.runtime.guardrails import Guardrails
-from standfast.runtime.model_answers import note_cost, note_failure
+from standfast.messages import Message, cut, read_json, size_over, unfenced
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.users_functions import output_problem
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Append
-from standfast.temporal.activities.adapter_calls import ModelRefusedError, call_adapter, failure_of, with_shown_notices
+from standfast.temporal.activities.adapter_calls import ModelRefusedError, soonest
+from standfast.temporal.activities.answers import Answered, Answers
 from standfast.temporal.activities.at_work import begin_work, end_work
 from standfast.temporal.activities.behind_stores import check_conflict
-from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
@@ -38,9 +33,9 @@ from standfast.temporal.activities.partial_answers import PartialAnswerWriter
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.activities.turn_facts import called_tools, news, started_facts
 from standfast.temporal.activities.writes import AfterAWhile, write_in_sight
+from standfast.temporal.activities.written_answers import digest, split_heard
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
-from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.states import write_tripped
@@ -55,7 +50,7 @@ class ModelActivities:
 
     def __init__(self, host: AgentHost) -> None:
         self._host = host
-        self._unpriced: set[tuple[str, str]] = set()  # models that a warning was logged for
+        self._answers = Answers(host)
 
     def all(self) -> list[Any]:
         return [self.call_model]
@@ -80,11 +75,10 @@ class ModelActivities:
             if kept is not None:
                 return await self._write(reference, transcript, kept)
         agent = self._host.speaker(reference.get("agent"))
-        await self._check_named(agent, reference)
         results = await transcript.take_results(turn=turn - 1)
         try:
-            async with self._known_to_last(transcript, results), self._telling(run, turn) as tell:
-                record = await self._ask(agent, reference, transcript, view, tell)
+            async with self._known_to_last(transcript, results):
+                record = await self._ask_in_turn(agent, reference, transcript, view)
                 return await self._keep(reference, transcript, results, record)
         except ModelRefusedError as error:
             for append in results:
@@ -157,6 +151,26 @@ class ModelActivities:
         kept = await self._host.load_kept(f"{run}/view", reference["view"])
         return read_kept(f"a compressed view of run {run}", kept, KeptView.model_validate_json)
 
+    async def _ask_in_turn(
+        self, agent: Agent, reference: ModelReference, transcript: Transcript, view: KeptView | None
+    ) -> TurnRecord:
+        """Ask the model; in an outage, one after the other of those that may answer, until one does.
+
+        Raises:
+            ApplicationError: none has answered, and at least one may do so later.
+            ModelRefusedError: none will.
+        """
+        run, turn, failures = reference["run"], reference["turn"], list[Exception]()
+        for asked in _each_model(reference):
+            try:
+                async with self._telling(run, turn) as tell:
+                    return await self._ask(agent, asked, transcript, view, tell)
+            except (ModelRefusedError, ApplicationError) as error:
+                if isinstance(error, ApplicationError) and error.type != names.MODEL_UNAVAILABLE:
+                    raise
+                failures.append(error)
+        raise soonest(failures)
+
     async def _ask(
         self,
         agent: Agent,
@@ -165,85 +179,63 @@ class ModelActivities:
         view: KeptView | None,
         tell: Callable[[str], None] | None,
     ) -> TurnRecord:
-        """Ask the model, and return the record of the turn, which is to be kept."""
-        context, turn = await transcript.context(agent), reference["turn"]
-        said = await transcript.said()
-        messages = [*(() if view is None else view.messages), *transcript.messages, *said]
-        messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
-        adapter = self._host.adapter(agent, reference.get("model"))
-        guardrails = Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context)))
-        try:
-            described = self._host.descriptions[agent]
-            tell = None if withholds(agent) else tell
-            heard = [*transcript.messages, *said]
-            following = await following_calls(agent.tool_map, heard, transcript.session.key)
-            answered: tuple[LLMResponse, list[Message] | None] | None = None
-            if following is None:
-                asking = guardrails.around(
-                    heard, lambda: call_adapter(agent, adapter, context, messages, described, tell)
-                )
-                answered = await self._host.thread.run(asking)
-            response, shorter = answered or (following or LLMResponse(), None)
-        except Exception as error:
-            failure = failure_of(error, agent, reference.get("model"))
-            if failure is error:
-                raise
-            # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
-            note_failure(agent, reference.get("model"), error)
-            raise failure from None
-        if answered is not None:
-            note_cost(agent, reference.get("model"), response, self._unpriced)
-        if shorter is not None:
+        """Get the next answer, and return the record of the turn, which is to be kept."""
+        decided = await self._answers.decided(reference)
+        answer = None if decided is None else released(decided)
+        if answer is not None:
+            answered = await self._answers.release(agent, transcript, answer)
+        else:
+            await self._check_named(agent, reference)
+            answered = await self._answers.ask(agent, reference, transcript, view, tell, decided)
+        if answered.shorter is not None:
             # The newest messages will be in the transcript, too, so the view that is kept ends before them.
-            kept = KeptView(seq=transcript.seq, messages=tuple(shorter[: -len(said)] if said else shorter))
-            await self._host.store.save_reply(f"{reference['run']}/view", turn, kept.model_dump_json())
-        number = transcript.seq + len(said)
-        message = answer_message(
-            response,
-            turn=number,
-            taken=transcript.call_ids,
-            tools=agent.tool_map.keys(),
-            limit=agent.loop.max_message_bytes,
-            model=reference.get("model"),
-            agent=reference.get("agent"),
-        )
-        message = await self._host.thread.run(guardrails.checked(message))
-        asks = LoopState(loop=agent.loop, tools=agent.tool_map).replied(message).unasked
-        gates: list[Question] = []
-        refused = refused_by_guardrails(message)
-        if asks:
-            session = transcript.session
-            whole = transcript.messages if view is None else await self._host.store.load_messages(session.id)
-            spoke = [context.user_id, session.user_id, *(one.by for one in (*whole, *said))]
-            place = CallPlace(
-                agent=self._host.agent().name,
-                run=reference["run"],
-                session=session.id,
-                session_key=session.key,
-                tenant_id=context.tenant_id,
-                user_id=context.user_id,
-            )
-            gates, unasked = await find_gates(
-                self._host, agent, asks, reference["run"], spoke, place, message.tripped or ()
-            )
-            refused |= unasked
+            shorter = answered.shorter[: -len(answered.said)] if answered.said else answered.shorter
+            kept = KeptView(seq=transcript.seq, messages=tuple(shorter))
+            await self._host.store.save_reply(f"{reference['run']}/view", reference["turn"], kept.model_dump_json())
+        message, context = answered.answer, answered.context
+        gates, refused = await self._gates(agent, reference["run"], transcript, answered)
         tools, available = called_tools(self._host, agent, message.tool_calls or ())
         return TurnRecord(
             message=message,
-            said=tuple(_digest(one) for one in reference.get("say", ())),
+            said=tuple(digest(one) for one in reference.get("say", ())) if answered.said else (),
             state=agent.write_state(context.state),
-            key=turn_scope(transcript.session.key, number + 1),
+            key=turn_scope(transcript.session.key, transcript.seq + len(answered.said) + 1),
             session=transcript.session.id,
             agent_id=context.agent.id,
             user_id=context.user_id,
             tenant_id=context.tenant_id,
-            view=None if shorter is None else turn,
+            view=None if answered.shorter is None else reference["turn"],
             gates=tuple(gates),
             refused=refused,
             tools=tools,
             available=available,
             epoch=self._host.epoch,
         )
+
+    async def _gates(
+        self, agent: Agent, run: str, transcript: Transcript, answered: Answered
+    ) -> tuple[list[Question], dict[str, str]]:
+        """Return the gates of a turn, and by id the reasons why calls of it do not run."""
+        message, context, session = answered.answer, answered.context, transcript.session
+        asks = LoopState(loop=agent.loop, tools=agent.tool_map).replied(message).unasked
+        refused = refused_by_guardrails(message)
+        if not asks and answered.held is None:
+            return [], refused
+        whole = await self._host.store.load_messages(session.id) if transcript.after else transcript.messages
+        spoke = [context.user_id, session.user_id, *(one.by for one in (*whole, *answered.said))]
+        if answered.held is not None:
+            number = transcript.seq + len(answered.said) + 1
+            return [question_about(agent, answered.held, number, at=datetime.now(UTC), requesters=spoke)], {}
+        place = CallPlace(
+            agent=self._host.agent().name,
+            run=run,
+            session=session.id,
+            session_key=session.key,
+            tenant_id=context.tenant_id,
+            user_id=context.user_id,
+        )
+        gates, unasked = await find_gates(self._host, agent, asks, run, spoke, place, message.tripped or ())
+        return gates, refused | unasked
 
     # --- keeping ---
 
@@ -252,12 +244,12 @@ class ModelActivities:
     ) -> ModelReply:
         """Keep the answer, and write it and the results before it: all or nothing."""
         run, turn, written = reference["run"], reference["turn"], record.model_dump_json()
-        said = await transcript.said()
+        said = await transcript.in_context(split_heard(reference, record)[0])
         appends = [*results, _take_answer(reference, transcript, record, said)]
         try:
             append = partial(self._host.store.append_reply, appends, journal_key=run, turn=turn, reply=written)
             write = write_in_sight(append, reference, self._host.store_patience)
-            ends = not record.message.tool_calls and self._host.agent().on_complete is None
+            ends = record.ends and self._host.agent().on_complete is None
             if ends:  # with the answer, in one transaction
                 kept, _ = await asyncio.gather(write, end_work(self._host.store, reference))
             else:
@@ -283,7 +275,7 @@ class ModelActivities:
         """Write an answer that is kept already: the transcript has it, unless its writer died in between."""
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
-        told, _ = _split_heard(reference, record, await transcript.said())
+        told = await transcript.in_context(split_heard(reference, record)[0])
         if len(told) < len(record.said):  # after a reset to a time before they were said: the run does not know them
             told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
         await transcript.write(_take_answer(reference, transcript, record, told))
@@ -293,12 +285,10 @@ class ModelActivities:
         self, reference: ModelReference, transcript: Transcript, record: TurnRecord, told: Sequence[Message]
     ) -> ModelReply:
         """Return the workflow's part of an answer."""
-        reply: ModelReply = {"seq": transcript.seq}
-        message = record.message
-        if record.view is not None:
-            reply["view"] = record.view
-        if untold := _split_heard(reference, record, await transcript.said())[1]:
-            reply["untold"] = untold
+        reply, message = _told_beside(reference, transcript, record), record.message
+        if record.is_held:
+            self._host.cache.keep(transcript)
+            return {**reply, **asked_of(record.gates, reference["run"], reference["turn"])}
         if message.usage is not None:
             reply["usage"] = message.usage.plain()
         if message.stop_reason is not None:
@@ -309,7 +299,7 @@ class ModelActivities:
             self._host.cache.keep(transcript)
             if declared := await news(self._host, reference["run"], record):
                 reply["declared"] = declared
-            return {**reply, **_requested_calls(record)}
+            return {**reply, **_requested_calls(record, reference)}
         await transcript.prune()
         if message.tripped:
             reply["tripped"] = write_tripped(message.tripped[0])
@@ -317,11 +307,33 @@ class ModelActivities:
         return {**reply, **await _final(self._host.agent(), message)}
 
 
+def _each_model(reference: ModelReference) -> Iterator[ModelReference]:
+    """Yield the reference for each model that is called in turn: only one, but for an outage."""
+    if "models" not in reference:
+        yield reference
+        return
+    plain = cast(ModelReference, {name: value for name, value in reference.items() if name != "model"})
+    for model in reference["models"]:
+        yield plain if model is None else {**plain, "model": model}
+
+
+def _told_beside(reference: ModelReference, transcript: Transcript, record: TurnRecord) -> ModelReply:
+    """Return what a workflow is told of every answer, also of one that is held."""
+    reply: ModelReply = {"seq": transcript.seq}
+    if "models" in reference:
+        reply["answered_by"] = record.message.model
+    if record.view is not None:
+        reply["view"] = record.view
+    if untold := split_heard(reference, record)[1]:
+        reply["untold"] = untold
+    return reply
+
+
 def _has_ended(messages: Sequence[Message]) -> bool:
     return bool(messages) and messages[-1].role == "assistant" and not messages[-1].tool_calls
 
 
-def _requested_calls(record: TurnRecord) -> Asked:
+def _requested_calls(record: TurnRecord, reference: ModelReference) -> Asked:
     """Return the workflow's part of an answer that asks for calls."""
     calls, text = record.calls, record.message.content
     asked: Asked = {
@@ -331,33 +343,16 @@ def _requested_calls(record: TurnRecord) -> Asked:
         asked["text"] = text[:PREVIEW]
     if record.refused:
         asked["refused"] = dict(record.refused)
-    return {**asked, **asked_of(record.gates)} if record.gates else asked
+    return {**asked, **asked_of(record.gates, reference["run"], reference["turn"])} if record.gates else asked
 
 
 def _take_answer(
     reference: ModelReference, transcript: Transcript, record: TurnRecord, told: Sequence[Message]
 ) -> Append:
     turn = reference["turn"]
-    messages = [*told, record.message]
+    messages = told if record.is_held else [*told, record.message]
     held = held_by(activity.info().workflow_id or "", record.gates)
     return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
-
-
-def _split_heard(
-    reference: ModelReference, record: TurnRecord, said: Sequence[Message]
-) -> tuple[list[Message], list[int]]:
-    """Return the user's new messages that the answer has heard, and the places of those that it has not heard.
-
-    They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
-    """
-    told, untold, heard = [], [], list(record.said)
-    for index, one in enumerate(reference.get("say", ())):
-        if (digest := _digest(one)) in heard:
-            heard.remove(digest)
-            told.append(said[index])
-        else:
-            untold.append(index)
-    return told, untold
 
 
 async def _final(agent: Agent, answer: Message) -> LastReply:
@@ -373,13 +368,3 @@ async def _final(agent: Agent, answer: Message) -> LastReply:
     if (problem := await output_problem(agent, text)) is not None:
         return {**final, "output_error": problem}
     return final if "size" in final else {**final, "output": read_json(unfenced(text))}
-
-
-def _digest(said: Said) -> str:
-    if isinstance(said, str):
-        written = said.encode()
-    else:
-        written = (
-            to_json({name: said[name] for name in ("text", "images")}) if "images" in said else said["text"].encode()
-        )
-    return hashlib.blake2b(written, digest_size=8).hexdigest()

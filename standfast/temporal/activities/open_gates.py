@@ -14,12 +14,13 @@ from standfast.agent_loop import (
     LoopState,
     caller_problem,
     decider_problem,
+    handed_to,
     last_answer,
     last_speaker,
 )
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
-from standfast.messages import ToolCall, Tripped, read_json
+from standfast.messages import Message, ToolCall, Tripped, read_json
 from standfast.runtime.dependencies import kept_context
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.standing_approvals import decided_in_advance
@@ -29,10 +30,12 @@ from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities.dependencies import guardrails_at
 from standfast.temporal.activities.guards import called
 from standfast.temporal.activities.hosts import AgentHost
-from standfast.temporal.wire.activity_types import Asked, LetThrough
+from standfast.temporal.wire.activity_types import Asked, LetThrough, OpenReference
 from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SCHEMAS_BYTES, SHOWN_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
+from standfast.temporal.wire.shown_gates import shown_inline
 from standfast.temporal.wire.turn_records import TurnRecord, edit_digest, edit_reference, gate_of
+from standfast.tools.attempts import turn_scope
 
 
 async def find_gates(
@@ -68,15 +71,21 @@ async def find_gates(
     return questions, refused
 
 
-def asked_of(gates: Sequence[Question]) -> Asked:
+def asked_of(gates: Sequence[Question], run: str, turn: int) -> Asked:
     """Return gates as a history has them, and, by id, the arguments that people see: all of them, or their beginning.
 
-    Beside those that are cut is the size of the whole; see `load_arguments`.
+    Beside those that are cut is the size of the whole; see `load_arguments`. Of a gate that does not hold a call, it is
+    what people see there; see `load_shown`.
     """
-    asked, shown, sizes, left = [], {}, {}, INLINE_BYTES
+    shown: dict[str, Any] = {}
+    asked, sizes, left = [], {}, INLINE_BYTES
     for gate in _with_few_schemas(gates):
         rule = dict(gate.gate or {})
         arguments = rule.pop("arguments", None)
+        if gate.is_held:
+            shown[str(gate.tool_call_id)] = shown_inline(arguments, run, turn, str(gate.tool_call_id))
+            asked.append(gate.model_copy(update={"gate": rule, "held": None}).model_dump())
+            continue
         left -= (size := len(to_json(arguments)))
         is_small = size <= SHOWN_BYTES and left > 0
         shown[str(gate.tool_call_id)] = arguments if is_small else shown_arguments(arguments)
@@ -100,10 +109,7 @@ def _with_few_schemas(gates: Iterable[Question]) -> list[Question]:
 
 def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]:
     """Return questions as a session has them while a workflow waits at their gates: others must not decide."""
-    return tuple(
-        one if one.gate is None else one.model_copy(update={"gate": {**one.gate, "workflow": workflow_id}})
-        for one in gates
-    )
+    return tuple(one if one.gate is None else one.with_gate(workflow=workflow_id) for one in gates)
 
 
 async def after_decisions(host: AgentHost, agent: Agent, session: Session, question: Question) -> Question:
@@ -132,6 +138,8 @@ async def _refused_today(host: AgentHost, session: Session, gate: Gate, decision
     agent, last = host.speaker(last_speaker(messages)), last_answer(messages)
     calls = () if last is None else messages[last].tool_calls or ()
     asked = next((call for call in calls if call.id == gate.name), None)
+    if gate.holds:
+        agent, asked = host.speaker(handed_to(agent, messages)), ToolCall(id=gate.name)
     if asked is None:
         return None
     shown = ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
@@ -148,6 +156,23 @@ async def _refused_today(host: AgentHost, session: Session, gate: Gate, decision
     )
     guardrails = guardrails_at(agent, context, kept_context(messages))
     return await host.thread.run(edit_refusal(agent, shown, decision, gate.rule, guardrails.verdicts_on))
+
+
+async def note_held(
+    host: AgentHost, reference: OpenReference, session: Session, held: Sequence[Question], epoch: int
+) -> None:
+    """Keep what an earlier run has left at a gate that holds no call, for those who look at it."""
+    record = TurnRecord(
+        message=held[0].held or Message(role="assistant"),
+        key=turn_scope(session.key, session.last_seq + 1),
+        session=session.id,
+        agent_id=reference["input"].get("instance_id") or reference["run"],
+        user_id=session.user_id,
+        tenant_id=session.tenant_id,
+        gates=tuple(held),
+        epoch=epoch,
+    )
+    await host.store.save_reply(reference["run"], 0, record.model_dump_json())
 
 
 def let_through(state: LoopState, calls: Sequence[ToolCall]) -> list[tuple[int, LetThrough]]:
@@ -173,7 +198,7 @@ async def with_references(host: AgentHost, run: str, state: LoopState) -> LoopSt
                 await keep_edit(host, run, one["edit"])
                 one["edit"] = edit_reference(one["edit"])
         rest = {name: value for name, value in question.gate.items() if name != "arguments"}
-        return question.model_copy(update={"gate": {**rest, "approvals": approvals}})
+        return question.model_copy(update={"gate": {**rest, "approvals": approvals}, "held": None})
 
     questions = [await without_arguments(question) for question in _with_few_schemas(state.questions)]
     verdicts = [await without_arguments(question) for question in state.verdicts]

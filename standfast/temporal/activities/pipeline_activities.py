@@ -32,10 +32,7 @@ from standfast.temporal.activities.written_answers import NO_ANSWER, final_answe
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     Looked,
-    OpenedPipeline,
     OpenReference,
-    Stepped,
-    StepReference,
     WrittenOutcome,
 )
 from standfast.temporal.wire.inputs import PipelineInput
@@ -43,6 +40,7 @@ from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import read_outcome, shown_arguments
 from standfast.temporal.wire.plans import pipeline_facts, read_plan, version_of
 from standfast.temporal.wire.shown_gates import asked_inline
+from standfast.temporal.wire.step_types import OpenedPipeline, Stepped, StepReference
 from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_record, step_place
 from standfast.tools import Approval
 from standfast.tools.attempts import call_key

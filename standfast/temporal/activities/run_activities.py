@@ -78,11 +78,12 @@ class RunActivities:
             return await self._finish(reference)
 
     async def _finish(self, reference: types.FinishReference) -> types.Finished:
-        if reference["status"] == "cancelled":
-            reference = await with_last_answer(self._host, await self._host.located(reference))
-            if not reference["seq"]:  # nothing was written
-                await end_work(self._host.store, reference)
-                return {"seq": 0, "response": ""}
+        if (status := reference["status"]) in ("cancelled", "error"):
+            why = None if status == "cancelled" else f"the run ended with {status}"
+            reference = await with_last_answer(self._host, await self._host.located(reference), why)
+        if reference["status"] == "cancelled" and not reference["seq"]:  # nothing was written
+            await end_work(self._host.store, reference)
+            return {"seq": 0, "response": ""}
         try:
             turn, transcript = reference["turn"], await self._transcript(reference)
         except StoreBehindError:
@@ -92,6 +93,8 @@ class RunActivities:
             return {"seq": reference["seq"], "response": ""}  # nothing can be written behind what is not there
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
+        if not questions and any(one.is_held for one in transcript.session.questions or ()):
+            await transcript.ask_nothing(turn=turn)  # nobody decides any more on an answer that was held
         state = None
         if name := reference.get("hook"):
             agent = self._host.agent()

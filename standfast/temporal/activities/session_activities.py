@@ -319,7 +319,9 @@ class SessionActivities:
         answer = None if last is None else messages[last]
         calls = () if answer is None else answer.tool_calls or ()
         opened |= {"seq": session.last_seq, "key": session.key}
-        if state.open_calls or state.questions:
+        if held := [question for question in state.kept_questions if question.is_held]:
+            await open_gates.note_held(self._host, reference, session, held, await self._epoch_of(session))
+        elif state.open_calls or state.questions:
             number = session.last_seq - (len(messages) - 1 - cast(int, last))
             asks = self._host.speaker(last_speaker(messages))
             _, available = called_tools(self._host, asks, calls)
@@ -348,7 +350,7 @@ class SessionActivities:
         if state.verdicts:
             opened["approved"] = open_gates.let_through(state, calls)
         if state.gates or state.verdicts:
-            asked = open_gates.asked_of(state.gates)
+            asked = open_gates.asked_of(state.gates, reference["run"], 0)
             opened["arguments"] = asked["arguments"]
             if "sizes" in asked:
                 opened["sizes"] = asked["sizes"]

@@ -114,10 +114,14 @@ class Transcript:
 
     async def said(self) -> list[Message]:
         """Return what the user says next, in the context of the run."""
-        if not (said := self.reference.get("say")):
+        return await self.in_context([user_message(one) for one in self.reference.get("say", ())])
+
+    async def in_context(self, said: Sequence[Message]) -> list[Message]:
+        """Return what the user says with the context of the run, which later runs look for."""
+        if not said:
             return []
         context = (await self.host.load_opened(self.reference["run"])).get("context")
-        return heard_in(context, map(user_message, said))
+        return heard_in(context, said)
 
     # --- writing ---
 

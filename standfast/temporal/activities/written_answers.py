@@ -1,8 +1,11 @@
 """Reads the store's records of calls, questions and answers that a run has not heard of."""
 
+import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import cast
+
+from pydantic_core import to_json
 
 from standfast.agent_loop import last_answer, not_started
 from standfast.checkpoints import Question
@@ -11,8 +14,10 @@ from standfast.runtime.dispatches import last_dispatch
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore, LedgerEntry, Session
 from standfast.temporal.activities.hosts import AgentHost
-from standfast.temporal.wire.activity_types import FinishReference, WrittenOutcome
+from standfast.temporal.wire.activity_types import FinishReference, RunReference, WrittenOutcome
+from standfast.temporal.wire.inputs import Said, user_message
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
+from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.tools import Asked, Unknown
 from standfast.tools.attempts import call_key
 
@@ -47,21 +52,52 @@ def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-async def with_last_answer(host: AgentHost, reference: FinishReference) -> FinishReference:
-    """Return a cancelled run's reference with the answer that the run has not heard of. Its calls are not run.
+async def with_last_answer(host: AgentHost, reference: FinishReference, why: str | None) -> FinishReference:
+    """Return the reference of a run that ends with the answer that it has not heard of. Its calls are not run.
 
     The model's activity has written the answer and was cut off, or its result came together with the cancel: Temporal
-    keeps that from the run.
+    keeps that from the run. Or it came when people had given up on the model.
+
+    Args:
+        why: the run ended; that it was cancelled if None.
     """
     run, turn = reference["run"], reference["turn"] + 1
     session = await host.store.load_session(reference["session"])
     if session is None or session.journal_key != f"{run}/{turn}":
         return reference
     record = await host.load_record(run, turn)
-    outcome = write_outcome(not_started(None))
+    outcome = write_outcome(not_started(None, why=why))
     sources = [(position, outcome) for position in range(len(record.calls))]
-    known = {name: value for name, value in reference.items() if name not in ("part", "questions", "agent_state")}
-    return cast(FinishReference, known | {"turn": turn, "seq": session.last_seq, "sources": sources})
+    said, unheard = reference.get("say", ()), split_heard(reference, record)[1]
+    known = {name: value for name, value in reference.items() if name not in ("questions", "agent_state")}
+    now = {"turn": turn, "seq": session.last_seq, "sources": sources, "say": [said[place] for place in unheard]}
+    return cast(FinishReference, known | now)
+
+
+def split_heard(reference: RunReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
+    """Return the user's new messages that the answer has heard, and the places of those that it has not heard.
+
+    They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
+    """
+    told, untold, heard = [], [], list(record.said)
+    for index, said in enumerate(reference.get("say", ())):
+        if (known := digest(said)) in heard:
+            heard.remove(known)
+            told.append(user_message(said))
+        else:
+            untold.append(index)
+    return told, untold
+
+
+def digest(said: Said) -> str:
+    """Return a digest by which a message is known again."""
+    if isinstance(said, str):
+        written = said.encode()
+    else:
+        written = (
+            to_json({name: said[name] for name in ("text", "images")}) if "images" in said else said["text"].encode()
+        )
+    return hashlib.blake2b(written, digest_size=8).hexdigest()
 
 
 async def still_asked(

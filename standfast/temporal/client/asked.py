@@ -49,10 +49,10 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
 
 
 async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return all that a pipeline's gate shows, which its `digest` covers.
+    """Return all that a pipeline's gate shows, or that a guardrail has stopped, which its `digest` covers.
 
     If that is over 16 KB, the `shown` of an item of `pending` (or of a run's `status`) has only the sizes of its
-    values, and its `reference`, `{"journal_key", "gate"}`, says where the store has them.
+    values, and its `reference`, `{"journal_key", "gate"}` and perhaps a "turn", says where the store has them.
 
     Args:
         store: the store of the worker that runs it.
@@ -65,6 +65,10 @@ async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, A
     if not is_cut(item) or "shown" not in item:
         return list(item.get("shown", ()))
     match item["reference"]:
+        case {"in_process": str()}:
+            return list(await outside_decisions.load_arguments(store, item))
+        case {"journal_key": str(run), "turn": int(turn), "gate": str(path)}:
+            return await _load_stopped(store, item, run, turn, path)
         case {"journal_key": str(run), "gate": str(path)}:
             pass
         case other:
@@ -81,6 +85,16 @@ async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, A
     if digest_of(path, asked["message"], asked["shown"]) != asked["digest"]:
         raise StoreError(f"What gate {path} shows in the store was changed since it was asked")
     return list(asked["shown"]) if edit is None else shown_with_edit(asked["shown"], edit)
+
+
+async def _load_stopped(store: Ledger, item: Mapping[str, Any], run: str, turn: int, name: str) -> list[dict[str, Any]]:
+    kept = await store.load_reply(run, turn)
+    gate = None if kept is None else gate_of(read_record(run, turn, kept), name)
+    if gate is None:
+        raise StoreError(f"What gate {name} shows is not in this store: is it the worker's?")
+    if item.get("digest") not in _digests(gate):
+        raise StoreError(f"What gate {name} shows in the store does not match its digest: look at it again")
+    return list(gate["arguments"])
 
 
 async def load_item(store: Ledger, item: Mapping[str, Any]) -> dict[str, Any]:

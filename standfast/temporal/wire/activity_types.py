@@ -5,7 +5,7 @@ from typing import Any, Generic, NotRequired, Required, TypedDict, TypeVar, fina
 
 from standfast.messages import StopReason
 from standfast.temporal.wire.inputs import Said
-from standfast.temporal.wire.snapshots import BegunState, Surroundings
+from standfast.temporal.wire.snapshots import BegunState
 from standfast.tools import KeptState
 
 TakenT = TypeVar("TakenT", bound=Mapping[str, object])
@@ -19,12 +19,7 @@ class ActivityName(str, Generic[TakenT, FoundT]):
 
 
 class Located(TypedDict, total=False):
-    """The keys by which an activity finds its run; left out where the workflow's ids tell (see `AgentHost.located`).
-
-    Args:
-        run: the run's key in the store.
-        session: the key of its session.
-    """
+    """The keys of a run and its session in the store; left out where the workflow tells (`AgentHost.located`)."""
 
     run: str
     session: str
@@ -69,9 +64,14 @@ class RunReference(Located, total=False):
 
 
 class ModelReference(RunReference, total=False):
-    """A call of the model of an `agent` of the conversation; `named` is that model if a deploy has changed it."""
+    """A call of an `agent`'s model, `named` if a deploy has changed it; in an outage of one of `models`.
+
+    For `decided`, see `CallModel`.
+    """
 
     agent: str
+    decided: dict[str, Any]
+    models: list[str | None]
     notices: list[list[Any]]
     view: int
     named: str
@@ -143,45 +143,15 @@ class AttachReference(TypedDict):
     asked: str
 
 
-class Making(TypedDict):
-    path: str
-    what: str
-
-
-class CameTo(TypedDict, total=False):
-    """The result of a step; see `Work.keep`."""
-
-    path: Required[str]
-    status: str
-    response: str
-    iterations: int
-    session: str
-    outcome: "WrittenOutcome"
-    ran: int
-    output: Any
-
-
-class Ending(TypedDict):
-    done: list[str]
-    failed: NotRequired[list[str]]
-
-
-class StepReference(TypedDict, total=False):
-    """A pipeline's step, to be kept, made, or ended; `raised` are the versions that have been tried."""
-
-    run: Required[str]
-    done: CameTo
-    make: Making
-    end: Ending
-    known: dict[str, Any]
-    raised: list[str]
-
-
 class AtGate(TypedDict, total=False):
-    """A gate; `call` is the turn and the position of the call that waits at it; `access` says that there are rules."""
+    """A gate: the turn and position of its `call`, or who `stopped` what: the agent, the guardrail, and what it holds.
+
+    If `access` is true, there are rules about who may decide.
+    """
 
     call: list[int]
     access: bool
+    stopped: list[str]
 
 
 class RecallReference(AtGate):
@@ -286,17 +256,6 @@ class Looked(TypedDict):
     """Nothing: the worker has the tool or step that an open run looked for."""
 
 
-class OpenedPipeline(Surroundings):
-    """The facts that steer a pipeline's run; `done` has the results of the earlier run that it restarts."""
-
-    pipeline: str
-    plan: list[dict[str, Any]]
-    gates: dict[str, Any]
-    tools: dict[str, dict[str, Any]]
-    again: NotRequired[bool]
-    done: NotRequired[dict[str, Any]]
-
-
 class Declared(TypedDict, total=False):
     """Facts that a turn's calls need and that have changed since the start; see `tools_of`."""
 
@@ -335,9 +294,13 @@ class Asked(LastReply, total=False):
 
 
 class ModelReply(Asked, total=False):
-    """The model's answer as a workflow needs it, or a lasting `error`; `untold` are the places in `say` not heard."""
+    """The model's answer as a workflow needs it, or a lasting `error`; `untold` are the places in `say` not heard.
+
+    `answered_by` is the one of the reference's `models` that has answered; None is the agent's own.
+    """
 
     seq: Required[int]
+    answered_by: str | None
     view: int
     untold: list[int]
     usage: Any
@@ -355,27 +318,6 @@ class Exported(TypedDict, total=False):
     checkpoint: dict[str, Any]
     error: str
     seq: int
-
-
-class Stepped(TypedDict, total=False):
-    """The result of a step's activity; `failed` is a reason and its words."""
-
-    kept: str
-    failed: tuple[str, str]
-    made: Any
-    result: dict[str, Any]
-
-
-class AskedAtGate(TypedDict):
-    """What a step's activity has made for a gate; see `StepRecords.asked_at`. If that is large, `shown` has sizes."""
-
-    message: str
-    digest: str
-    shown: NotRequired[list[dict[str, Any]]]
-    size: NotRequired[int]
-    reference: NotRequired[dict[str, Any]]
-    later: NotRequired[list["AskedAtGate"]]
-    edits: NotRequired[bool]
 
 
 AgentEnd = dict[str, Any]

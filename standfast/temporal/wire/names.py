@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from standfast.temporal.wire import activity_types as types
+from standfast.temporal.wire import step_types
 from standfast.temporal.wire.activity_types import ActivityName
 from standfast.temporal.wire.boards import ShowReference
 from standfast.temporal.wire.inputs import Said
@@ -25,8 +26,8 @@ EXPORT: ActivityName[types.ExportReference, types.Exported] = ActivityName("stan
 ATTACH: ActivityName[types.AttachReference | types.LostReference, types.AgentEnd | None] = ActivityName(
     "standfast.attach"
 )
-OPEN_PIPELINE: ActivityName[types.OpenReference, types.OpenedPipeline] = ActivityName("standfast.open_pipeline")
-STEP: ActivityName[types.StepReference, types.Stepped] = ActivityName("standfast.step")
+OPEN_PIPELINE: ActivityName[types.OpenReference, step_types.OpenedPipeline] = ActivityName("standfast.open_pipeline")
+STEP: ActivityName[step_types.StepReference, step_types.Stepped] = ActivityName("standfast.step")
 DECIDE: ActivityName[types.DecideReference, str | None] = ActivityName("standfast.decide")
 RECALL: ActivityName[types.RecallReference, types.Recalled] = ActivityName("standfast.recall")
 ANSWERED: ActivityName[types.AnsweredReference, dict[str, types.WrittenOutcome]] = ActivityName("standfast.answered")
@@ -65,6 +66,7 @@ AGENTS_SETTLED = "standfast.agents-settled"  # the ledger says that an agent was
 OTHERS_SAID = "standfast.others-said"  # an agent of another call is reported as `OTHER`, never as an empty result
 TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is its caller's, and not only a text
 FAULTS_PAUSE = "standfast.faults-pause"  # a function of the user's that raises is no reason for a fallback model
+MODELS_ANEW = "standfast.models-anew"  # a resume without a model calls the agent's own first, not its last fallback
 OWN_HANDLERS = "standfast.own-handlers"  # a workflow's own handler is not replaced by one of `approval`
 
 # Search attributes.

@@ -20,11 +20,9 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     ActivityName,
     AgentResult,
-    AskedAtGate,
     Declared,
     ModelReply,
     Opened,
-    Stepped,
 )
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import RESULT_VALUES
@@ -33,6 +31,7 @@ from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import BegunState, Facts, is_tool_facts, read_tool_facts
 from standfast.temporal.wire.states import read_state
+from standfast.temporal.wire.step_types import AskedAtGate, Stepped
 
 LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can go on
 OTHER = {"status": "other"}  # for an agent that was asked something else
@@ -202,7 +201,7 @@ def _is_reply(reference: Mapping[str, Any], found: ModelReply) -> bool:
         ("usage" not in found or is_usage(found["usage"]))
         and ("tripped" not in found or _is_tripped(found["tripped"]))
         and _is_declared(found.get("declared", {}))
-        and all(_is_gate(gate) and gate["gate"]["name"] in ids for gate in gates)
+        and all(_is_gate(gate) and (gate["gate"]["name"] in ids or _is_held(gate, found)) for gate in gates)
         and all(0 <= index < len(reference.get("say", ())) for index in found.get("untold", ()))
     )
 
@@ -211,6 +210,13 @@ def _is_tripped(found: Mapping[str, Any]) -> bool:
     """Whether it is what `write_tripped` writes."""
     kinds = {"guardrail": str, "reason": str, "metadata": dict}
     return found.keys() == kinds.keys() and all(isinstance(found[name], kind) for name, kind in kinds.items())
+
+
+def _is_held(gate: Mapping[str, Any], found: ModelReply) -> bool:
+    """Whether it is the one gate of an answer without calls, and says what people see."""
+    shown = found.get("arguments", {}).get(gate["gate"]["name"])
+    is_alone = not found.get("calls") and len(found.get("gates", ())) == 1
+    return is_alone and Question(**gate).is_held and isinstance(shown, dict)
 
 
 def _is_gate(found: object) -> bool:

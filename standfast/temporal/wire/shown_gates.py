@@ -1,6 +1,6 @@
-"""Keeps what people see at a pipeline's gate small enough for a history, with a reference to where a store has it."""
+"""Keeps what people see at a gate small enough for a history, with a reference to where a store has it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic_core import to_json
@@ -15,13 +15,19 @@ _SIZES = 100  # values of which the sizes are said
 def asked_inline(asked: Mapping[str, Any], journal_key: str, path: str) -> dict[str, Any]:
     """Return what a gate asks as a history has it: of what is too large only the sizes, and where the store has it."""
     found = {name: value for name, value in asked.items() if name != "value"}
-    if (size := len(to_json(asked.get("shown")))) <= SHOWN_BYTES:
-        return found
-    sizes = [
-        {"label": one.get("label", ""), "kind": "left-out", "size": len(to_json(one))}
-        for one in asked["shown"][:_SIZES]
-    ]
-    return {**found, "shown": sizes, "size": size, "reference": {"journal_key": journal_key, "gate": path}}
+    return found | (_inline(asked["shown"], {"journal_key": journal_key, "gate": path}) if "shown" in asked else {})
+
+
+def shown_inline(shown: Sequence[Mapping[str, Any]], journal_key: str, turn: int, gate: str) -> dict[str, Any]:
+    """Return the same of what a guardrail has stopped and that is not a call; a record of the turn has it."""
+    return _inline(shown, {"journal_key": journal_key, "turn": turn, "gate": gate})
+
+
+def _inline(shown: Sequence[Mapping[str, Any]], reference: dict[str, Any]) -> dict[str, Any]:
+    if (size := len(to_json(shown))) <= SHOWN_BYTES:
+        return {"shown": shown}
+    sizes = [{"label": one.get("label", ""), "kind": "left-out", "size": len(to_json(one))} for one in shown[:_SIZES]]
+    return {"shown": sizes, "size": size, "reference": reference}
 
 
 def shown_with(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class TurnRecord(Record):
     """One answer of the model; kept by run and turn, and the same whenever it is asked for again.
 
     Args:
-        message: the answer.
+        message: the answer; of one that is held, with the verdicts of guardrails.
         said: digests of the user's messages that the model has heard.
         state: the agent's state, as JSON.
         key: the coordinates of the answer, `<session>@<made>/<message>`, under which its calls stand in the ledger, and
@@ -64,6 +64,16 @@ class TurnRecord(Record):
     tools: Mapping[str, CalledTool] = Field(default_factory=dict)
     available: tuple[str, ...] | None = None
     epoch: int = 0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the answer waits at a gate, beside the transcript."""
+        return any(question.is_held for question in self.gates)
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is a final answer."""
+        return not self.message.tool_calls and not self.is_held
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -108,6 +118,12 @@ def edit_reference(arguments: object) -> dict[str, str]:
 
 def edit_digest(arguments: object) -> str:
     return hashlib.blake2b(to_json(arguments), digest_size=16).hexdigest()
+
+
+def held_in(record: TurnRecord, gate: Mapping[str, Any]) -> Question:
+    """Return a gate that holds no call as it is now, with all that it holds."""
+    (question,) = (one for one in record.gates if one.tool_call_id == gate["name"])
+    return question.with_gate(**gate)
 
 
 def gate_of(record: TurnRecord, call_id: str) -> dict[str, Any] | None:

@@ -170,7 +170,7 @@ class AgentRun(RunHandlers):
         if self._running.resets:
             await self._messages.recall()
         state = self._run.loop
-        if self._mailbox.messages and not state.open_calls and not state.questions and state.ended is None:
+        if self._mailbox.messages and state.is_at_rest and state.ended is None:
             await self._messages.take_all()
             self._run.progress.last = {}
             self._run.loop = state.with_user_message()
@@ -264,13 +264,13 @@ class AgentRun(RunHandlers):
         gates, refused = reply.pop("gates", ()), reply.pop("refused", {})
         calls = progress.replied(reply)
         answer = Reply.of(reply, calls)
-        since = {"since": workflow.now().isoformat()}
-        questions = [Question(**{**item, "gate": {**item["gate"], **since}}) for item in gates]
+        questions = [Question(**item).with_gate(since=workflow.now().isoformat()) for item in gates]
         state, tools = self._run.loop, tools_of(self._run.facts.tools, progress.turn.declared)
         if tools is not state.tools:
             state = replace(state, tools=tools)
-        self._run.loop = state.replied(answer).gated(questions, refused)
-        if progress.say and not calls:
+        is_held = bool(questions) and not calls
+        self._run.loop = state.held(questions[0]) if is_held else state.replied(answer).gated(questions, refused)
+        if progress.say and not calls and not is_held:
             self._run.loop = self._run.loop.with_user_message()
         self._board.tell()
 

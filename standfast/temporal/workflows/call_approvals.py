@@ -42,23 +42,29 @@ class CallApprovals:
 
     async def wait(self, questions: Sequence[Question]) -> None:
         """Wait until a gate of the turn is decided; all are open at once."""
-        turn = self._run.progress.turn
         for question in questions:
             gate = Gate.read(question.gate or {})
             if gate.name not in self._deciding:
-                call = turn.calls[gate.name]
-                shown: dict[str, Any] = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
-                shown |= {} if gate.schema is None else {"edit": dict(gate.schema)}
-                if call.id in turn.sizes:
-                    place = {"journal_key": self._run.progress.run, "turn": turn.number, "position": call.position}
-                    shown |= {"size": turn.sizes[call.id], "reference": place}
-                deciding = self.gates.wait_at(gate, question.question, **shown)
+                deciding = self.gates.wait_at(gate, question.question, **self._shown(gate))
                 self._deciding[gate.name] = asyncio.create_task(deciding)
         tasks = self._deciding
         await workflow.wait_condition(lambda: any(task.done() for task in tasks.values()) or self._is_interrupted())
         if self._running.cancelled or self.gates.is_leaving:
             await self.leave()
         self._take_passed()
+
+    def _shown(self, gate: Gate) -> dict[str, Any]:
+        """Return what people see beside the message of a gate."""
+        turn = self._run.progress.turn
+        if gate.holds:
+            return dict(turn.arguments.get(gate.name, {}))
+        call = turn.calls[gate.name]
+        shown: dict[str, Any] = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
+        shown |= {} if gate.schema is None else {"edit": dict(gate.schema)}
+        if call.id in turn.sizes:
+            place = {"journal_key": self._run.progress.run, "turn": turn.number, "position": call.position}
+            shown |= {"size": turn.sizes[call.id], "reference": place}
+        return shown
 
     async def leave(self) -> None:
         """Wait until no gate is waited at. Each wait ends by itself when the run is cancelled or continues as new."""
@@ -72,7 +78,7 @@ class CallApprovals:
         for name in [name for name, task in self._deciding.items() if task.done()]:
             gate = self._deciding.pop(name).result()
             self._run.loop = self._run.loop.decided(gate)
-            if gate.status == "approved":
+            if gate.status == "approved" and not gate.holds:
                 turn.approved[turn.calls[gate.name].position] = let_through(gate)
 
     # --- what the gates ask of the run ---
@@ -87,9 +93,11 @@ class CallApprovals:
         turn = self._run.progress.turn
         return {"call": [turn.number, turn.calls[gate].position]} if gate in turn.calls else {}
 
-    def _recorded_with(self, gate: str) -> AtGate:
+    def _recorded_with(self, gate: Gate) -> AtGate:
         asks: AtGate = {"access": True} if "approve" in self._run.facts.hooks else {}
-        return {**self._call_at(gate), **asks}
+        if gate.holds:
+            return {"stopped": [self._run.loop.agent, gate.rule.guardrail, gate.holds], **asks}
+        return {**self._call_at(gate.name), **asks}
 
 
 def _as_kept(decision: Decision) -> Decision:

@@ -76,7 +76,7 @@ class Exports:
                 reference["usage"] = state.usage.model_dump()
             if state.gates:
                 reference["at_gate"] = True
-            if unheard and not state.open_calls and not state.questions:
+            if unheard and state.is_at_rest:
                 reference["say"] = unheard
             try:
                 exported = await self._workers.execute(names.EXPORT, reference)

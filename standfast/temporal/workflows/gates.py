@@ -73,7 +73,7 @@ class GateKeeper:
         may_open: Callable[[str], bool] = lambda gate: True,
         elsewhere: Callable[[str], str] = lambda gate: "",
         as_kept: Callable[[Decision], Decision] = lambda decision: decision,
-        recorded_with: Callable[[str], AtGate] = lambda gate: {},
+        recorded_with: Callable[[Gate], AtGate] = lambda gate: {},
         recalled_with: Callable[[str], AtGate] = lambda gate: {},
         progressed: Callable[[Gate], None] = lambda gate: None,
     ) -> None:
@@ -338,7 +338,7 @@ class GateKeeper:
             "refused": problem,
             "digest": gate.shown_digest,
             **given,
-            **self._recorded_with(gate.name),
+            **self._recorded_with(gate),
         }
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
         refused = await self._workers.execute(

@@ -1,16 +1,22 @@
 """Calls the model for an agent's next answer, until there is one or the run's state says what to do instead."""
 
 import asyncio
-from typing import Any
+from typing import Any, Unpack
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from standfast.agent_loop import CallModel
+from standfast.messages import read_usage
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ModelReference, ModelReply
 from standfast.temporal.wire.results import fits
-from standfast.temporal.workflows.activity_options import OUTAGE_WAITS, model_options, until_the_outage_is_over
+from standfast.temporal.workflows.activity_options import (
+    OUTAGE_WAITS,
+    model_options,
+    summary,
+    until_the_outage_is_over,
+)
 from standfast.temporal.workflows.missing_workers import (
     is_missing,
     is_unavailable,
@@ -42,9 +48,9 @@ class ModelCalls:
         run.has_asked = True
         while True:
             progress = run.progress
-            other = progress.model or action.model
-            model = other or (run.facts.model_of(action.agent) if progress.named is None else progress.named)
-            reference = self._reference(number, other, action.agent)
+            other = progress.model or self._fallback(action)
+            model = self._shown_model(action.agent, other)
+            reference = self._reference(number, other, action)
             asks = f"{model} · turn {number}" if model else f"turn {number}"
             options = model_options(run.facts.loop.model_retry, asks)
             asking = self._again or self._workers.execute_until_cancelled(names.CALL_MODEL, reference, options)
@@ -65,16 +71,27 @@ class ModelCalls:
                 return None
             is_read = fits(names.CALL_MODEL, reference, reply)
             if is_read and "error" not in reply:
-                return reply
+                return self._answered(reply)
             if not await self._asks_again(reply if is_read else None):
                 return None
 
-    def _reference(self, number: int, model: str | None, agent: str) -> ModelReference:
+    def _fallback(self, action: CallModel) -> str | None:
+        """Return the fallback to call; None if a person has let all models be called again meanwhile."""
+        return action.model if self._run.loop.fallback else None
+
+    def _shown_model(self, agent: str, other: str | None) -> str:
+        """Return the model as people see it: another one, or the agent's own."""
+        named = self._run.progress.named
+        return other or (self._run.facts.model_of(agent) if named is None else named)
+
+    def _reference(self, number: int, model: str | None, action: CallModel) -> ModelReference:
         progress = self._run.progress
         reference = self._run.reference(ModelReference)
         reference["turn"] = number
-        if agent:
-            reference["agent"] = agent
+        if action.agent:
+            reference["agent"] = action.agent
+        if action.decided is not None:
+            reference["decided"] = dict(action.decided.gate or {})
         if progress.say:
             reference["say"] = progress.say
         if progress.notices:
@@ -86,6 +103,15 @@ class ModelCalls:
         if progress.named is not None:
             reference["named"] = progress.named
         return reference
+
+    def _answered(self, reply: ModelReply) -> ModelReply:
+        """Stay with the model that has answered, if several were called in an outage."""
+        if "answered_by" in reply:
+            model = reply.pop("answered_by")
+            if model in self._run.loop.fallbacks:
+                self._run.progress.model = None
+            self._run.loop = self._run.loop.goes_on_with(model)
+        return reply
 
     async def ask_for_more(self) -> None:
         """If the run has spent its budget, wait until a person lets it go on; the calls of its turn wait, too."""
@@ -133,7 +159,7 @@ class ModelCalls:
             return False
         if is_unavailable(error) and self._run.facts.loop.on_model_outage == "retry":
             return await self._outlast(error, reference, options)
-        return await self._pauses.pause("model", why(error))
+        return await self._pause(error)
 
     async def _outlast(self, error: ActivityError, reference: ModelReference, options: dict[str, Any]) -> bool:
         """Call the model again, at growing intervals, until it can be called or a person says what to do.
@@ -144,14 +170,39 @@ class ModelCalls:
         if isinstance(error.cause, ApplicationError) and error.cause.next_retry_delay is not None:
             first = max(first, error.cause.next_retry_delay)
 
+        patient = until_the_outage_is_over(options, first, longest)
+        asked, fallbacks = reference, self._run.loop.fallbacks
+        if fallbacks:
+            asked = {**reference, "models": [self._run.progress.model, *fallbacks]}
+            own = self._shown_model(reference.get("agent", ""), self._run.progress.model)
+            patient["summary"] = summary(f"{', '.join([own, *fallbacks])} · turn {reference['turn']}")
+
         async def call() -> ModelReply:
             await workflow.sleep(first, summary="until the model is called again")
-            patient = until_the_outage_is_over(options, first, longest)
-            return await self._workers.execute_until_cancelled(names.CALL_MODEL, reference, patient)
+            return await self._workers.execute_until_cancelled(names.CALL_MODEL, asked, patient)
 
         again = asyncio.ensure_future(call())
         shown: Retries = {"retry_at": workflow.now() + first, "retry_every": longest.total_seconds()}
-        may_go_on = await self._pauses.pause("model", why(error), again, **shown)
+        may_go_on = await self._pause(error, again, **shown)
         if may_go_on and not was_cancelled(again):
             self._again = again
+        elif not may_go_on and not was_cancelled(again) and again.exception() is None:
+            # It came when the run had given up. The end of the run answers its calls; it was paid for all the same.
+            self._count(asked, again.result())
         return may_go_on
+
+    async def _pause(
+        self, error: ActivityError, again: "asyncio.Future[Any] | None" = None, **shown: Unpack[Retries]
+    ) -> bool:
+        """Wait for a person, or until the models can be called; a person may have mended any of the models."""
+        if not await self._pauses.pause("model", why(error), again, **shown):
+            return False
+        has_resumed = again is None or was_cancelled(again)
+        has_fallen_back = self._run.loop.fallback and self._run.progress.model is None
+        if has_resumed and has_fallen_back and workflow.patched(names.MODELS_ANEW):
+            self._run.loop = self._run.loop.goes_on_with(None)
+        return True
+
+    def _count(self, asked: ModelReference, reply: ModelReply) -> None:
+        if fits(names.CALL_MODEL, asked, reply) and (usage := read_usage(reply.get("usage"))) is not None:
+            self._run.loop = self._run.loop.spent(usage)

@@ -19,7 +19,7 @@ from standfast.pipelines.paths import place_of
 from standfast.runtime.child_agents import child_session
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import CameTo, OpenedPipeline, OpenReference, Stepped, StepReference
+from standfast.temporal.wire.activity_types import OpenReference
 from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.outcomes import write_outcome
@@ -28,6 +28,7 @@ from standfast.temporal.wire.run_state import Progress, Turn
 from standfast.temporal.wire.shown_gates import shown_with
 from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, read_tool_facts
 from standfast.temporal.wire.states import Call
+from standfast.temporal.wire.step_types import CameTo, OpenedPipeline, Stepped, StepReference
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.board_rows import whose
 from standfast.temporal.workflows.calls import Calls

@@ -8,10 +8,11 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import ActivityName, FoundT, OpenReference, Stepped, StepReference, TakenT
+from standfast.temporal.wire.activity_types import ActivityName, FoundT, OpenReference, TakenT
 from standfast.temporal.wire.inbox import Resume
 from standfast.temporal.wire.results import RECEIPTED, fits
 from standfast.temporal.wire.snapshots import Surroundings
+from standfast.temporal.wire.step_types import Stepped, StepReference
 from standfast.temporal.workflows.activity_options import (
     OPEN_ELSEWHERE_OPTIONS,
     OPEN_OPTIONS,

@@ -162,7 +162,8 @@ class _Translation:
 
 
 def _interrupt(run: str, item: dict[str, Any], after: str | None) -> dict[str, Any]:
-    shown = {name: item[name] for name in ("kind", "digest", "tool", "arguments", "approvers", "cut") if name in item}
+    names = ("kind", "digest", "tool", "arguments", "shown", "approvers", "cut")
+    shown = {name: item[name] for name in names if name in item}
     found: dict[str, Any] = {
         "id": interrupt_id(run, item, after),
         "reason": _REASONS[item["kind"]],

@@ -142,6 +142,7 @@ def _request(run: str, item: dict[str, Any], after: str | None) -> dict[str, Any
         asked = {"approvalId": interrupt_id(run, item, after), "toolCallId": item["name"], "reason": item["message"]}
         return {"type": "tool-approval-request", **asked}
     shown = {"kind": item["kind"], "name": item["name"], "message": item["message"], "workflow_id": run}
+    shown |= {"shown": item["shown"]} if "shown" in item else {}
     return {"type": "data-waiting", "data": shown}
 
 

@@ -32,6 +32,38 @@ async def test_a_file_has_to_be_there(tmp_path: Path) -> None:
     assert (found["sessions"], found["machines"]) == (1, "this one")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pending",),
+        ("pending", "r"),
+        ("show", "r"),
+        ("start", "a"),
+        ("cancel", "r"),
+        ("approve", "r"),
+        ("reject", "r"),
+        ("answer", "r", "yes"),
+        ("message", "r", "hi"),
+        ("resume", "r"),
+        ("resume", "--all", "--yes"),
+        ("resolve", "r", "c", "--leave"),
+        ("chat", "a"),
+        ("standing", "list"),
+        ("sessions",),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("store", ["memory", "typo.db"])
+async def test_a_store_that_is_named_and_not_there_is_the_fault_that_is_told_and_none_is_made(
+    words: tuple[str, ...], store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a server can be reached is another matter: the words are read first."""
+    monkeypatch.chdir(tmp_path)
+    told = await refused(None, *words, "--store", store, TEMPORAL_ADDRESS="127.0.0.1:9")
+    assert f"There is no store '{store}'; --store or STANDFAST_STORE names another" in told
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_sessions_are_listed_from_a_database(address: str) -> None:
     async with open_store(address) as store:
         await append(store, "Pay invoice 7")

@@ -294,13 +294,12 @@ async def test_what_guardrails_say_is_kept_as_a_question_and_not_as_a_refusal(dr
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"input_guardrails": [Guardrail(large_sums, approval=ADA)]}, "only tool guardrails can have an approval"),
         ({"tool_guardrails": [Guardrail(large_sums, approval="ada")]}, r"approval must be Approval\(…\)"),  # type: ignore[arg-type]
-        ({"tool_guardrails": [Guardrail(large_sums, approval=Approval(on_reject="continue"))]}, "not for a call"),
+        ({"tool_guardrails": [Guardrail(large_sums, approval=Approval(on_reject="continue"))]}, "not for a guardrail"),
         ({"tool_guardrails": [Guardrail(large_sums, approval=Approval(remember="run"))]}, "approval.remember is for"),
         ({"tool_guardrails": [Guardrail(large_sums, approval=ADA), large_sums]}, "two are named large_sums"),
     ],
-    ids=["input", "no approval", "of a gate", "remember", "two names"],
+    ids=["no approval", "of a gate", "remember", "two names"],
 )
 def test_a_wrong_approval_of_a_guardrail_is_refused_when_it_is_declared(options: dict[str, Any], why: str) -> None:
     with pytest.raises(DefinitionError, match=why):

@@ -70,6 +70,8 @@ async def in_process():
 async def on_temporal():
     from standfast.temporal import StandfastPlugin, connect
     from temporalio.worker import Worker
+    from support.heartbeats import give_up_after
+    give_up_after(5)
     address, queue = given
     async with Stopping(path) as store:
         model = ScriptedModel(['{"title": "Draft"}', "out"])
@@ -84,7 +86,12 @@ asyncio.run(in_process() if how == "in process" else on_temporal())
 async def begun(folder: Path, killed: str, how: str, *given: str) -> asyncio.subprocess.Process:
     arguments = [str(folder / "s.db"), str(folder / "effects"), killed, how, *given]
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, *arguments, stdout=asyncio.subprocess.PIPE, env=os.environ.copy()
+        sys.executable,
+        "-c",
+        PROGRAM,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
 
 

@@ -22,11 +22,15 @@ from standfast import Message, StoreError
 from standfast.runtime.restores import current_epoch, note_place
 from standfast.stores import AtWork, DecisionRecord, NotedRun, Session, open_store
 from standfast.stores import copying as copies
+from standfast.stores.d1 import tables as d1_tables
+from standfast.stores.postgres import tables as postgres_tables
 from standfast.stores.rows import LONGEST_KEY
+from standfast.stores.sqlite import tables as sqlite_tables
 from standfast.stores.tables import KEYS, LEFT_OUT
 
 NOW = datetime(2026, 11, 23, 8, 0, 0, 5, tzinfo=UTC)
 ALL = ["sqlite", "postgres", "d1"]
+REPLIES, BATCH = 150, 100  # more than a batch, of which D1 takes each by itself; batches of real size are below
 KINDS = [(source, target) for source in ALL for target in ALL]
 Place = Callable[[str], str]
 
@@ -35,6 +39,8 @@ Place = Callable[[str], str]
 def place(tmp_path: Path, postgres: PostgresServer, d1: D1Server, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Return what makes the address of a new store of a kind."""
     made = iter(range(100))
+    for kind in (sqlite_tables, postgres_tables, d1_tables):
+        monkeypatch.setattr(kind, "BATCH_ROWS", BATCH)
     monkeypatch.setenv("CLOUDFLARE_API_TOKEN", TOKEN)
     monkeypatch.setenv("CLOUDFLARE_API_BASE_URL", d1.url)
 
@@ -62,7 +68,7 @@ async def fill(address: str) -> None:
             )
         await store.note_run(NotedRun(journal_key="r", namespace="n", workflow_id="w", session_id="s0"))
         await store.prune_messages("s1", 1)
-        for number in range(1_500):
+        for number in range(REPLIES):
             await store.save_reply("r", number, f"reply {number}")
         await store.claim("k", "0/c1#1", owner="o", arguments_hash="h")
         await store.finish("k", "0/c1#1", owner="o", state="done", result='{"returned": "x"}')
@@ -86,7 +92,7 @@ async def all_of(address: str) -> dict[str, Any]:
         return {
             "sessions": sessions,
             "messages": {name: await store.load_messages(name) for name in sessions},
-            "replies": [await store.load_reply("r", number) for number in range(1_500)],
+            "replies": [await store.load_reply("r", number) for number in range(REPLIES)],
             "entries": {key: entry.model_copy(update={"claimed_at": None}) for key, entry in entries.items()},
             "decisions": await store.load_decisions("r"),
             "work": await store.find_work(),
@@ -189,7 +195,7 @@ async def test_a_move_that_is_killed_anywhere_goes_on_and_moves_nothing_twice(ta
             from standfast.stores.sqlite import tables as sqlite_tables
             from standfast.stores.postgres import tables as postgres_tables
             from standfast.stores.d1 import tables as d1_tables
-            sqlite_tables.BATCH_ROWS = postgres_tables.BATCH_ROWS = d1_tables.BATCH_ROWS = 400
+            sqlite_tables.BATCH_ROWS = postgres_tables.BATCH_ROWS = d1_tables.BATCH_ROWS = 40
             steps = 0
             for kind in (sqlite_tables.SQLiteTables, postgres_tables.PostgresTables, d1_tables.D1Tables):
                 for name in ("begin", "write", "finish", "close"):
@@ -251,7 +257,7 @@ async def test_rows_that_were_changed_on_their_way_are_found(place: Place, monke
         return found
 
     monkeypatch.setattr(copies, "_copied", changed)
-    assert "1501 rows in model_replies that differ" in await refused(None, "store", "copy", old, new)
+    assert f"{REPLIES + 1} rows in model_replies that differ" in await refused(None, "store", "copy", old, new)
     with pytest.raises(StoreError, match="is being filled from"):
         await all_of(new)
 

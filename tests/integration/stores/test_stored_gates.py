@@ -307,3 +307,16 @@ async def test_the_gates_of_a_pipeline_and_of_its_agents_are_decided_there_too(o
         assert (ended.error_reason, shop.charged) == ("approval-rejected", [5])
         assert await people.waiting(EVERYTHING) == []
         assert [row.by for row in await process.load_decisions("review/k")] == ["bob", "ada", "cy"]
+
+
+async def test_a_message_is_heard_after_what_people_have_decided_elsewhere(opened: Callable[[], Any]) -> None:
+    shop = Shop(ADA_OR_BOB)
+    async with opened() as process, opened() as page:
+        assert is_interrupted(await shop.run(process, message="Charge me."))
+        with pytest.raises(InputError, match="waits for approval of call c1: give decisions="):
+            await shop.run(process, message="And?")
+        await yes(page)
+        again = await shop.run(process, message="And?")
+        roles = [message.role for message in await page.load_messages("s")]
+    assert (is_interrupted(again), shop.charged) == (True, [5])
+    assert roles == ["user", "assistant", "tool", "user", "assistant"]

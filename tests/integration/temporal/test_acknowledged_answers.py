@@ -170,12 +170,12 @@ class Stops(SQLiteStore):
 
     def __init__(self, path: Any) -> None:
         super().__init__(path)
-        self.writing = asyncio.Event()
+        self.writing, self.over = asyncio.Event(), asyncio.Event()
 
     async def append_messages_atomic(self, session_id: str, messages: Sequence[Message], *args: Any, **kw: Any) -> int:
         if any(message.content == "Ada" for message in messages):
             self.writing.set()
-            await asyncio.Event().wait()
+            await self.over.wait()
         return await super().append_messages_atomic(session_id, messages, *args, **kw)
 
 
@@ -191,6 +191,7 @@ async def test_who_answers_while_the_run_is_terminated_is_told_that_nobody_knows
         await cut_off(run)
         with pytest.raises(NotConfirmedError, match="ended before it said what became of `answer`"):
             await answering
+        store.over.set()  # else its worker waits for it when it stops
 
 
 @pytest.mark.parametrize("how", ["client", "update"])

@@ -306,11 +306,11 @@ async def test_a_run_whose_decision_could_not_be_recorded_ends_and_whoever_decid
 async def test_an_export_that_is_failed_by_hand_fails_nothing_else(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inside = asyncio.Event()
+    inside, over = asyncio.Event(), asyncio.Event()
 
     async def whole(self: Any, reference: Any, question: Any) -> None:
         inside.set()
-        await asyncio.Event().wait()
+        await over.wait()
 
     monkeypatch.setattr(ExportActivities, "_whole", whole)
     async with question(temporal) as run:
@@ -319,6 +319,7 @@ async def test_an_export_that_is_failed_by_hand_fails_nothing_else(
         await complete(temporal, run, "standfast.export", ApplicationError("by hand", non_retryable=True))
         with pytest.raises(InputError, match="export: by hand"):
             await exporting
+        over.set()  # else its worker waits for it when it stops
 
 
 # --- agents that are reached again after a reset ---

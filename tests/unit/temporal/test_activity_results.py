@@ -13,6 +13,12 @@ FACTS = {"timeout": 60.0}
 OPENING = {"run": "r", "input": {"message": "hi"}}
 PLAN = {"pipeline": "w", "plan": [], "gates": {}, "tools": {"pay": FACTS}, "search": True}
 WHEN = "2026-11-22T10:00:00+00:00"
+RULE = {"guardrail": "look", "holds": "answer"}
+HELD = {
+    "question": "May it?",
+    "tool_call_id": "answer-2",
+    "gate": {"name": "answer-2", "rule": RULE, "digest": "d", "approvals": []},
+}
 WITH = {"make": {"path": "pay", "what": "with"}}
 
 
@@ -20,6 +26,7 @@ WITH = {"make": {"path": "pay", "what": "with"}}
     ("activity", "reference", "found"),
     [
         (names.CALL_MODEL, {}, {"seq": 2, "arguments": {"c1": "xx"}, "sizes": {"c1": 20_000}}),
+        (names.CALL_MODEL, {}, {"seq": 2, "gates": [HELD], "arguments": {"answer-2": {"shown": []}}}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"tools": {"pay": FACTS}}}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"available": ["pay"], "tools": {"pay": FACTS}}}),
         (names.STEP, WITH, {"made": "{}"}),
@@ -40,6 +47,9 @@ def test_what_an_activity_returns_is_its_result(activity: str, reference: Any, f
     ("activity", "reference", "found"),
     [
         (names.CALL_MODEL, {}, {"seq": 2, "sizes": {"c1": "20,000"}}),
+        (names.CALL_MODEL, {}, {"seq": 2, "gates": [HELD]}),
+        (names.CALL_MODEL, {}, {"seq": 2, "gates": [HELD, HELD], "arguments": {"answer-2": {"shown": []}}}),
+        (names.CALL_MODEL, {}, {"seq": 2, "gates": [{**HELD, "gate": {}}], "arguments": {"answer-2": {}}}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": ["pay"]}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"tools": {"pay": 1}}}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"more": 1}}),

@@ -1,0 +1,53 @@
+"""Gets the next answer of a run in this process: from its model, or from the gate that has held it."""
+
+from standfast.agent_loop import CallModel, Held, released, with_dropped
+from standfast.agents import Agent, AgentContext
+from standfast.checkpoints import Question
+from standfast.local.model_calls import ModelCalls
+from standfast.local.speakers import Speakers
+from standfast.local.transcripts import RunTranscript
+from standfast.messages import LLMResponse, Message
+from standfast.runtime.following_calls import following_calls
+from standfast.runtime.guardrails import Guardrails
+from standfast.runtime.model_answers import note_failure
+from standfast.runtime.users_functions import call_users
+
+
+class Answers:
+    """The answers of a run, each checked by the guardrails of the agent that gives it."""
+
+    def __init__(
+        self, agent: Agent, speakers: Speakers, model: ModelCalls, transcript: RunTranscript, context: AgentContext
+    ) -> None:
+        self._agent, self._speakers, self._model = agent, speakers, model
+        self._transcript, self._context = transcript, context
+
+    def guardrails(self, speaker: str, passed: Question | None = None) -> Guardrails:
+        """Return the guardrails of an agent of the conversation; see there."""
+        return Guardrails(self._agent.speaking(speaker), lambda check: call_users(check, self._context), passed)
+
+    async def next(self, action: CallModel, turn: int) -> Message | Held | Exception:
+        """Return what is to be written next, or what people decide on first, or why the model could not be called."""
+        decided, guardrails = action.decided, self.guardrails(action.agent, action.decided)
+        self._model.begin(action, turn)
+        if decided is not None and (answer := released(decided)) is not None:
+            return self._ended(turn, await guardrails.validated(answer))
+        tools, messages = self._speakers.tools(action.agent), self._transcript.messages
+        try:
+            if action.agent != self._speakers.current:
+                self._model.prompt(await self._speakers.let_speak(action.agent, self._model, self._context))
+            response = await following_calls(tools, messages, self._transcript.log.session.key)
+            response = response or await guardrails.around(messages, lambda: self._model.ask(action))
+        except Exception as error:
+            if error is guardrails.raised:
+                raise
+            self._model.failed(turn, error)
+            note_failure(self._agent, action.model, error)
+            return error
+        said = self._transcript.answer(response or LLMResponse(), action, tools.keys())
+        checked = await guardrails.checked(said if decided is None else with_dropped(said, decided))
+        return checked if isinstance(checked, Held) else self._ended(turn, checked)
+
+    def _ended(self, turn: int, answer: Message) -> Message:
+        self._model.ended(turn, answer)
+        return answer

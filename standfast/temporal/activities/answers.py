@@ -1,0 +1,122 @@
+"""Gets the next answer of a run: from its model, or from the gate that has held it; guardrails check each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from standfast.agent_loop import Held, answer_message, with_dropped, withholds
+from standfast.agents import Agent, AgentContext
+from standfast.checkpoints import Question
+from standfast.messages import LLMResponse, Message
+from standfast.runtime.following_calls import following_calls
+from standfast.runtime.guardrails import Guardrails
+from standfast.runtime.model_answers import note_cost, note_failure
+from standfast.temporal.activities.adapter_calls import call_adapter, failure_of, with_shown_notices
+from standfast.temporal.activities.dependencies import run_with_deps
+from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.transcripts import Transcript
+from standfast.temporal.wire.activity_types import ModelReference
+from standfast.temporal.wire.inputs import user_message
+from standfast.temporal.wire.turn_records import KeptView, held_in
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What comes next in a transcript.
+
+    Args:
+        checked: the answer, or what people decide on first.
+        context: in which the agent has answered.
+        said: what the user has said that the answer has heard and the transcript does not have.
+        shorter: the compressed context, if it was compressed for this.
+    """
+
+    checked: Message | Held
+    context: AgentContext
+    said: Sequence[Message] = ()
+    shorter: Sequence[Message] | None = None
+
+    @property
+    def held(self) -> Held | None:
+        return self.checked if isinstance(self.checked, Held) else None
+
+    @property
+    def answer(self) -> Message:
+        return self.checked.answer if isinstance(self.checked, Held) else self.checked
+
+
+class Answers:
+    """The answers of the runs of a worker's agents."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+        self._unpriced: set[tuple[str, str]] = set()  # models that a warning was logged for
+
+    async def decided(self, reference: ModelReference) -> Question | None:
+        """Return the gate that has held what comes next, as it was decided, with what it holds; None if none has."""
+        if (gate := reference.get("decided")) is None:
+            return None
+        record = await self._host.load_record(reference["run"], reference["turn"] - 1)
+        return held_in(record, gate)
+
+    async def release(self, agent: Agent, transcript: Transcript, answer: Message) -> Answered:
+        """Return an answer that people have decided on, once the agent's output validators have looked at it."""
+        context = await transcript.context(agent)
+        guardrails = self._guardrails(agent, context)
+        return Answered(await self._host.thread.run(guardrails.validated(answer)), context)
+
+    def _guardrails(self, agent: Agent, context: AgentContext, passed: Question | None = None) -> Guardrails:
+        return Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context)), passed)
+
+    async def ask(
+        self,
+        agent: Agent,
+        reference: ModelReference,
+        transcript: Transcript,
+        view: KeptView | None,
+        tell: Callable[[str], None] | None,
+        decided: Question | None,
+    ) -> Answered:
+        """Ask the model, and have the guardrails check what the user has said and what it answers.
+
+        Args:
+            tell: takes the words of the answer as they come.
+            decided: what the user said was held, and people let the model be asked.
+        """
+        context, host = await transcript.context(agent), self._host
+        # What was said after people have looked waits for another answer.
+        said = [] if decided is not None else [user_message(one) for one in reference.get("say", ())]
+        messages = [*(() if view is None else view.messages), *transcript.messages, *said]
+        messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
+        adapter = host.adapter(agent, reference.get("model"))
+        guardrails = self._guardrails(agent, context, decided)
+        described, heard = host.descriptions[agent], [*transcript.messages, *said]
+        tell = None if withholds(agent) else tell
+        answered: tuple[LLMResponse, list[Message] | None] | None = None
+        try:
+            following = await following_calls(agent.tool_map, heard, transcript.session.key)
+            if following is None:
+                asking = guardrails.around(
+                    heard, lambda: call_adapter(agent, adapter, context, messages, described, tell)
+                )
+                answered = await host.thread.run(asking)
+        except Exception as error:
+            failure = failure_of(error, agent, reference.get("model"))
+            if failure is error:
+                raise
+            # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
+            note_failure(agent, reference.get("model"), error)
+            raise failure from None
+        response, shorter = answered or (following or LLMResponse(), None)
+        if answered is not None:
+            note_cost(agent, reference.get("model"), response, self._unpriced)
+        message = answer_message(
+            response,
+            turn=transcript.seq + len(said),
+            taken=transcript.call_ids,
+            tools=agent.tool_map.keys(),
+            limit=agent.loop.max_message_bytes,
+            model=reference.get("model"),
+            agent=reference.get("agent"),
+        )
+        message = message if decided is None else with_dropped(message, decided)
+        return Answered(await host.thread.run(guardrails.checked(message)), context, said, shorter)

@@ -1,0 +1,20 @@
+"""How soon the server gives up what a dead worker had begun: tests in which workers die wait for it in each case."""
+
+from datetime import timedelta
+
+from standfast.temporal import plugin
+from standfast.temporal.activities import guards
+from standfast.temporal.workflows import activity_options
+
+
+def give_up_after(seconds: float) -> None:
+    """Let workers of this process be given up after so many seconds of silence, and say more often that they live."""
+    silence = timedelta(seconds=seconds)
+    activity_options.HEARTBEAT = activity_options.MODEL_HEARTBEAT = silence
+    for options in (
+        activity_options.STORE_OPTIONS,
+        activity_options.OPEN_ELSEWHERE_OPTIONS,
+        activity_options.ATTACH_OPTIONS,
+    ):
+        options["heartbeat_timeout"] = silence
+    guards.HEARTBEAT_EVERY = plugin.HEARTBEAT_EVERY = min(guards.HEARTBEAT_EVERY, seconds / 5)
