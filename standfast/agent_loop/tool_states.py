@@ -3,12 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
 from pydantic_core import to_json
 
 from standfast.agents import STATE_BYTES, Agent
 from standfast.errors import InputError
-from standfast.messages import cut, error_text, explain, read_json
+from standfast.messages import cut, error_text, read_json
 from standfast.tools import Failed, KeptState, Outcome, Returned
 
 _WHY_BYTES = 4_096
@@ -63,11 +62,6 @@ class ToolState:
         if text == agent.write_state(agent.read_state(self.kept.text)):
             return None
         read_json(text)
-        read_json(to_json(left, inf_nan_mode="constants", serialize_unknown=True).decode())  # the text has null for NaN
-        try:
-            agent.state_type.validate_json(text)
-        except ValidationError as error:
-            raise InputError(f"the state does not fit its type: {explain(error)}") from error
         if (size := len(to_json(text))) > STATE_BYTES:
             raise InputError(f"the state has {size:,} bytes, more than {STATE_BYTES:,}")
         return text

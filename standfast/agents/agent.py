@@ -28,6 +28,7 @@ from standfast.agents.contexts import AgentContext, DepsT
 from standfast.agents.frozen_values import frozen, thawed
 from standfast.agents.guardrails import GUARDRAILS, Check, Guardrail, read_guardrails
 from standfast.agents.handoffs import check_handoffs, speakers
+from standfast.agents.kept_json import ChangedValueError, write_kept
 from standfast.agents.limits import Loop
 from standfast.agents.output_validators import OutputValidator, read_output_validators
 from standfast.agents.run_contexts import read_context, write_context
@@ -334,12 +335,16 @@ class Agent(Generic[T_co, DepsT_co]):
         """Write a run's state as JSON.
 
         Raises:
-            DefinitionError: a hook put something into the state that JSON cannot carry.
+            DefinitionError: a hook put something into the state that does not fit its type, or that JSON would change.
         """
+        if state == {}:
+            return "{}"
         try:
-            if state == {}:
-                return "{}"
-            return self.state_type.dump_json(state, warnings=False, by_alias=True, round_trip=True).decode()
+            return write_kept(self.state_type, state)
+        except ValidationError as error:
+            raise self._fault(f"its state does not fit its type: {explain(error)}") from error
+        except ChangedValueError as error:
+            raise self._fault(f"its state {error}") from error
         except (PydanticSerializationError, ValueError) as error:
             raise self._fault(f"its state is not JSON: {error}") from error
 

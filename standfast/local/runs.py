@@ -88,7 +88,6 @@ class Run:
         self._injected = dict(tools or {})
         self._key = check_key(checkpoint_key)
         self._given_context = context
-        self._said_in: str | None = None  # the context of the run as JSON
         self._emit = emit
         self._invoked_by = invoked_by
         self._depth = depth
@@ -188,9 +187,9 @@ class Run:
         else:
             new = given.messages or []
             given.check_questions()
-        self._said_in, new = begin_context(self._agent, self._given_context, log.messages, new, given)
+        self._transcript.said_in, new = begin_context(self._agent, self._given_context, log.messages, new, given)
         self._transcript.begin([*log.messages, *new], new)
-        self._context.context = self._agent.read_context(self._said_in)
+        self._context.context = self._agent.read_context(self._transcript.said_in)
         if not self._transcript.messages and given.message is None:
             where = f"session {log.session_id} has no messages yet" if self._session_id else "no session was named"
             raise InputError(f"nothing to run, {where}: give message=, messages= or checkpoint= to begin")
@@ -230,8 +229,7 @@ class Run:
             # Orphans are answered before the user's new message, so that results follow their calls.
             state = await self._end_turn(state)
         state = await self._transcript.hear(state)
-        said = Message(role="user", content=message, images=given.images, by=self._context.user_id)
-        self._transcript.add([said.model_copy(update={"context": self._said_in})])
+        self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
         return state.with_user_message()
 
     # --- the loop ---
@@ -328,7 +326,7 @@ class Run:
     async def _call_left(self, state: LoopState, action: CallTools) -> LoopState:
         """Settle the calls that an earlier run has left, in the context in which it asked for them."""
         before = kept_context(self._log.messages)
-        if before in (None, self._said_in):
+        if before in (None, self._transcript.said_in):
             return await self._call_tools(state, action)
         async with AsyncExitStack() as stack:
             try:

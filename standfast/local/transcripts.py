@@ -9,6 +9,7 @@ from standfast.events import Event, MessageAdded
 from standfast.local.model_calls import ModelCalls
 from standfast.local.sessions import Log
 from standfast.messages import LLMResponse, Message, Usage
+from standfast.runtime.dependencies import heard_in
 
 
 class RunTranscript:
@@ -35,6 +36,7 @@ class RunTranscript:
         self.messages: list[Message] = []
         self.unwritten: list[Message] = []
         self.call_ids: set[str] = set()
+        self.said_in: str | None = None  # of the run, as JSON
         self._model = model
         self._agent, self._context = agent, context
         self._emit = emit
@@ -49,7 +51,8 @@ class RunTranscript:
         self.messages, self.unwritten = list(messages), list(unwritten)
         self.call_ids = {call.id for message in messages for call in message.tool_calls or ()}
 
-    def add(self, messages: Sequence[Message]) -> None:
+    def add(self, added: Sequence[Message]) -> None:
+        messages = heard_in(self.said_in, added)
         self.messages.extend(messages)
         self.unwritten.extend(messages)
         self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())

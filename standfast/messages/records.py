@@ -239,7 +239,7 @@ class Message(Record):
         agent: which answered, if the session's agent hands over to others.
         by: who said it, of what a person said or answered.
         id: of what was said to a run: the same message is not heard again.
-        context: as JSON, that of the run which a user's message began.
+        context: as JSON, that of the run which has heard a user's message.
         tripped: of an answer in whose place this stands, or of calls of it that do not run: guardrails' refusals.
         unfit: why an output validator does not take this final answer.
     """

@@ -1,7 +1,7 @@
 """Makes what an agent's callbacks depend on, from the context of a run, and closes it again."""
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -36,7 +36,7 @@ def kept_context(messages: Sequence[Message]) -> str | None:
 def begin_context(
     agent: Agent, given: Any, stored: Sequence[Message], new: Sequence[Message], run: RunInput
 ) -> tuple[str | None, list[Message]]:
-    """Return the context of a run as JSON, and its new messages, of which the last one of a user keeps what is given.
+    """Return the context of a run as JSON, and its new messages, of which the last one of a user keeps it.
 
     What messages claim that anybody may have written does not count.
 
@@ -50,13 +50,26 @@ def begin_context(
     """
     messages = [one if run.is_signed else one.model_copy(update={"context": None}) for one in new]
     context = context_of(agent, given, [*stored, *messages])
-    if given is None or run.message is not None:
+    if run.message is not None:
         return context, messages
     at = next((place for place in reversed(range(len(messages))) if messages[place].role == "user"), None)
+    if at is None and given is None:
+        return context, messages
     if at is None:
         raise InputError("context= goes with message=: without one, the session goes on with the context that it has")
     messages[at] = messages[at].model_copy(update={"context": context})
     return context, messages
+
+
+def heard_in(context: str | None, messages: Iterable[Message]) -> list[Message]:
+    """Return new messages, of which those of a user keep the context of the run that hears them.
+
+    Each of them does: pruning leaves messages from any of them on, and later runs find the context there.
+    """
+    return [
+        one if one.role != "user" or one.context is not None else one.model_copy(update={"context": context})
+        for one in messages
+    ]
 
 
 @asynccontextmanager

@@ -1,18 +1,22 @@
 """Says with which context a run that somebody starts at a door begins: what they say of it is their word alone."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from temporalio.client import Client
 
 from standfast.agents import Agent
 from standfast.errors import InputError
+from standfast.runtime.threads import begin_in_thread
 from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal.client.runs import described
 from standfast.temporal.wire.names import workflow_id
+from standfast.time_limits import time_limit
 from standfast.web.access import Person
 
+FILL_SECONDS = 30.0  # for the application's function, which may ask a database
 FillContext = Callable[[Person, Agent, Any], Any]
 """Returns the context of a run of an agent that a person starts, from what they gave, or None; plain or async."""
 
@@ -38,13 +42,23 @@ class Contexts:
         Raises:
             InputError: it does not fit the agent's type, or the application refuses it, or there is none and the agent
                 needs one. The error names the fields that are wrong.
+            Exception: whatever `fill_context` raises; or it has not ended in time.
         """
         context = given
         if self._fill is not None and agent.context is not None:
-            context = await call_users(self._fill, person, agent, given)
+            context = await self._filled(partial(self._fill, person, agent, given))
         if context is not None or (agent.needs_context and await self._is_new(agent, session_id, tenant_id)):
             agent.write_context(context)
         return context
+
+    async def _filled(self, fill: Callable[[], Any]) -> Any:
+        """Return what the application says; a plain function runs beside the event loop, which serves everybody."""
+        try:
+            async with time_limit(FILL_SECONDS):
+                found = await call_users(begin_in_thread, fill)
+                return await call_users(lambda: found)
+        except TimeoutError as error:
+            raise RuntimeError(f"fill_context took more than {FILL_SECONDS:g} s, so nothing was started") from error
 
     async def _is_new(self, agent: Agent, session_id: str | None, tenant_id: str | None) -> bool:
         """Whether a session has no context yet, as far as anybody can say: the run itself looks for one, too."""

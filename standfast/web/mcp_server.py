@@ -87,7 +87,8 @@ def create_mcp_app(
     doors = Doors(client, store, senders, _named(agents, pipelines), task_queue, contexts)
     door = Door(Offers(doors, allow_decisions=allow_decisions), senders)
     app = Starlette(
-        routes=[Route(PATH, door)],
+        # There is no stream to listen to: it would have nothing to say, and stay open for as long as a client likes.
+        routes=[Route(PATH, door, methods=["POST"])],
         middleware=front(visitors, host=host, names=names, cors=cors, root=root, headers=_HEADERS),
     )
     app.state.close = door.close

@@ -14,7 +14,6 @@ from standfast.temporal.activities.open_gates import arguments_of, load_edit
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Exported, ExportReference
-from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES
 from standfast.temporal.wire.turn_records import held_in
 
@@ -39,9 +38,7 @@ class ExportActivities:
             located = await self._host.located(reference)
             questions = tuple([await self._whole(located, Question(**question)) for question in reference["questions"]])
             usage = reference.get("usage")
-            said = [
-                user_message(one) for one in reference.get("say", ())
-            ]  # messages that no answer was written with yet
+            said = await transcript.said()  # no answer was written with them yet
             made = Checkpoint(
                 messages=(*transcript.messages, *said),
                 iterations=reference["iterations"],

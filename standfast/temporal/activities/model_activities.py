@@ -244,7 +244,7 @@ class ModelActivities:
     ) -> ModelReply:
         """Keep the answer, and write it and the results before it: all or nothing."""
         run, turn, written = reference["run"], reference["turn"], record.model_dump_json()
-        said = split_heard(reference, record)[0]
+        said = await transcript.in_context(split_heard(reference, record)[0])
         appends = [*results, _take_answer(reference, transcript, record, said)]
         try:
             append = partial(self._host.store.append_reply, appends, journal_key=run, turn=turn, reply=written)
@@ -275,7 +275,7 @@ class ModelActivities:
         """Write an answer that is kept already: the transcript has it, unless its writer died in between."""
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
-        told = split_heard(reference, record)[0]
+        told = await transcript.in_context(split_heard(reference, record)[0])
         if len(told) < len(record.said):  # after a reset to a time before they were said: the run does not know them
             told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
         await transcript.write(_take_answer(reference, transcript, record, told))

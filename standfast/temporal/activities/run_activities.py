@@ -1,30 +1,35 @@
 """Calls the hooks of an agent's run, writes its results, ends it, and waits for the agents of calls."""
 
 import asyncio
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
+from standfast.agents import Agent, AgentContext
 from standfast.checkpoints import Question
 from standfast.errors import StoreBehindError
 from standfast.messages import cut
 from standfast.runtime.dispatches import has_started
+from standfast.runtime.users_functions import call_users
 from standfast.temporal.activities.at_work import end_work, is_running
 from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.guards import Guard, is_given_up
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import Transcript
+from standfast.temporal.activities.turn_states import state_left
 from standfast.temporal.activities.written_answers import with_last_answer
 from standfast.temporal.client.run_ends import cancelled_end, end_of, find_run
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AgentEnd, LostReference
-from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, check_json
 from standfast.temporal.wire.results import LOST, OTHER, receipted
+from standfast.temporal.wire.snapshots import BegunState
 
 
 class RunActivities:
@@ -40,18 +45,21 @@ class RunActivities:
         return await Transcript.load(self._host, await self._host.located(reference))
 
     @json_activity(names.START)
-    async def start(self, reference: types.RunReference) -> str | None:
+    async def start(self, reference: types.RunReference) -> BegunState | None:
         """Call `on_start`; return the agent's state if that changed it."""
         with Guard(self._host):
             transcript = await self._transcript(reference)
             agent = self._host.agent()
             context = await transcript.context(agent)
+            left = None if agent.state is None else await state_left(self._host, transcript.reference)
+            if left is not None:  # it will be written with the results of those calls
+                context.state = agent.read_state(left.text)
             before = agent.write_state(context.state)
-            if agent.on_start is not None:
-                await self._host.thread.run(run_with_deps(agent, agent.on_start, context))
-            after = agent.write_state(context.state)
+            after = before if agent.on_start is None else await self._state_after(agent, agent.on_start, context)
             check_json(after, "the agent's state after on_start")
-            return None if after == before and transcript.session.version else after
+            if after == before and transcript.session.version:
+                return None
+            return after if left is None else (left.number, after)
 
     @json_activity(names.COMMIT)
     async def commit(self, reference: types.RunReference) -> int:
@@ -92,10 +100,8 @@ class RunActivities:
             agent = self._host.agent()
             if (hook := getattr(agent, name)) is not None:
                 context = await transcript.context(agent)
-                await self._host.thread.run(run_with_deps(agent, hook, context))
-                state = agent.write_state(context.state)
-        say = [] if reference["status"] == "cancelled" else reference.get("say", [])
-        messages = [user_message(one) for one in say]
+                state = await self._state_after(agent, hook, context)
+        messages = [] if reference["status"] == "cancelled" else await transcript.said()
         if messages or (state is not None and state != transcript.session.state):
             end = transcript.take(
                 messages,
@@ -112,6 +118,16 @@ class RunActivities:
         answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
         response = next(answers, "")
         return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
+
+    async def _state_after(self, agent: Agent, hook: Callable[[AgentContext], object], context: AgentContext) -> str:
+        """Call a hook, and return the state that it leaves. If that cannot be kept, it is a fault of the hook."""
+
+        @wraps(hook)
+        async def call(who: AgentContext) -> str:
+            await call_users(hook, who)
+            return agent.write_state(who.state)
+
+        return str(await self._host.thread.run(run_with_deps(agent, call, context)))
 
     # --- agents that agents run ---
 

@@ -12,15 +12,17 @@ from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message, ToolCall, read_usage
+from standfast.runtime.dependencies import heard_in
 from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
 from standfast.temporal.activities.hosts import AgentHost
-from standfast.temporal.activities.turn_states import last_state
+from standfast.temporal.activities.turn_states import begun_state, last_state
 from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import RunReference, Source, WrittenOutcome
+from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.tools import Failed
 from standfast.tools.attempts import call_key
@@ -95,7 +97,7 @@ class Transcript:
     async def context(self, agent: Agent) -> AgentContext:
         """Return the context of hooks and instructions, with the agent's state as it was last written."""
         reference = self.reference
-        state = reference.get("agent_state")
+        begun = begun_state(reference)
         written = await self.host.load_context(agent, reference["run"])
         try:
             given = agent.read_context(written)
@@ -103,12 +105,23 @@ class Transcript:
             raise ApplicationError(str(error), type=names.HOOK_ERROR, non_retryable=True) from None
         return AgentContext(
             AgentIdentity(reference.get("agent_id") or reference["run"], agent.name),
-            agent.read_state(self.session.state if state is None else state),
+            agent.read_state(self.session.state if begun is None else begun.text),
             self.session.user_id if reference.get("user_id") is None else reference["user_id"],
             self.session.tenant_id if reference.get("tenant_id") is None else reference["tenant_id"],
             session_id_of(self.session.id),
             given,
         )
+
+    async def said(self) -> list[Message]:
+        """Return what the user says next, in the context of the run."""
+        return await self.in_context([user_message(one) for one in self.reference.get("say", ())])
+
+    async def in_context(self, said: Sequence[Message]) -> list[Message]:
+        """Return what the user says with the context of the run, which later runs look for."""
+        if not said:
+            return []
+        context = (await self.host.load_opened(self.reference["run"])).get("context")
+        return heard_in(context, said)
 
     # --- writing ---
 
@@ -138,7 +151,9 @@ class Transcript:
             message = result_message(call, read_outcome(written), self.host.max_message_bytes, spent)
             if message is not None:
                 results.append(message.model_copy(update={"by": written["by"]}) if "by" in written else message)
-        left = last_state(in_ledger.values())
+        left, begun = last_state(in_ledger.values()), begun_state(self.reference)
+        if left is not None and begun is not None and left.number <= begun.number:
+            left = None  # `on_start` has seen it
         append = self.take(
             results,
             key=f"{turn}.{self.reference.get('part', 0)}",
@@ -207,7 +222,8 @@ class Transcript:
             "journal_key": f"{run}/{turn}",
             "usage": self.session.used_by(messages),
         }
-        state = self.reference.get("agent_state") if state is None else state
+        if state is None and (begun := begun_state(self.reference)) is not None:
+            state = begun.text
         if state is not None:
             changes["state"] = state
             known = {name: value for name, value in self.reference.items() if name != "agent_state"}

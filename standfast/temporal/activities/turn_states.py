@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from standfast.agents import Agent
 from standfast.temporal.activities.written_answers import read_entry
-from standfast.temporal.wire.activity_types import SettleReference, WrittenOutcome
-from standfast.temporal.wire.turn_records import TurnRecord
+from standfast.temporal.wire.activity_types import RunReference, SettleReference, WrittenOutcome
+from standfast.temporal.wire.turn_records import TurnRecord, read_record
 from standfast.tools import KeptState
 from standfast.tools.attempts import call_key
 
@@ -22,21 +22,36 @@ def last_state(outcomes: Iterable[WrittenOutcome]) -> KeptState | None:
     return max((KeptState(*written["state"]) for written in outcomes if "state" in written), default=None)
 
 
+def begun_state(reference: RunReference | SettleReference) -> KeptState | None:
+    """Return the state that `on_start` has left, if it is not written yet.
+
+    It comes after the changes by calls that an earlier run has made: its number is that of the last of them.
+    """
+    begun = reference.get("agent_state")
+    if begun is None:
+        return None
+    return KeptState(0, begun) if isinstance(begun, str) else KeptState(*begun)
+
+
+async def state_left(host: "AgentHost", reference: RunReference) -> KeptState | None:
+    """Return the state that calls which an earlier run has left have in the ledger; None if none changed it."""
+    kept = await host.store.load_reply(reference["run"], 0)
+    return None if kept is None else last_state(await _recorded(host, read_record(reference["run"], 0, kept)))
+
+
 async def state_before(host: "AgentHost", agent: Agent, reference: SettleReference, record: TurnRecord) -> KeptState:
     """Return the state that a call finds: the one that other calls of the turn have left, or that of its beginning."""
     if agent.state is None:
         return KeptState(0, "{}")
     left = last_state(await _recorded(host, record)) if len(record.calls) > 1 else None
-    if left is not None:
+    begun = KeptState(0, record.state) if reference.get("turn") != 0 else begun_state(reference)
+    if left is not None and (begun is None or left.number > begun.number):
         return left
-    if reference.get("turn") != 0:
-        return KeptState(0, record.state)
-    # An earlier run asked for these calls; `on_start` of this one may have changed the state since.
-    state = reference.get("agent_state")
-    if state is None:
-        session = await host.store.load_session(record.session)
-        state = agent.write_state(agent.new_state()) if session is None else session.state
-    return KeptState(0, state)
+    if begun is not None:
+        return begun
+    # An earlier run asked for these calls; hooks may have changed the state since.
+    session = await host.store.load_session(record.session)
+    return KeptState(0, agent.write_state(agent.new_state()) if session is None else session.state)
 
 
 async def _recorded(host: "AgentHost", record: TurnRecord) -> list[WrittenOutcome]:

@@ -5,6 +5,7 @@ from typing import Any, Generic, NotRequired, Required, TypedDict, TypeVar, fina
 
 from standfast.messages import StopReason
 from standfast.temporal.wire.inputs import Said
+from standfast.temporal.wire.snapshots import BegunState
 from standfast.tools import KeptState
 
 TakenT = TypeVar("TakenT", bound=Mapping[str, object])
@@ -57,7 +58,7 @@ class RunReference(Located, total=False):
     part: int
     sources: "list[tuple[int, Source]]"
     created: str
-    agent_state: str
+    agent_state: BegunState
     say: list[Said]
     questions: list[dict[str, Any]]
 
@@ -113,7 +114,7 @@ class CallReference(Located, total=False):
     position: int
     dispatch: int
     depth: int
-    agent_state: str
+    agent_state: BegunState
     approved: LetThrough
 
 
@@ -235,7 +236,7 @@ class OpenedRun(TypedDict, total=False):
     unheard: list[Said]
     empty: bool
     state: dict[str, Any]
-    agent_state: str
+    agent_state: BegunState
 
 
 class Opened(OpenedRun, total=False):

@@ -9,7 +9,7 @@ from standfast.temporal.wire import step_types
 from standfast.temporal.wire.activity_types import ActivityName
 from standfast.temporal.wire.boards import ShowReference
 from standfast.temporal.wire.inputs import Said
-from standfast.temporal.wire.snapshots import GateSurroundings
+from standfast.temporal.wire.snapshots import BegunState, GateSurroundings
 
 TASK_QUEUE = "standfast"
 _LONGEST_ID = 900  # characters; a server takes 1,000
@@ -17,7 +17,7 @@ _LONGEST_ID = 900  # characters; a server takes 1,000
 # Activity types, each with the types of its input and its result. Those of tools are the tools' names.
 CALL_MODEL: ActivityName[types.ModelReference, types.ModelReply] = ActivityName("call_model")
 OPEN: ActivityName[types.OpenReference, types.Opened] = ActivityName("standfast.open")
-START: ActivityName[types.RunReference, str | None] = ActivityName("standfast.start")
+START: ActivityName[types.RunReference, BegunState | None] = ActivityName("standfast.start")
 SETTLE: ActivityName[types.SettleReference, types.Verdict] = ActivityName("standfast.settle")
 COMMIT: ActivityName[types.RunReference, int] = ActivityName("standfast.commit")
 FINISH: ActivityName[types.FinishReference, types.Finished] = ActivityName("standfast.finish")

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Union, cast, get_args, get_
 from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Question
 from standfast.errors import StandfastError
-from standfast.messages import Usage, json_problem
+from standfast.messages import Usage, json_problem, read_json
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     ActivityName,
@@ -29,7 +29,7 @@ from standfast.temporal.wire.limits import RESULT_VALUES
 from standfast.temporal.wire.outcomes import is_outcome, is_usage
 from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress
-from standfast.temporal.wire.snapshots import Facts, is_tool_facts, read_tool_facts
+from standfast.temporal.wire.snapshots import BegunState, Facts, is_tool_facts, read_tool_facts
 from standfast.temporal.wire.states import read_state
 from standfast.temporal.wire.step_types import AskedAtGate, Stepped
 
@@ -118,6 +118,10 @@ def _read_opened(_: object, found: Opened) -> bool:
     for said in [*found.get("unheard", ()), *heard]:
         user_message(said)
     return progress.session != ""
+
+
+def _is_state(_: object, found: BegunState) -> None:
+    read_json(found if isinstance(found, str) else found[1])
 
 
 def _read_opened_pipeline(_: object, found: dict[str, Any]) -> None:
@@ -229,6 +233,7 @@ _READERS: dict[str, Callable[..., bool | None]] = {
     names.CALL_MODEL: _is_reply,
     names.OPEN: _read_opened,
     names.OPEN_PIPELINE: _read_opened_pipeline,
+    names.START: _is_state,
     names.RECALL: _read_recalled,
     names.ANSWERED: lambda _, found: all(map(is_outcome, found.values())),
     names.KEEP: _read_messages,

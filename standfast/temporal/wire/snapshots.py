@@ -16,6 +16,7 @@ _USUAL_RETRIES = RetryPolicy()
 # As facts that do not say so mean it: they are older than the defaults of today.
 _USUAL_LOOP = Loop(output_retries=0)
 HOOKS = ("on_start", "on_complete", "on_stuck", "output")
+BegunState = str | tuple[int, str]  # a state that `on_start` left, as JSON, and the changes by left calls before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

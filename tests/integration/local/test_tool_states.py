@@ -164,7 +164,7 @@ def _odd(value: int) -> int:
 @pytest.mark.parametrize(
     ("kind", "left", "why"),
     [
-        (Basket, {"items": 5}, "the state does not fit its type: items"),
+        (Basket, {"items": 5}, "its state does not fit its type: items"),
         (dict[str, Any], {"x": object()}, "its state is not JSON"),
         (dict[str, Any], {"x": float("nan")}, "NaN"),
         (dict[str, str], {"x": "y" * 300_000}, "more than 262,144"),

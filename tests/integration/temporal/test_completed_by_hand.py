@@ -163,6 +163,31 @@ async def test_junk_in_the_place_of_a_hook_or_a_step_waits_for_a_person(temporal
         await check_healthy(run)
 
 
+@pytest.mark.parametrize("value", ["a text", 7, [], [1, "a text"], ["x", "{}"], {}], ids=str)
+async def test_junk_in_the_place_of_a_start_hook_takes_no_state_away(temporal: Temporal, value: Any) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    async def slow(context: Any) -> None:
+        inside.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        context.state["begun"] = True
+
+    agent = Agent("helper", state=dict[str, bool], on_start=slow)
+    async with temporal.worker(agent, llm=ScriptedModel(["done"])):
+        run = await temporal.start(agent)
+        await until(inside.is_set)
+        await complete(temporal, run, "standfast.start", value)
+        waits = (await pending(run))[0]
+        assert (waits["kind"], waits["name"]) == ("pause", "standfast.start")
+        go_on.set()
+        await run.signal("resume", {"action": "retry"})
+        assert (await result(run))["response"] == "done"
+    session = await temporal.store.load_session(temporal.session())
+    assert session is not None
+    assert session.state == '{"begun":true}'
+
+
 @pytest.mark.parametrize("value", [7, None, {}, {"session": "s", "facts": 5, "seq": 0}], ids=str)
 @pytest.mark.parametrize("kind", ["agent", "pipeline"])
 async def test_junk_in_the_place_of_an_opening_that_waits_for_a_worker_is_shown_and_the_run_goes_on(

@@ -305,6 +305,12 @@ async def test_strangers_and_other_sites_are_not_let_in(temporal: Temporal) -> N
         assert (await http.post(address, json=body, headers={"Sec-Fetch-Site": "cross-site"})).status_code == 403
 
 
+async def test_no_request_holds_a_connection_open(temporal: Temporal) -> None:
+    headers = {"Authorization": f"Bearer {TOKENS['olga']}", "Accept": "text/event-stream"}
+    async with served_mcp(temporal) as address, httpx.AsyncClient(headers=headers, timeout=30) as http:
+        assert [(await http.request(method, address)).status_code for method in ("GET", "DELETE")] == [405, 405]
+
+
 async def test_a_run_of_somebody_else_is_as_one_that_does_not_exist(temporal: Temporal) -> None:
     amy, ben = (
         Person(name=name, role="operator", token=TOKENS[token], tenants=[f"{temporal.name}-{name}"], only_own=True)

@@ -1,6 +1,9 @@
 """A context is given at every door and checked before anything starts, and the application has the last word."""
 
+import asyncio
+import json
 import re
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +16,7 @@ from pydantic import BaseModel, Field
 from support.forms import sent_to
 from support.node_clients import missing, run_client
 from support.pages import PEOPLE, TOKENS, browser, served
-from support.temporal_runs import Temporal, pending, result
+from support.temporal_runs import Temporal, pending, result, until
 from support.transcripts import asks_for, call, tool_results
 
 from standfast import Agent, Approval, InputError, ToolContext, tool
@@ -254,6 +257,71 @@ async def test_the_application_fills_the_context_and_may_refuse_it(temporal: Tem
     assert await seen_in(temporal) == ["shop of olga/bakery/10/False", "shop of olga/bakery/2/False"]
     assert heard[0] == ("olga", "seller", None)
     assert len(await runs_of(temporal)) == 2
+
+
+async def test_an_application_that_blocks_or_hangs_holds_up_nobody_else_and_starts_nothing(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("standfast.web.contexts.FILL_SECONDS", 1.0)
+    goes_on, hanging = threading.Event(), threading.Event()
+
+    def blocks(person: Person, agent: Agent, given: Any) -> Any:
+        hanging.set()
+        goes_on.wait(60)
+        return given
+
+    async def hangs(person: Person, agent: Agent, given: Any) -> Any:
+        await asyncio.Event().wait()
+
+    for fill in (blocks, hangs):
+        async with program(temporal, fill_context=fill) as client:
+            starting = asyncio.create_task(post_to(client, DOORS["api"], "seller", "s", context={"name": "Mill"}))
+            if fill is blocks:
+                await until(hanging.is_set)
+            assert (await client.get("/api/v1/me")).status_code == 200
+            assert not starting.done()
+            answer = await starting
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "BROKEN")
+    goes_on.set()
+    assert await runs_of(temporal) == []
+
+
+async def test_nobody_reaches_a_run_in_the_context_of_another_tenant(temporal: Temporal) -> None:
+    filled: list[str] = []
+
+    def fill(person: Person, agent: Agent, given: Any) -> Any:
+        filled.append(person.name)
+        return {**given, "name": f"{given['name']} of {person.name}"}
+
+    tenants = {"olga": ("a",), "bob": ("b",)}
+    people = [Person(name=name, role="operator", tenants=of, token=f"{name}-token-that-is-long-enough")
+              for name, of in tenants.items()]  # fmt: skip
+    session, given = temporal.session(), {"context": {"name": "secret"}}
+    async with (
+        temporal.worker(seller, llm=looking("post")),
+        program(temporal, access=Access(people=people), fill_context=fill) as client,
+    ):
+        started = await post_to(client, DOORS["api"], "seller", session, **given)
+        run = started.json()["workflow_id"]
+        await pending(temporal.client.get_workflow_handle(run))
+        client.headers["Authorization"] = "Bearer bob-token-that-is-long-enough"
+        for path in ("", "/messages", "/events"):
+            answer = await client.get(f"/api/v1/runs/{run}{path}")
+            assert (answer.status_code, "secret" in answer.text) == (404, False)
+        for path, body in (("message", {"text": "more"}), ("resume", {})):
+            assert (await client.post(f"/api/v1/runs/{run}/{path}", json=body)).status_code == 404
+        theirs = {"name": "seller", "message": "hi", "session_id": session, "tenant_id": "a", "if_running": "message"}
+        assert (await client.post("/api/v1/runs", json={**theirs, **given})).status_code in (403, 422)
+        assert filled == ["olga"]
+        # The same name of a session is another session in another tenant.
+        other = await post_to(client, DOORS["api"], "seller", session, **given)
+        assert (other.status_code, other.json()["workflow_id"] == run) == (201, False)
+        await pending(temporal.client.get_workflow_handle(other.json()["workflow_id"]))
+    contexts = [[one.context for one in await temporal.store.load_messages(f"@{of}/{session}") if one.role == "user"]
+                for of in ("a", "b")]  # fmt: skip
+    assert [[json.loads(str(one))["name"] for one in found] for found in contexts] == [
+        ["secret of olga"], ["secret of bob"]
+    ]  # fmt: skip
 
 
 # --- the form ---
