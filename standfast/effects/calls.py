@@ -31,6 +31,7 @@ _LATER = 30  # tries, about as many seconds, to give back what was perhaps claim
 _LOG = logging.getLogger("standfast")
 
 DIED = "its process ended while it ran"
+_OTHER_KEY = "an earlier attempt at this local activity may have run it, under another id"
 
 
 class Found(Enum):
@@ -72,6 +73,7 @@ class EffectCall:
     _lost: str = field(default="", init=False)  # who has claimed it, and no longer runs it
     _dispatch: int = field(default=1, init=False)
     _is_closed: bool = field(default=False, init=False)  # this dispatch has ended with an unknown outcome
+    _is_cleared: bool = field(default=False, init=False)  # of the doubt that its key may be another one than before
     _is_left: bool = field(default=False, init=False)
     _claiming: "asyncio.Task[object] | None" = field(default=None, init=False)
 
@@ -160,6 +162,9 @@ class EffectCall:
                     self._is_closed, self.reason = True, kept.reason
                     return Found.LOST
                 self._go_on()
+            elif self.key.is_doubtful and not self._is_cleared and self._dispatch == 1 and not self.safe_to_retry:
+                self._lost, self.reason, self._is_cleared = self._owner, _OTHER_KEY, True
+                return Found.LOST
             else:
                 return Found.OURS
         return Found.LOST

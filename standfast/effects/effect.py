@@ -16,7 +16,16 @@ from standfast.effects.calls import EffectCall, Ending, Found
 from standfast.effects.keeper import keeper, recorded
 from standfast.effects.kept import Kept, Raised
 from standfast.effects.keys import EffectKey, given_key, in_activity, in_workflow, is_let_through
-from standfast.effects.outcomes import answer, broken, no_awaitable, not_verified, result_of, verdict_of, written
+from standfast.effects.outcomes import (
+    answer,
+    broken,
+    no_awaitable,
+    not_verified,
+    result_of,
+    result_or_error,
+    verdict_of,
+    written,
+)
 from standfast.errors import DefinitionError, InputError, MemoryStoreNotDurableError
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import DurableStore
@@ -107,6 +116,9 @@ class Effect:
         around = self._around_async if is_async else self._around_plain
         guarded = functools.update_wrapper(around(function, result), function)
         setattr(guarded, _GUARDED, self)
+        if self._on_unknown == "return":  # a workflow reads a result as the type that its activity is said to return
+            given = getattr(function, "__annotations__", {})
+            guarded.__annotations__ = {**given, "return": result_or_error(function)}
         return cast(FunctionT, guarded)
 
     def _around_async(self, function: Callable[..., Any], result: TypeAdapter[Any]) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ class EffectKey:
         id: for people and outside systems.
         place: the number of the effect's call in its activity, from 0.
         activity: the activity that runs it: its task token in base64, and the ids of the workflow and its run.
+        is_doubtful: whether an earlier attempt may have had another key.
     """
 
     scope: str
@@ -33,6 +34,7 @@ class EffectKey:
     id: str
     place: int = 0
     activity: tuple[str, str, str] | None = None
+    is_doubtful: bool = False
 
     def running(self, owner: str) -> RunningCall | None:
         """Return the record by which a worker can tell Temporal at once that this attempt's process has died."""
@@ -130,7 +132,8 @@ class ActivityKeys:
         token = base64.b64encode(info.task_token).decode()
         scope = f"{first}/effects/{info.activity_id}"
         running = None if info.is_local else (token, info.workflow_id, info.workflow_run_id)
-        return EffectKey(scope, name, ident, place, running)
+        # After a long wait for its retry, a local activity has another id, unless its user has chosen one.
+        return EffectKey(scope, name, ident, place, running, is_doubtful=info.is_local and info.attempt > 1)
 
 
 async def _first_run(name: str) -> str:

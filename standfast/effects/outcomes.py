@@ -19,11 +19,19 @@ from standfast.tools.signatures import schema_type
 
 def result_of(function: Callable[..., Any], owner: str) -> TypeAdapter[Any]:
     """Return what reads a value of the type that a function is declared to return."""
+    return schema_type(_returned(function), owner, "its result")
+
+
+def result_or_error(function: Callable[..., Any]) -> Any:
+    """Return the type of what a caller gets to whom an unknown outcome is returned."""
+    return _returned(function) | dict[str, Any]
+
+
+def _returned(function: Callable[..., Any]) -> Any:
     try:
-        annotation = get_type_hints(inspect.unwrap(function), include_extras=True).get("return", Any)
+        return get_type_hints(inspect.unwrap(function), include_extras=True).get("return", Any)
     except (NameError, TypeError, AttributeError):
-        annotation = Any
-    return schema_type(annotation, owner, "its result")
+        return Any
 
 
 def no_awaitable(value: Any) -> Any:

@@ -131,10 +131,11 @@ def _read_opened_pipeline(_: object, found: dict[str, Any]) -> None:
         read_tool_facts(facts)
 
 
-def _read_recalled(_: object, found: dict[str, Any]) -> None:
+def _read_recalled(_: object, found: dict[str, Any]) -> bool:
     for decision, at in found.get("decisions", ()):
         Decision(**decision)
         datetime.fromisoformat(at)
+    return "decisions" in found
 
 
 def _read_messages(_: object, found: list[Any]) -> None:

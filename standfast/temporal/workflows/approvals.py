@@ -162,6 +162,8 @@ def _gates() -> _WorkflowGates:
         workflow.set_update_handler(names.DECIDE_UPDATE, gates.decide_update, validator=gates._check_decide)
         workflow.set_signal_handler(names.APPROVE, gates.approve_signal)
         workflow.set_signal_handler(names.REJECT, gates.reject_signal)
+        if workflow.get_signal_handler(names.RESUME) is None:  # else nobody could end a pause at a gate
+            workflow.set_signal_handler(names.RESUME, gates.resume_signal)
     return gates
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from temporalio import workflow
+from temporalio.common import RawValue
 
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import NotifyReference
@@ -133,7 +134,11 @@ class Board:
         if reminder is not None:
             reference["reminder"] = reminder
         task = workflow.start_activity(
-            names.NOTIFY, reference, **NOTIFY_OPTIONS, summary=summary(f"tell of {item.kind} {item.name}")
+            names.NOTIFY,
+            reference,
+            result_type=RawValue,  # nobody reads it
+            **NOTIFY_OPTIONS,
+            summary=summary(f"tell of {item.kind} {item.name}"),
         )
         task.add_done_callback(_tell_of_failure)
 

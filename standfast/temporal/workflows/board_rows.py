@@ -6,12 +6,14 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, FailureError
 
 from standfast.temporal.wire import names
 from standfast.temporal.wire.boards import ShownItem, ShowReference, Whose, key_of
 from standfast.temporal.wire.results import fits
 from standfast.temporal.workflows.activity_options import SHOW_ELSEWHERE_OPTIONS, SHOW_OPTIONS
+from standfast.temporal.workflows.raw_results import read_result
 from standfast.temporal.workflows.waiting import Waiting
 
 _PUT_BYTES = 500_000  # of the items that one write puts in
@@ -125,8 +127,10 @@ class BoardRows:
                 return None
         try:
             while True:
-                self._elsewhere = workflow.start_activity(names.SHOW, reference, **SHOW_ELSEWHERE_OPTIONS)
-                found = await self._elsewhere
+                self._elsewhere = workflow.start_activity(
+                    names.SHOW, reference, result_type=RawValue, **SHOW_ELSEWHERE_OPTIONS
+                )
+                found = read_result(await self._elsewhere)
                 if fits(names.SHOW, reference, found):  # else somebody has completed it by hand
                     return cast("list[str]", found)
         except (ActivityError, asyncio.CancelledError) as error:

@@ -2,14 +2,17 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from standfast.temporal.workflows.approvals import ask
+from standfast.temporal.workflows.raw_results import Undecodable, read_result
 from standfast.tools.given_arguments import approved_id, bound, hash_of, plain
 
 _ATTRIBUTE = "_standfast_effects"  # of the user's workflow
@@ -27,7 +30,8 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
 
     Raises:
         ApplicationError: of type "approval-rejected" or "approval-timeout", with who has decided and why; of type
-            `DefinitionError` if the function is no activity, or has no guard.
+            `DefinitionError` if the function is no activity, or has no guard; of type `InputError` if an operator has
+            completed it by hand with what cannot be its result.
         ActivityError: as from `workflow.execute_activity`.
     """
     guard = getattr(effect, "__standfast_effect__", None)
@@ -37,20 +41,54 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
         raise ApplicationError(said, type="DefinitionError", non_retryable=True)
     given = bound(effect, arguments, {})
     instance = workflow.instance()
-    counts: Counter[str] = getattr(instance, _ATTRIBUTE, None) or Counter()
-    setattr(instance, _ATTRIBUTE, counts)
-    counts[guard.name] += 1
-    name = guard.name if counts[guard.name] == 1 else f"{guard.name}-{counts[guard.name]}"
-    if guard.approval is not None:
-        shown = json.dumps(plain(given), ensure_ascii=False, indent=2)
-        message = f"{guard.approval.message or f'Run {guard.name}?'}\n{shown}"
-        decided = await ask(name, guard.approval, message)
-        if decided["status"] != "approved":
-            who = f" by {', '.join(decided['by'])}" if decided["by"] else ""
-            why = f": {decided['comment']}" if decided["comment"] else ""
-            kind = "approval-rejected" if decided["status"] == "rejected" else "approval-timeout"
-            raise ApplicationError(f"{name} was {decided['status']}{who}{why}", type=kind, non_retryable=True)
-        options["activity_id"] = approved_id(name, hash_of(given))
-    if not options.keys() & {"start_to_close_timeout", "schedule_to_close_timeout"}:
-        options["start_to_close_timeout"] = _TIMEOUT
-    return await workflow.execute_activity(effect, args=list(arguments), **options)
+    names: _Names = getattr(instance, _ATTRIBUTE, None) or _Names()
+    setattr(instance, _ATTRIBUTE, names)
+    with names.of_call(guard.name) as name:
+        if guard.approval is not None:
+            await _let_through(name, guard, given)
+            options["activity_id"] = approved_id(name, hash_of(given))
+        if not options.keys() & {"start_to_close_timeout", "schedule_to_close_timeout"}:
+            options["start_to_close_timeout"] = _TIMEOUT
+        options |= {"args": list(arguments), "result_type": RawValue}
+        found = read_result(await workflow.execute_activity(definition.name, **options), definition.ret_type)
+    if isinstance(found, Undecodable):
+        said = f"{name} was completed by hand with what cannot be its result, and may have run: {found.reason}"
+        raise ApplicationError(said, type="InputError", non_retryable=True)
+    return found
+
+
+class _Names:
+    """The names of a workflow's calls of effects: each that is under way has its own."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._taken: set[str] = set()
+
+    @contextmanager
+    def of_call(self, effect: str) -> Iterator[str]:
+        """Give the next call of an effect its name, which no other call has until the block ends."""
+        while True:
+            self._counts[effect] += 1
+            name = effect if self._counts[effect] == 1 else f"{effect}-{self._counts[effect]}"
+            if name not in self._taken:  # by another effect, whose own name ends with a number
+                break
+        self._taken.add(name)
+        try:
+            yield name
+        finally:
+            self._taken.discard(name)
+
+
+async def _let_through(name: str, guard: Any, given: dict[str, Any]) -> None:
+    """Wait until people have let a call through.
+
+    Raises:
+        ApplicationError: they have not.
+    """
+    shown = json.dumps(plain(given), ensure_ascii=False, indent=2)
+    decided = await ask(name, guard.approval, f"{guard.approval.message or f'Run {guard.name}?'}\n{shown}")
+    if decided["status"] != "approved":
+        who = f" by {', '.join(decided['by'])}" if decided["by"] else ""
+        why = f": {decided['comment']}" if decided["comment"] else ""
+        kind = "approval-rejected" if decided["status"] == "rejected" else "approval-timeout"
+        raise ApplicationError(f"{name} was {decided['status']}{who}{why}", type=kind, non_retryable=True)

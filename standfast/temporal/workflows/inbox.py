@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import to_json
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from standfast.errors import InputError
@@ -23,6 +24,7 @@ from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES, VALUES
 from standfast.temporal.wire.turn_records import edit_digest
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.board import Board
+from standfast.temporal.workflows.raw_results import read_result
 
 _REFUSED = 2_000  # characters of the reason that a refused sender reads
 _SEEN = (names.APPROVE, names.REJECT)  # people see why these are refused, even if the sender was told
@@ -126,8 +128,10 @@ class Inbox:
         """Return the time of a signal's event. A handler only knows when a worker took the signal."""
         reference: SentReference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
         asks = summary(f"when {sent.name} was sent")
-        found = await workflow.execute_activity(names.SENT, reference, **STORE_OPTIONS, summary=asks)
-        return otherwise if (moment := read_moment(found)) is None else moment
+        found = await workflow.execute_activity(
+            names.SENT, reference, result_type=RawValue, **STORE_OPTIONS, summary=asks
+        )
+        return otherwise if (moment := read_moment(read_result(found))) is None else moment
 
     # --- what became of it ---
 

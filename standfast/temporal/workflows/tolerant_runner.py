@@ -5,7 +5,7 @@ signal (both measured).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from temporalio import workflow
@@ -21,21 +21,11 @@ from temporalio.worker import (
     WorkflowRunner,
 )
 
-from standfast.messages import cut, error_text
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.agent_workflows import AgentRun
 from standfast.temporal.workflows.handlers import RunHandlers
+from standfast.temporal.workflows.raw_results import undecodable
 from standfast.temporal.workflows.workflow_types import Unknown, base_of, workflow_type
-
-
-@dataclass(frozen=True, slots=True)
-class Undecodable:
-    """A payload that could not be read; whoever checks values refuses it and shows why."""
-
-    reason: str
-
-    def __repr__(self) -> str:
-        return f"a payload that cannot be read ({self.reason})"
 
 
 class AgentWorkflowRunner(WorkflowRunner):
@@ -98,4 +88,4 @@ class _TolerantConverter(PayloadConverter):
         try:
             return self._converter.from_payloads([payload])[0]
         except Exception as error:
-            return Undecodable(" ".join(cut(error_text(error), 200).split()))
+            return undecodable(error)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.temporal.wire import names
@@ -32,6 +33,7 @@ from standfast.temporal.workflows.missing_workers import (
     was_cancelled,
 )
 from standfast.temporal.workflows.pauses import Pauses
+from standfast.temporal.workflows.raw_results import read_result
 from standfast.temporal.workflows.running import Running
 from standfast.temporal.workflows.store_waits import StoreWaits
 from standfast.temporal.workflows.waiting import Waiting
@@ -104,8 +106,8 @@ class Workers:
 
         reference, tries = self._with_receipt(activity, reference), 0
 
-        def attempt(options: dict[str, Any]) -> Awaitable[Any]:
-            return workflow.execute_activity(activity, reference, **options)
+        async def attempt(options: dict[str, Any]) -> Any:
+            return read_result(await workflow.execute_activity(activity, reference, result_type=RawValue, **options))
 
         while True:
             try:

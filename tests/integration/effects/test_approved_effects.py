@@ -1,10 +1,11 @@
 """A guarded function that people have to let through waits in a workflow of a user's own, and runs as it was seen."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.temporal_runs import Run, Temporal, failure, pending, result
+from support.temporal_runs import Run, Temporal, check_healthy, failure, pending, result
 from temporalio import activity, workflow
 from temporalio.client import WorkflowFailureError
 from temporalio.worker import Worker
@@ -20,6 +21,10 @@ CHARGED: list[tuple[str, int]] = []
 async def charge(card: str, cents: int = 5) -> int:
     CHARGED.append((card, cents))
     return cents
+
+
+async def again(card: str, cents: int = 5) -> int:
+    return await charge(card, cents)
 
 
 GUARDS: dict[str, Effect] = {}
@@ -52,8 +57,11 @@ def activities(card: str) -> Any:
 def worker(temporal: Temporal) -> Worker:
     guard = effect(temporal.store, "charge", approval=Approval(message="Charge?", approvers=["ada"]))
     BY_CARD[temporal.name] = activity.defn(guard(charge))
+    guard = effect(temporal.store, "charge-2", approval=Approval(message="Charge?", approvers=["ada"]))
+    BY_CARD[f"{temporal.name}-2"] = activity.defn(name="charge-2")(guard(again))
     plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
-    options: dict[str, Any] = {"workflows": [Purchase, PastTheGate], "activities": [BY_CARD[temporal.name]]}
+    options: dict[str, Any] = {"workflows": [Purchase, PastTheGate, AtOnce]}
+    options["activities"] = [BY_CARD[temporal.name], BY_CARD[f"{temporal.name}-2"]]
     return Worker(temporal.client, task_queue=temporal.name, plugins=[plugin], **options)
 
 
@@ -100,6 +108,28 @@ async def test_a_rejected_call_is_not_run_and_says_who_and_why(temporal: Tempora
     assert told.type == "approval-rejected"
     assert "rejected by ada: too much" in told.message
     assert charged(temporal) == []
+
+
+@workflow.defn(sandboxed=False)
+class AtOnce:
+    @workflow.run
+    async def run(self, card: str) -> list[Any]:
+        calls = [execute_effect(activities(name), card, 7) for name in (card, card, f"{card}-2")]
+        return list(await asyncio.gather(*calls))
+
+
+async def test_calls_at_once_have_gates_of_their_own_also_if_an_effect_is_named_as_the_second_call_of_another(
+    temporal: Temporal,
+) -> None:
+    async with worker(temporal):
+        run = await start(temporal, "AtOnce")
+        items = await pending(run, 3)
+        assert {item["name"] for item in items} == {"charge", "charge-2", "charge-2-2"}
+        for item in items:
+            await run.signal("approve", {"gate": item["name"], "digest": item["digest"], "by": "ada"})
+        assert await result(run) == [7, 7, 7]
+        await check_healthy(run)
+    assert charged(temporal) == [7, 7, 7]
 
 
 async def test_an_activity_past_the_gate_runs_nothing(temporal: Temporal) -> None:

@@ -1,13 +1,14 @@
 """A guarded function that a workflow calls itself, not as an activity, is refused: a workflow reaches no store."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.temporal_runs import Temporal, failure
-from temporalio import workflow
+from support.temporal_runs import Temporal, check_healthy, failure, result
+from temporalio import activity, workflow
 from temporalio.worker import Worker
 
-from standfast.effects import effect
+from standfast.effects import ToolDurabilityError, effect
 
 RUNS: list[str] = []
 BY_KIND: dict[str, Any] = {}
@@ -45,3 +46,27 @@ async def test_a_guarded_function_in_a_workflow_fails_the_run_and_says_what_to_d
         error = await failure(run)
     assert (error.type, error.non_retryable, RUNS) == ("InputError", True, [])
     assert "'charge' was called in a workflow, which reaches no store, and nothing was run" in str(error)
+
+
+@workflow.defn(sandboxed=False)
+class Unsure:
+    @workflow.run
+    async def run(self, queue: str) -> Any:
+        return await workflow.execute_activity(BY_KIND[queue], start_to_close_timeout=timedelta(seconds=9))
+
+
+async def test_an_unknown_outcome_that_is_returned_reaches_a_workflow_whatever_type_its_activity_returns(
+    temporal: Temporal,
+) -> None:
+    @activity.defn
+    @effect(temporal.store, on_unknown="return")
+    async def charge() -> int:
+        raise ToolDurabilityError("charge", "order-7", reason="the bank was silent")
+
+    BY_KIND[temporal.name] = charge
+    async with Worker(temporal.client, task_queue=temporal.name, workflows=[Unsure], activities=[charge]):
+        run: Any = await temporal.client.start_workflow(
+            Unsure.run, temporal.name, id=temporal.session(), task_queue=temporal.name
+        )
+        assert (await result(run))["kind"] == "tool-durability-error"
+        await check_healthy(run)
