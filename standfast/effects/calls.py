@@ -16,7 +16,7 @@ from typing import Literal, cast
 
 from standfast.effects.keeper import keeper
 from standfast.effects.kept import Kept, read_kept, write_kept
-from standfast.effects.keys import EffectKey
+from standfast.effects.keys import EffectKey, time_of
 from standfast.errors import StoreError
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
@@ -84,7 +84,7 @@ class EffectCall:
         """Claim the call, or return its outcome; wait for it while another attempt runs."""
         self._claiming = asyncio.current_task()
         self._key = self.given or await keeper().keys.next(self.name)
-        self._owner = await keeper().owner(self.store)
+        self._owner = await keeper().owner(self.store, self.time)
         return await self._claim()
 
     async def leave(self) -> None:
@@ -188,7 +188,8 @@ class EffectCall:
                 return entry
             # A clock may have been set back since, or run behind that of another machine.
             age = max((datetime.now(UTC) - begun).total_seconds(), time.monotonic() - looked)
-            if lives is False or (lives is None and age > (self.time or _PATIENCE)):
+            # Its own time: an operator, or a deploy, may have changed what it is for this attempt.
+            if lives is False or (lives is None and age > (time_of(str(owner)) or self.time or _PATIENCE)):
                 self._lost = str(owner)
                 return Found.LOST
             if lives and self.time is not None and age > self.time:

@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from standfast.errors import InputError
@@ -44,9 +45,20 @@ class EffectKey:
         )
 
 
+def owner_of(process: str, count: int, time: float | None) -> str:
+    """Return the name of a process's attempt, which says after how many seconds it has been cut off."""
+    return f"{process}.{count}" + ("" if time is None else f"-{ceil(time)}")
+
+
 def process_of(owner: str) -> str:
     """Return the name that the process of an attempt holds."""
     return owner.rpartition(".")[0]
+
+
+def time_of(owner: str) -> float | None:
+    """Return the seconds after which an attempt has been cut off; None if it does not say."""
+    time = owner.rpartition(".")[2].partition("-")[2]
+    return float(time) if time else None
 
 
 def given_key(name: str, key: object) -> EffectKey:
@@ -110,11 +122,18 @@ class ActivityKeys:
         It names the run as it began: a reset makes another run, in which the activity has the same id.
 
         Raises:
-            InputError: the activity is a plain function, to which Temporal gives no client.
+            InputError: the activity is a plain function, to which Temporal gives no client, or a local one without an
+                id that its workflow has chosen.
         """
         from temporalio import activity
 
         info = activity.info()
+        if info.is_local and info.activity_id.isdecimal():  # the SDK's own, and another one after each longer backoff
+            raise InputError(
+                f"Effect '{name}': activity {info.activity_type} is a local one, whose id is not the same at each "
+                "attempt, and nothing was run: give the effect a key=, or the activity an activity_id= that is not a "
+                "number"
+            )
         if (counts := self._calls.get(id(info))) is None:
             counts = self._calls[id(info)] = Counter()
             weakref.finalize(info, self._calls.pop, id(info), None).atexit = False

@@ -7,13 +7,16 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from standfast.messages import cut, error_text
 from standfast.temporal.workflows.approvals import ask
 from standfast.tools.given_arguments import approved_id, bound, hash_of, plain
 
 _ATTRIBUTE = "_standfast_effects"  # of the user's workflow
 _TIMEOUT = timedelta(seconds=60)
+_SHOWN = 200  # characters of why a result cannot be read
 
 
 async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -27,7 +30,8 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
 
     Raises:
         ApplicationError: of type "approval-rejected" or "approval-timeout", with who has decided and why; of type
-            `DefinitionError` if the function is no activity, or has no guard.
+            `DefinitionError` if the function is no activity, or has no guard; of type `InputError` if the
+            activity was completed with what the function does not return, by hand say.
         ActivityError: as from `workflow.execute_activity`.
     """
     guard = getattr(effect, "__standfast_effect__", None)
@@ -53,4 +57,24 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
         options["activity_id"] = approved_id(name, hash_of(given))
     if not options.keys() & {"start_to_close_timeout", "schedule_to_close_timeout"}:
         options["start_to_close_timeout"] = _TIMEOUT
-    return await workflow.execute_activity(effect, args=list(arguments), **options)
+    found = await workflow.execute_activity(
+        definition.name, args=list(arguments), **{**options, "result_type": RawValue}
+    )
+    return _read(found, definition, name)
+
+
+def _read(found: RawValue | None, definition: Any, name: str) -> Any:
+    """Return the result of an activity. The SDK would fail the workflow's task again and again if it cannot be read."""
+    if found is None:  # somebody has completed it by hand without one
+        return None
+    try:
+        hints = None if definition.ret_type is None else [definition.ret_type]
+        return workflow.payload_converter().from_payloads([found.payload], hints)[0]
+    except Exception as error:
+        why = " ".join(cut(error_text(error), _SHOWN).split())
+        raise ApplicationError(
+            f"{name}: {definition.name} does not return what its activity was completed with, by hand or by another "
+            f"version of it ({why}). The store knows whether it has run",
+            type="InputError",
+            non_retryable=True,
+        ) from None

@@ -1,10 +1,14 @@
-"""A guarded function that a workflow calls itself, not as an activity, is refused: a workflow reaches no store."""
+"""A guarded function that a workflow calls itself, or in a local activity, is refused unless one key stands for it."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from support.temporal_runs import Temporal, failure
-from temporalio import workflow
+from temporalio import activity, workflow
+from temporalio.client import WorkflowFailureError
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from standfast.effects import effect
@@ -45,3 +49,54 @@ async def test_a_guarded_function_in_a_workflow_fails_the_run_and_says_what_to_d
         error = await failure(run)
     assert (error.type, error.non_retryable, RUNS) == ("InputError", True, [])
     assert "'charge' was called in a workflow, which reaches no store, and nothing was run" in str(error)
+
+
+@workflow.defn(sandboxed=False)
+class LocalPurchase:
+    @workflow.run
+    async def run(self, activity_id: str | None) -> Any:
+        soon = timedelta(milliseconds=50)
+        return await workflow.execute_local_activity(
+            "order",
+            activity_id=activity_id,
+            start_to_close_timeout=timedelta(seconds=30),
+            retry_policy=RetryPolicy(initial_interval=soon),
+            local_retry_threshold=soon / 2,  # so that each attempt but the first comes after a timer, with another id
+        )
+
+
+@pytest.mark.parametrize("known_by", ["nothing", "a key", "an activity id"])
+async def test_what_a_local_activity_calls_has_a_key_that_is_the_same_at_each_attempt_or_is_refused(
+    temporal: Temporal, known_by: str
+) -> None:
+    charged: list[str] = []
+
+    @effect(temporal.store, "charge", key=(lambda: "order-7") if known_by == "a key" else None)
+    async def charge() -> str:
+        charged.append(known_by)
+        return "charged"
+
+    @activity.defn
+    async def order() -> str:
+        found = await charge()
+        if activity.info().attempt == 1:
+            raise RuntimeError("what comes behind the charge has failed")
+        return found
+
+    async with Worker(temporal.client, task_queue=temporal.name, workflows=[LocalPurchase], activities=[order]):
+        run = await temporal.client.start_workflow(
+            LocalPurchase.run,
+            "order-7" if known_by == "an activity id" else None,
+            id=temporal.session(),
+            task_queue=temporal.name,
+        )
+        if known_by == "nothing":
+            with pytest.raises(WorkflowFailureError) as failed:
+                await run.result()
+            told = failed.value.cause.__cause__ or failed.value.cause  # a local one that fails at once is told itself
+            assert isinstance(told, ApplicationError)
+            assert (told.type, told.non_retryable, charged) == ("InputError", True, [])
+            assert "give the effect a key=, or the activity an activity_id= that is not a number" in str(told)
+        else:
+            assert await run.result() == "charged"
+            assert charged == [known_by]
