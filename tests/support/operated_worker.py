@@ -110,8 +110,11 @@ class Operated:
             "result_type": str,
         }
         match how:
-            case "gate":
-                return str(await execute_effect(ACTIVITIES[name], case))
+            case "gate" | "gate, then as new":
+                done = str(await execute_effect(ACTIVITIES[name], case))
+                if how == "gate, then as new":
+                    workflow.continue_as_new(args=[name, case, "gate"])
+                return done
             case "one id":
                 options["activity_id"] = "mine"
                 await workflow.execute_activity(name, case, **options)

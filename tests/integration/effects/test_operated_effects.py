@@ -285,6 +285,22 @@ async def test_a_workflow_that_is_terminated_behind_its_gate_and_started_again_a
 
 
 @same_loop
+async def test_a_workflow_that_continues_as_new_behind_its_gate_asks_again(shop: Shop) -> None:
+    run = await shop.start("approved", "as-new", "gate, then as new")
+    await shop.approve(run)
+    await until(lambda: shop.effects("as-new"))
+    current: Run = shop.client.get_workflow_handle(run.id, result_type=str)
+    await until(lambda: is_another(current, run))
+    await shop.approve(current)
+    assert await told(current) == "did as-new"
+    assert shop.effects("as-new") == 2
+
+
+async def is_another(current: Run, run: Run) -> bool:
+    return (await current.describe()).run_id != run.first_execution_run_id
+
+
+@same_loop
 async def test_two_workflows_whose_approved_effects_have_one_key_are_one_effect(shop: Shop) -> None:
     shop.stop_at("both", "happened")
     runs = [await shop.start("approved_by_key", "both", "gate", workflow_id=f"{n}/{shop.queue}") for n in (1, 2)]
