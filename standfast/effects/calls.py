@@ -108,9 +108,11 @@ class EffectCall:
         else:  # of the one that was lost: another may have taken it over meanwhile
             await self.store.abandon(scope, key, owner=self._lost)
         found = await self._claim()
-        return (
-            await self._finish(_happened(verdict)) if found is Found.OURS and isinstance(verdict, Happened) else found
-        )
+        if found is not Found.OURS or not isinstance(verdict, Happened):
+            return found
+        kept = await self._finish(_happened(verdict))
+        # Another attempt that was told the same may have taken the call over meanwhile, and records it.
+        return await self._claim() if isinstance(kept, Unknown) else kept
 
     async def end(self, outcome: Kept | Ending) -> Kept:
         """Record how this attempt has ended, for as long as the store needs to take it, and return what is kept."""
