@@ -16,7 +16,7 @@ from typing import Literal, cast
 
 from standfast.effects.keeper import keeper
 from standfast.effects.kept import Kept, read_kept, write_kept
-from standfast.effects.keys import EffectKey
+from standfast.effects.keys import EffectKey, time_of
 from standfast.errors import StoreError
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
@@ -86,7 +86,7 @@ class EffectCall:
         """Claim the call, or return its outcome; wait for it while another attempt runs."""
         self._claiming = asyncio.current_task()
         self._key = self.given or await keeper().keys.next(self.name)
-        self._owner = await keeper().owner(self.store)
+        self._owner = await keeper().owner(self.store, self.time)
         return await self._claim()
 
     async def leave(self) -> None:
@@ -110,9 +110,11 @@ class EffectCall:
         else:  # of the one that was lost: another may have taken it over meanwhile
             await self.store.abandon(scope, key, owner=self._lost)
         found = await self._claim()
-        return (
-            await self._finish(_happened(verdict)) if found is Found.OURS and isinstance(verdict, Happened) else found
-        )
+        if found is not Found.OURS or not isinstance(verdict, Happened):
+            return found
+        kept = await self._finish(_happened(verdict))
+        # Another attempt that was told the same may have taken the call over meanwhile, and records it.
+        return await self._claim() if isinstance(kept, Unknown) else kept
 
     async def end(self, outcome: Kept | Ending) -> Kept:
         """Record how this attempt has ended, for as long as the store needs to take it, and return what is kept."""
@@ -193,7 +195,8 @@ class EffectCall:
                 return entry
             # A clock may have been set back since, or run behind that of another machine.
             age = max((datetime.now(UTC) - begun).total_seconds(), time.monotonic() - looked)
-            if lives is False or (lives is None and age > (self.time or _PATIENCE)):
+            # Its own time: an operator, or a deploy, may have changed what it is for this attempt.
+            if lives is False or (lives is None and age > (time_of(str(owner)) or self.time or _PATIENCE)):
                 self._lost = str(owner)
                 return Found.LOST
             if lives and self.time is not None and age > self.time:

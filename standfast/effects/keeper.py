@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from standfast.effects.keys import ActivityKeys, process_of
+from standfast.effects.keys import ActivityKeys, owner_of, process_of
 from standfast.errors import InputError
 from standfast.runtime.at_work import is_held, scope_of
 from standfast.stores.protocol import DurableStore
@@ -63,8 +63,12 @@ class Keeper:
         self._loop.call_soon_threadsafe(start)
         return done
 
-    async def owner(self, store: DurableStore) -> str:
-        """Return a name for an attempt that no other has, and from which others can tell whether this process lives."""
+    async def owner(self, store: DurableStore, time: float | None) -> str:
+        """Return a name for an attempt that no other has: others can tell from it whether the attempt still runs.
+
+        Args:
+            time: seconds after which it has been cut off; None if nothing cuts it off.
+        """
         if store not in self._names:
             self._names[store] = asyncio.ensure_future(self._hold_name(store))
         try:
@@ -73,7 +77,7 @@ class Keeper:
             self._names.pop(store, None)  # the next attempt tries again
             raise
         self._count += 1
-        return f"{name}.{self._count}"
+        return owner_of(name, self._count, time)
 
     async def lives(self, store: DurableStore, owner: str | None) -> bool | None:
         """Whether an attempt may still run the call that it has claimed; None if nobody can tell from here."""

@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from standfast.errors import InputError
@@ -46,9 +47,20 @@ class EffectKey:
         )
 
 
+def owner_of(process: str, count: int, time: float | None) -> str:
+    """Return the name of a process's attempt, which says after how many seconds it has been cut off."""
+    return f"{process}.{count}" + ("" if time is None else f"-{ceil(time)}")
+
+
 def process_of(owner: str) -> str:
     """Return the name that the process of an attempt holds."""
     return owner.rpartition(".")[0]
+
+
+def time_of(owner: str) -> float | None:
+    """Return the seconds after which an attempt has been cut off; None if it does not say."""
+    time = owner.rpartition(".")[2].partition("-")[2]
+    return float(time) if time else None
 
 
 def given_key(name: str, key: object) -> EffectKey:

@@ -1,10 +1,6 @@
-"""A worker of a user's own, whose guarded charges stop where an operator wants: `python -m support.operated_worker …`.
+"""A worker of a user's own whose guarded activities stop where they are told: `operated_worker ADDRESS QUEUE FOLDER`.
 
-    python -m support.operated_worker ADDRESS QUEUE STORE FOLDER
-
-Each charge is a line in FOLDER/charges. A charge waits before its effect while there is a file FOLDER/before, and
-behind it while there is FOLDER/behind. A workflow `Operated` carries out the steps that it is given, and tells what
-came of each.
+An activity stops at a point of its case while the file `CASE.POINT` is in the folder. Each effect is a line in a file.
 """
 
 import asyncio
@@ -16,112 +12,127 @@ from typing import Any
 from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 from temporalio.worker import Worker
 
-from standfast import Agent, Approval
+from standfast import Approval
 from standfast.effects import Happened, NotHappened, effect
-from standfast.stores import open_store
+from standfast.stores import SQLiteStore, sqlite_store
 from standfast.temporal import StandfastPlugin, execute_effect
-from standfast.testing import ScriptedModel
 
-ADDRESS, QUEUE, STORE, FOLDER = sys.argv[1:5] if __name__ == "__main__" else [""] * 4
+ADDRESS, QUEUE, FOLDER = sys.argv[1:4] if __name__ == "__main__" else [""] * 3
+SOON = timedelta(milliseconds=50)
 
 
-async def stop_at(place: str, order: str) -> None:
-    with Path(FOLDER, f"{place}s").open("a") as file:
-        print(order, file=file)
-    while Path(FOLDER, place).exists():
+class BusyError(Exception):
+    """It has not run, and may be tried again."""
+
+
+def is_told(case: str, point: str) -> bool:
+    path = Path(FOLDER) / f"{case}.{point}"
+    if path.exists():
+        path.with_name(f"{path.name}.reached").touch()
+    return path.exists()
+
+
+async def stop(case: str, point: str, *, hears: bool) -> None:
+    while is_told(case, point):
+        if hears:
+            activity.heartbeat()
         await asyncio.sleep(0.02)
 
 
-async def charge(order: str) -> str:
-    await stop_at("before", order)
-    with Path(FOLDER, "charges").open("a") as file:
-        print(order, file=file)
-    await stop_at("behind", order)
-    return f"charged {order}"
+async def happen(case: str, *, hears: bool = True) -> str:
+    if is_told(case, "busy"):
+        raise BusyError(case)
+    await stop(case, "begun", hears=hears)
+    with (Path(FOLDER) / "effects").open("a") as file:
+        print(case, file=file)
+    await stop(case, "happened", hears=hears)
+    return f"did {case}"
 
 
-def looked_up(order: str) -> Happened | NotHappened:
-    charges = Path(FOLDER, "charges")
-    return Happened("found") if charges.exists() and order in charges.read_text().split() else NotHappened()
+def looked_up(case: str) -> Happened | NotHappened:
+    path = Path(FOLDER) / "effects"
+    return Happened(f"saw {case}") if path.exists() and case in path.read_text().splitlines() else NotHappened()
 
 
-def guarded(store: Any) -> dict[str, Any]:
-    """Return the charges by their names, as activities."""
-    options: dict[str, dict[str, Any]] = {
-        "charge": {},
-        "keyed": {"key": lambda order: order},
-        "verified": {"verify": looked_up},
-        "safe": {"safe_to_retry": True},
-        "approved": {"approval": Approval(message="Charge?")},
-    }
-    return {
-        name: activity.defn(name=name)(effect(store, name, **given)(_another(charge)))
-        for name, given in options.items()
-    }
+def activities(store: SQLiteStore) -> dict[str, Any]:
+    @effect(store, "charge", not_run=(BusyError,))
+    async def charge(case: str) -> str:
+        return await happen(case)
 
+    @effect(store, "deaf", not_run=(BusyError,))  # it does not hear what operators want of it
+    async def deaf(case: str) -> str:
+        return await happen(case, hears=False)
 
-def _another(function: Any) -> Any:
-    async def another(order: str) -> str:
-        return str(await function(order))
+    @effect(store, "seen", verify=looked_up, not_run=(BusyError,))
+    async def seen(case: str) -> str:
+        return await happen(case)
 
-    return another
+    @effect(store, "keyed", key=lambda case: case)
+    async def keyed(case: str) -> str:
+        return await happen(case)
 
+    @effect(store, "inner")
+    async def inner(case: str) -> str:
+        return await happen(case)
 
-@workflow.defn(sandboxed=False)
-class Operated:
-    @workflow.run
-    async def run(self, plan: dict[str, Any]) -> list[Any]:
-        told = [await self.told(step) for step in plan["steps"]]
-        if plan.get("again"):
-            workflow.continue_as_new({**plan, "again": plan["again"] - 1})
-        return told
+    async def around(case: str) -> str:
+        done = await inner(case)
+        await stop(case, "kept", hears=True)
+        return done
 
-    async def told(self, step: dict[str, Any]) -> Any:
-        try:
-            return await self.carry_out(**step)
-        except (ActivityError, ChildWorkflowError) as error:
-            cause = error.cause
-            return [getattr(cause, "type", None) and str(cause.type), str(getattr(cause, "message", cause))]
-        except ApplicationError as error:
-            return [error.type, error.message]
+    @effect(store, "approved", approval=Approval())
+    async def approved(case: str) -> str:
+        return await happen(case, hears=False)
 
-    async def carry_out(
-        self,
-        do: str = "charge",
-        order: str = "a",
-        how: str = "activity",
-        seconds: float = 60,
-        attempts: int = 0,
-        wait: float = 0.05,
-        **options: Any,
-    ) -> Any:
-        retry = RetryPolicy(maximum_attempts=attempts, initial_interval=timedelta(seconds=wait), backoff_coefficient=1)
-        timed: Any = {"start_to_close_timeout": timedelta(seconds=seconds), "retry_policy": retry, **options}
-        if how == "child":
-            plan = {"steps": [{"do": do, "order": order}]}
-            return await workflow.execute_child_workflow("Operated", plan, id=f"{workflow.info().workflow_id}/child")
-        if how == "approved":
-            return await execute_effect(ACTIVITIES[do], order, **timed)
-        if how == "local":
-            return await workflow.execute_local_activity(
-                do, order, local_retry_threshold=timedelta(milliseconds=10), **timed
-            )
-        return await workflow.execute_activity(do, order, **timed)
+    @effect(store, "approved_by_key", key=lambda case: case, approval=Approval())
+    async def approved_by_key(case: str) -> str:
+        return await happen(case, hears=False)
+
+    functions = (charge, deaf, seen, keyed, around, approved, approved_by_key)
+    return {one.__name__: activity.defn(one) for one in functions}
 
 
 ACTIVITIES: dict[str, Any] = {}
 
 
+@workflow.defn(sandboxed=False)
+class Operated:
+    """Runs an activity, in one of several ways."""
+
+    @workflow.run
+    async def run(self, name: str, case: str, how: str) -> str:
+        options: dict[str, Any] = {
+            "start_to_close_timeout": timedelta(seconds=60),
+            "heartbeat_timeout": timedelta(seconds=1) if name in ("charge", "seen", "around") else None,
+            "retry_policy": RetryPolicy(initial_interval=SOON, maximum_interval=SOON),
+            "result_type": str,
+        }
+        match how:
+            case "gate" | "gate, then as new":
+                done = str(await execute_effect(ACTIVITIES[name], case))
+                if how == "gate, then as new":
+                    workflow.continue_as_new(args=[name, case, "gate"])
+                return done
+            case "one id":
+                options["activity_id"] = "mine"
+                await workflow.execute_activity(name, case, **options)
+            case "child":
+                child: str = await workflow.execute_child_workflow(
+                    Operated.run, args=[name, case, ""], id=f"{workflow.info().workflow_id}/child"
+                )
+                return child
+        return str(await workflow.execute_activity(name, case, **options))
+
+
 async def main() -> None:
-    store = open_store(STORE)
-    ACTIVITIES.update(guarded(store))
+    store = sqlite_store(Path(FOLDER) / "store.db")
+    ACTIVITIES.update(activities(store))
     client = await Client.connect(ADDRESS)
-    plugin = StandfastPlugin(agents=[Agent("other")], store=store, llm=ScriptedModel([]))
-    given: dict[str, Any] = {"workflows": [Operated], "activities": list(ACTIVITIES.values())}
-    async with Worker(client, task_queue=QUEUE, plugins=[plugin], **given):
+    found: list[Any] = list(ACTIVITIES.values())
+    plugin = StandfastPlugin(store=store)
+    async with Worker(client, task_queue=QUEUE, workflows=[Operated], activities=found, plugins=[plugin]):
         await asyncio.Event().wait()
 
 

@@ -27,6 +27,7 @@ from standfast.temporal.wire.states import Call, RunLoop
 from standfast.temporal.workflows.activity_options import settle_options, tool_options
 from standfast.temporal.workflows.child_agents import run_agent
 from standfast.temporal.workflows.missing_workers import SkippedError, is_missing, is_store_away
+from standfast.temporal.workflows.run_failures import fail, is_for_good, why
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.tools import Failed, Outcome, Terminated, Unknown
@@ -228,17 +229,7 @@ class Calls:
             asked["verify"] = True
         if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
             asked["wait"] = True
-        nobody_knows: types.Verdict = {"claimed": True, "dispatch": turn.dispatches.get(call.position, 1)}
-        try:
-            found = await self._workers.execute(
-                names.SETTLE,
-                asked,
-                settle_options(tool, f"what became of {call.name}"),
-                tool=call.name,
-                otherwise=nobody_knows,  # the run is cancelled, and nobody has looked
-            )
-        except SkippedError as skipped:  # a person can spare the look, but not know its result
-            found = {**nobody_knows, "reason": f"whether it happened was not looked up, {skipped}"}
+        found = await self._looked_up(call, turn, tool, asked)
         # Another run of the session may have gone further: the next dispatch has the number after the last of all.
         dispatch = turn.dispatches[call.position] = found["dispatch"]
         if found.keys() == {"dispatch"}:
@@ -249,6 +240,20 @@ class Calls:
                 turn.sources[call.position] = {"dispatch": dispatch}
             return self._outcome(call, turn, found)
         return self._inline(call, turn, self._lost(call, tool, found, cause))
+
+    async def _looked_up(self, call: Call, turn: Turn, tool: ToolFacts, asked: types.SettleReference) -> types.Verdict:
+        """Return what the ledger knows of a call. A person can spare the look, but not know its result."""
+        nobody_knows: types.Verdict = {"claimed": True, "dispatch": turn.dispatches.get(call.position, 1)}
+        options = settle_options(tool, f"what became of {call.name}")
+        while True:
+            try:
+                # If the run is cancelled, nobody has looked.
+                return await self._workers.execute(names.SETTLE, asked, options, tool=call.name, otherwise=nobody_knows)
+            except SkippedError as skipped:
+                return {**nobody_knows, "reason": f"whether it happened was not looked up, {skipped}"}
+            except ActivityError as error:  # an operator has failed it by hand, say
+                if is_for_good(error) or not await self._pauses.pause(names.SETTLE, why(error)):
+                    fail(error)
 
     def _lost(self, call: Call, tool: ToolFacts, found: types.Verdict, cause: ActivityError | None) -> Outcome:
         """Return the outcome of a call of which the ledger knows only that it was started."""

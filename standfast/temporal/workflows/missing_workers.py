@@ -47,19 +47,31 @@ def missing(error: FailureError, tool: str | None) -> tuple[str, str]:
     cause = cast(ApplicationError, error.cause or error)
     if cause.type == _NOT_REGISTERED:
         return str(tool), f"This worker has no tool '{tool}'"
-    return cause.details[0]["name"], cause.message
+    return text_in(error, "name") or str(tool), cause.message
+
+
+def details_of(error: FailureError) -> dict[str, Any]:
+    """Return the details of an activity's error. If an operator has failed it by hand, they may be anything."""
+    cause = error.cause or error
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    return details[0] if details and isinstance(details[0], dict) else {}
+
+
+def text_in(error: FailureError, name: str) -> str | None:
+    """Return a text of the details of an activity's error; None if they have none of this name."""
+    found = details_of(error).get(name)
+    return found if isinstance(found, str) else None
 
 
 def surroundings_of(error: FailureError) -> Surroundings:
     """Return the run's surroundings from the error of a worker that does not have what the run needs."""
-    cause = cast(ApplicationError, error.cause or error)
-    return cast(Surroundings, cause.details[0]) if cause.details else {"search": False}
+    flags = {name: found for name, found in details_of(error).items() if isinstance(found, bool)}
+    return cast(Surroundings, {"search": False, **flags})
 
 
 def missing_step(error: FailureError) -> str | None:
     """Return the path of the step that a worker does not have; None if it lacks something else."""
-    cause = cast(ApplicationError, error.cause or error)
-    return cause.details[0].get("step") if cause.details else None
+    return text_in(error, "step")
 
 
 def is_store_away(error: FailureError) -> bool:

@@ -22,15 +22,14 @@ from standfast.temporal.workflows.missing_workers import (
     is_unavailable,
     is_users_fault,
     put_in_by_hand,
+    text_in,
     was_cancelled,
 )
 from standfast.temporal.workflows.pauses import Retries
-from standfast.temporal.workflows.run_failures import fail, why
+from standfast.temporal.workflows.run_failures import fail, is_for_good, why
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import shown_usage
-
-_FATAL = ("SessionConflictError", "SessionAccessDeniedError")
 
 
 class ModelCalls:
@@ -143,11 +142,12 @@ class ModelCalls:
 
     async def _may_ask_again(self, error: ActivityError, reference: ModelReference, options: dict[str, Any]) -> bool:
         """Wait for a person who can mend what keeps the model from being called, or until it passes by itself."""
-        if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
+        if is_for_good(error):
             fail(error)
-        if isinstance(error.cause, ApplicationError) and error.cause.type == names.MODEL_CHANGED:
+        changed = isinstance(error.cause, ApplicationError) and error.cause.type == names.MODEL_CHANGED
+        if changed and (model := text_in(error, "model")) is not None:
             # People see with each call which model is called.
-            self._run.progress.named = error.cause.details[0]["model"]
+            self._run.progress.named = model
             return True
         if is_missing(error):
             await self._workers.await_worker(error)

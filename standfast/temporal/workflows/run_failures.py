@@ -6,14 +6,24 @@ from temporalio.exceptions import ApplicationError, FailureError
 
 from standfast.messages import error_text
 from standfast.temporal.wire import names
+from standfast.temporal.workflows.missing_workers import text_in
+
+_FOR_GOOD = ("SessionConflictError", "SessionAccessDeniedError")
+
+
+def is_for_good(error: FailureError) -> bool:
+    """Whether an activity has failed since the session is not the run's: nobody can repair that."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type in _FOR_GOOD
 
 
 def failed(error: FailureError) -> ApplicationError:
     """Return the error that fails a run like its activity: nobody can repair it, or the input was wrong."""
     cause = error.cause or error
     if isinstance(cause, ApplicationError) and cause.type == names.STEP_ERROR:
-        kind, path = cause.details[0]["type"], cause.details[0]["failed_step"]
-        return ApplicationError(cause.message, {"failed_step": path}, type=kind, non_retryable=True)
+        kind = text_in(error, "type") or "StandfastError"
+        return ApplicationError(
+            cause.message, {"failed_step": text_in(error, "failed_step")}, type=kind, non_retryable=True
+        )
     if isinstance(cause, ApplicationError):
         return ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True)
     return ApplicationError(str(cause), type="StandfastError", non_retryable=True)

@@ -23,6 +23,7 @@ from standfast.temporal.workflows.activity_options import (
 from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.missing_workers import (
     SkippedError,
+    details_of,
     is_missing,
     is_store_away,
     may_pass,
@@ -30,6 +31,7 @@ from standfast.temporal.workflows.missing_workers import (
     missing_step,
     put_in_by_hand,
     surroundings_of,
+    text_in,
     was_cancelled,
 )
 from standfast.temporal.workflows.pauses import Pauses
@@ -159,17 +161,17 @@ class Workers:
                 found: Stepped | None = await trying
                 return found
             except ActivityError as error:
-                cause = error.cause
-                if not isinstance(cause, ApplicationError) or cause.type != names.STEP_ERROR:
+                cause, path = error.cause, text_in(error, "failed_step")
+                if not isinstance(cause, ApplicationError) or cause.type != names.STEP_ERROR or path is None:
                     raise
-                detail, mended = cause.details[0], None
+                detail, mended = details_of(error), None
                 if "version" in detail:  # older versions of this library did not send one
                     raised = [*(one for one in raised if one != detail["version"]), detail["version"]]
                     if len(raised) <= VERSIONS:
                         another: StepReference = {**reference, "raised": raised}
                         again = self.execute(names.STEP, another, options)
                         mended = asyncio.ensure_future(again)
-                if not await self._pauses.pause(detail["failed_step"], cause.message, mended):
+                if not await self._pauses.pause(path, cause.message, mended):
                     raise
                 if mended is None or was_cancelled(mended):
                     trying = self.execute(names.STEP, reference, options)

@@ -211,6 +211,22 @@ async def test_a_lost_call_is_looked_up(tmp_path: Path, verdict: Any, outcome: A
         assert await asyncio.gather(*(charge("a") for _ in range(5))) == [outcome] * 5
 
 
+async def test_all_that_look_a_lost_call_up_at_once_have_its_result(tmp_path: Path) -> None:
+    store, asked = await killed_in("charge", tmp_path), []
+
+    async def look(order: str) -> Happened:
+        asked.append(order)
+        while len(asked) < 20:
+            await asyncio.sleep(0)
+        return Happened({"id": 7})
+
+    @effect(store, "charge", key=by_order, verify=look)
+    async def charge(order: str) -> Any:
+        return "ran again"
+
+    assert await asyncio.gather(*(charge("a") for _ in range(20))) == [{"id": 7}] * 20
+
+
 async def killed_in(name: str, folder: Path) -> SQLiteStore:
     """Return a store in which a call with the key "a" was begun by a process that was killed then."""
     path = folder / "killed.db"

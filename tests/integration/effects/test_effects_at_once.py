@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 
 from standfast import InputError, sqlite_store
 from standfast.effects import NotHappened, ToolDurabilityError, effect
+from standfast.effects.kept import write_kept
+from standfast.effects.keys import time_of
 from standfast.stores import SQLiteStore
+from standfast.tools import Returned
 from standfast.tools.given_arguments import hash_of
 
 SCOPE = "effect/charge/a/steps/call"
@@ -83,6 +87,35 @@ async def test_one_that_nobody_can_see_is_lost_when_its_time_is_over_though_a_cl
     with pytest.raises(ToolDurabilityError, match="its process ended while it ran"):
         await charge("a")
     assert runs == []
+
+
+async def test_one_that_nobody_can_see_is_not_looked_up_before_its_own_time_is_over(store: SQLiteStore) -> None:
+    runs, owner = [], "effects_elsewhere_1_1f_elsewhere.1-3600"
+
+    @effect(store, "charge", key=by_order, timeout=0.01, verify=lambda order: NotHappened())
+    async def charge(order: str) -> int:
+        runs.append(order)
+        return 5
+
+    await store.claim(SCOPE, "0/charge", owner=owner, arguments_hash=hash_of({"order": "a"}))
+    await say_claimed(store, (datetime.now(UTC) - timedelta(minutes=1)).isoformat())  # more than the waiting one has
+    waits = asyncio.ensure_future(charge("a"))
+    await asyncio.wait({waits}, timeout=0.5)
+    assert runs == []
+    await store.finish(SCOPE, "0/charge", owner=owner, state="done", result=write_kept(Returned("7")))
+    assert await waits == 7
+
+
+async def test_a_claim_says_after_how_many_seconds_its_attempt_has_been_cut_off(store: SQLiteStore) -> None:
+    owners = []
+
+    async def look(order: str) -> None:
+        entry = (await store.load_entries(f"effect/look/{order}/steps/call", ["0/look"]))["0/look"]
+        owners.append(time_of(str(entry.owner)))
+
+    await effect(store, "look", key=by_order, timeout=59.5)(look)("a")
+    await effect(store, "look", key=by_order)(look)("b")
+    assert owners == [65, None]
 
 
 async def test_calls_at_once_that_are_safe_to_retry_all_have_a_result(store: SQLiteStore) -> None:

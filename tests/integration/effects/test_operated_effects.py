@@ -1,215 +1,367 @@
-"""Operators pause, reset, change, terminate and start again what charges: no order is charged twice by one run.
-
-Workers are processes of their own, which are killed; charges are counted outside of everything, in a file.
-"""
+"""What an operator does to guarded activities and to their workflows: no unsafe effect happens twice in a run."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import pytest
-from support.operators import Running, Yard
-from support.resets import reset, tasks
-from support.temporal_runs import Temporal, check_healthy, pending, until
+import pytest_asyncio
+from support.temporal_runs import check_healthy, raw_payload, until
+from temporalio.api.common.v1 import Payloads
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.workflowservice.v1 import RespondActivityTaskCompletedByIdRequest
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+
+from standfast import InputError
+from standfast.temporal import StandfastClient, connect
+from standfast.temporal.client.servers import temporal_binary
+from standfast.testing import DevServer, child_process
+
+_PAUSED = (PendingActivityState.PENDING_ACTIVITY_STATE_PAUSED, PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED)
+same_loop = pytest.mark.asyncio(loop_scope="session")
+Run = WorkflowHandle[Any, str]
 
 
-@pytest.fixture
-def yard(temporal: Temporal, tmp_path: Path) -> Yard:
-    return Yard(temporal, tmp_path)
+class Shop:
+    """A worker whose activities stop where they are told, and an operator of the server."""
+
+    def __init__(self, client: Client, address: str, folder: Path) -> None:
+        self.client, self.address, self.queue = client, address, f"q-{uuid4().hex[:12]}"
+        self._folder, self._people = folder, StandfastClient(client, timeout=60)
+
+    @asynccontextmanager
+    async def worker(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        command = (sys.executable, "-m", "support.operated_worker", self.address, self.queue, str(self._folder))
+        tests = str(Path(__file__).parents[2])
+        async with child_process(*command, environment={**os.environ, "PYTHONPATH": tests}) as process:
+            yield process
+
+    async def start(self, activity: str, case: str, how: str = "", *, workflow_id: str | None = None) -> Run:
+        name = workflow_id or f"{case}/{self.queue}"
+        arguments = [activity, case, how]
+        return await self.client.start_workflow(
+            "Operated", args=arguments, id=name, task_queue=self.queue, result_type=str
+        )
+
+    def stop_at(self, case: str, point: str) -> None:
+        (self._folder / f"{case}.{point}").touch()
+
+    async def stands(self, case: str, point: str) -> None:
+        await until((self._folder / f"{case}.{point}.reached").exists)
+
+    def go_on(self, case: str, point: str) -> None:
+        (self._folder / f"{case}.{point}").unlink()
+
+    def effects(self, case: str) -> int:
+        path = self._folder / "effects"
+        return path.read_text().splitlines().count(case) if path.exists() else 0
+
+    async def temporal(self, *words: str) -> None:
+        """Run the `temporal` command, as an operator would."""
+        command = [temporal_binary(), *words, "--address", self.address]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        output = (await process.communicate())[0].decode()
+        assert process.returncode == 0, output
+
+    async def reset(self, run: Run) -> Run:
+        """Reset a run to its first workflow task, and return the new one."""
+
+        async def tasks() -> list[int]:
+            return [event.event_id async for event in run.fetch_history_events() if event.event_type == 7]
+
+        first = (await until(tasks))[0]
+        await self.temporal("workflow", "reset", "-w", run.id, "--event-id", str(first), "--reason", "test")
+        return self.client.get_workflow_handle(run.id, result_type=str)
+
+    async def opens(self, run: Run) -> dict[str, Any]:
+        """Return the gate at which a run waits, once it does."""
+
+        async def waits() -> list[Any]:
+            with contextlib.suppress(InputError):  # its worker is being started
+                return list(await self._people.pending(run.id))
+            return []
+
+        (item,) = await until(waits)
+        return dict(item)
+
+    async def approve(self, run: Run) -> None:
+        item = await self.opens(run)
+        await self._people.decide(run.id, item["name"], "approve", by="ada", digest=item["digest"])
 
 
-async def again(yard: Yard, run: Running, task: int = 0) -> Running:
-    """Reset a run to before its n-th workflow task."""
-
-    async def has_begun() -> bool:
-        return len(await tasks(run)) > task
-
-    await until(has_begun)
-    made = await reset(yard.temporal, run, task)
-    return yard.temporal.client.get_workflow_handle(run.id, run_id=made.run_id)
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def shop(temporal_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shop]:
+    """Return a shop with a worker that nobody kills."""
+    made = Shop(await connect(temporal_server.address), temporal_server.address, tmp_path_factory.mktemp("shop"))
+    async with made.worker():
+        yield made
 
 
-COMMANDS: dict[str, list[tuple[str, ...]]] = {
-    "paused": [("pause",), ("unpause",)],
-    "reset": [("reset",), ("reset", "--clear-heartbeat-details")],
-    "kept-paused": [("pause",), ("reset", "--keep-paused"), ("unpause",)],
-    "more-attempts": [("update-options", "--retry-maximum-attempts", "9"), ("reset",)],
-    "less-time": [("update-options", "--start-to-close-timeout", "1s"), ("reset",)],
+async def told(run: Run) -> str:
+    """Return the result of a run, or the type of the error behind its failure."""
+    try:
+        async with asyncio.timeout(60):
+            return await run.result()
+    except WorkflowFailureError as failed:
+        cause = failed.cause
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        assert isinstance(cause, ApplicationError)
+        return str(cause.type)
+
+
+# --- activities ---
+
+OPTIONS = "update-options --start-to-close-timeout"
+# What an operator does to an activity that runs, and whether the attempt has heard then that it is to end.
+ACTIONS: dict[str, tuple[list[str], bool | None]] = {
+    "pause": (["pause", "heard", "unpause"], True),
+    "reset": (["reset", "heard"], True),
+    "reset its heartbeats": (["reset --clear-heartbeat-details", "heard"], True),
+    "reset while it is paused": (["pause", "reset --keep-paused", "heard", "unpause"], True),
+    "a shorter timeout": ([f"{OPTIONS} 1s", "heard"], None),  # the server may have begun another before
+    "a longer timeout": ([f"{OPTIONS} 10m"], False),
+    "more attempts": (["update-options --retry-maximum-attempts 9"], False),
 }
 
 
-@pytest.mark.parametrize("place", ["before", "behind"])
-async def test_an_activity_that_operators_send_out_again_while_it_runs_charges_once_and_tells_its_result(
-    yard: Yard, place: str
-) -> None:
-    yard.stop_at(place)
-    async with yard.worker():
-        runs = {
-            f"{do}-{name}": await yard.start({"do": do, "order": f"{do}-{name}"}, name=f"{do}-{name}")
-            for do in ("charge", "verified")
-            for name in COMMANDS
-        }
-        for order, run in runs.items():
-            await yard.arrived(place, order)
-            for command in COMMANDS[order.partition("-")[2]]:
-                await yard.on_activity(run, *command)
-        yard.go_on()
-        for order, run in runs.items():
-            assert await yard.told(run) == [f"charged {order}"]
-            await check_healthy(run)
-    assert sorted(yard.lines("charges")) == sorted(runs)
+class Ended(NamedTuple):
+    effects: int
+    told: str
 
 
-@pytest.mark.parametrize(("do", "place", "told"), [
-    ("charge", "behind", "ToolDurabilityError"), ("charge", "before", "ToolDurabilityError"),
-    ("verified", "behind", "found"), ("verified", "before", "charged a"),
-])  # fmt: skip
-async def test_an_activity_that_operators_change_while_it_waits_for_its_retry_charges_at_most_once(
-    yard: Yard, do: str, place: str, told: str
+async def operated(shop: Shop, activity: str, action: str) -> Ended:
+    case = f"{activity}-{action.replace(' ', '-')}"
+    words, _ = ACTIONS[action]
+    shop.stop_at(case, "happened")
+    run = await shop.start(activity, case)
+    await shop.stands(case, "happened")
+
+    async def has_heard() -> bool:
+        pending = (await run.describe()).raw_description.pending_activities
+        return not pending or pending[0].attempt > 1 or pending[0].state in _PAUSED
+
+    for word in words:
+        if word != "heard":
+            command, *options = word.split()
+            await shop.temporal("activity", command, "-w", run.id, "-a", "1", *options)
+        elif activity != "deaf":
+            await until(has_heard)
+    shop.go_on(case, "happened")
+    return Ended(shop.effects(case), await told(run))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def after(shop: Shop) -> dict[tuple[str, str], Ended]:
+    """Return what came of each action on an activity that stands behind its effect."""
+    cases = [(activity, action) for activity in ("charge", "deaf", "seen") for action in ACTIONS]
+    at_once = asyncio.Semaphore(6)
+
+    async def one(activity: str, action: str) -> Ended:
+        async with at_once:
+            return await operated(shop, activity, action)
+
+    ended = await asyncio.gather(*(one(*case) for case in cases))
+    return dict(zip(cases, ended, strict=True))
+
+
+@same_loop
+async def test_no_action_on_an_activity_repeats_its_effect(after: dict[tuple[str, str], Ended]) -> None:
+    assert {case: ended.effects for case, ended in after.items()} == dict.fromkeys(after, 1)
+
+
+@same_loop
+@pytest.mark.parametrize(
+    "action", [action for action, (_, is_broken_off) in ACTIONS.items() if is_broken_off is not None]
+)
+async def test_the_caller_is_told_what_is_known_after_an_action(
+    after: dict[tuple[str, str], Ended], action: str
 ) -> None:
-    yard.stop_at(place)
-    async with yard.worker() as process:
-        run = await yard.start({"do": do, "seconds": 30, "attempts": 1})
-        await yard.arrived(place)
-        await yard.on_activity(run, "update-options", "--retry-maximum-attempts", "9")
-        await yard.on_activity(run, "pause")
+    is_broken_off = ACTIONS[action][1]
+    did = {activity: f"did {activity}-{action.replace(' ', '-')}" for activity in ("charge", "deaf", "seen")}
+    assert after["deaf", action].told == did["deaf"]
+    assert after["charge", action].told == ("ToolDurabilityError" if is_broken_off else did["charge"])
+    saw = did["seen"].replace("did", "saw")
+    assert after["seen", action].told == (saw if is_broken_off else did["seen"])
+
+
+# --- workflows ---
+
+
+@same_loop
+@pytest.mark.parametrize(("activity", "in_all"), [("deaf", 2), ("keyed", 1)])
+async def test_a_workflow_that_is_terminated_and_started_again_is_another_run_unless_the_effect_has_a_key(
+    shop: Shop, activity: str, in_all: int
+) -> None:
+    case = f"terminated-{activity}"
+    shop.stop_at(case, "happened")
+    run = await shop.start(activity, case)
+    await shop.stands(case, "happened")
+    await run.terminate("test")
+    again = await shop.start(activity, case)
+    shop.go_on(case, "happened")
+    assert await told(again) == f"did {case}"
+    assert shop.effects(case) == in_all
+
+
+@same_loop
+async def test_a_workflow_that_is_reset_twice_while_its_activity_runs_waits_for_it(shop: Shop) -> None:
+    shop.stop_at("reset", "happened")
+    run = await shop.start("deaf", "reset")
+    await shop.stands("reset", "happened")
+    run = await shop.reset(await shop.reset(run))
+    shop.go_on("reset", "happened")
+    assert await told(run) == "did reset"
+    assert await told(await shop.reset(run)) == "did reset"
+    assert shop.effects("reset") == 1
+
+
+@same_loop
+@pytest.mark.parametrize(("activity", "in_all"), [("charge", 2), ("keyed", 1)])
+async def test_a_child_of_a_workflow_that_is_reset_is_another_run_unless_the_effect_has_a_key(
+    shop: Shop, activity: str, in_all: int
+) -> None:
+    case = f"child-{activity}"
+    run = await shop.start(activity, case, "child")
+    assert await told(run) == f"did {case}"
+    assert await told(await shop.reset(run)) == f"did {case}"
+    assert shop.effects(case) == in_all
+
+
+@same_loop
+async def test_an_activity_id_that_is_used_twice_is_one_call(shop: Shop) -> None:
+    assert await told(await shop.start("charge", "one-id", "one id")) == "did one-id"
+    assert shop.effects("one-id") == 1
+
+
+# --- gates ---
+
+
+@same_loop
+@pytest.mark.parametrize("which", ["before the decision", "while it runs", "after it"])
+async def test_an_approved_effect_happens_once_though_its_workflow_is_reset(shop: Shop, which: str) -> None:
+    case = f"gate-reset-{which.replace(' ', '-')}"
+    shop.stop_at(case, "happened")
+    run = await shop.start("approved", case, "gate")
+    if which == "before the decision":
+        await shop.opens(run)
+        run = await shop.reset(run)
+    await shop.approve(run)
+    await shop.stands(case, "happened")
+    if which == "while it runs":
+        run = await shop.reset(run)
+    shop.go_on(case, "happened")
+    assert await told(run) == f"did {case}"
+    if which == "after it":
+        assert await told(await shop.reset(run)) == f"did {case}"
+    assert shop.effects(case) == 1
+
+
+@same_loop
+@pytest.mark.parametrize(("activity", "in_all"), [("approved", 2), ("approved_by_key", 1)])
+async def test_a_workflow_that_is_terminated_behind_its_gate_and_started_again_asks_again(
+    shop: Shop, activity: str, in_all: int
+) -> None:
+    case = f"gate-terminated-{activity}"
+    shop.stop_at(case, "happened")
+    run = await shop.start(activity, case, "gate")
+    await shop.approve(run)
+    await shop.stands(case, "happened")
+    await run.terminate("test")
+    again = await shop.start(activity, case, "gate")
+    await shop.opens(again)
+    assert shop.effects(case) == 1
+    shop.go_on(case, "happened")
+    await shop.approve(again)
+    assert await told(again) == f"did {case}"
+    assert shop.effects(case) == in_all
+
+
+@same_loop
+async def test_a_workflow_that_continues_as_new_behind_its_gate_asks_again(shop: Shop) -> None:
+    run = await shop.start("approved", "as-new", "gate, then as new")
+    await shop.approve(run)
+    await until(lambda: shop.effects("as-new"))
+    current: Run = shop.client.get_workflow_handle(run.id, result_type=str)
+    await until(lambda: is_another(current, run))
+    await shop.approve(current)
+    assert await told(current) == "did as-new"
+    assert shop.effects("as-new") == 2
+
+
+async def is_another(current: Run, run: Run) -> bool:
+    return (await current.describe()).run_id != run.first_execution_run_id
+
+
+@same_loop
+async def test_two_workflows_whose_approved_effects_have_one_key_are_one_effect(shop: Shop) -> None:
+    shop.stop_at("both", "happened")
+    runs = [await shop.start("approved_by_key", "both", "gate", workflow_id=f"{n}/{shop.queue}") for n in (1, 2)]
+    for run in runs:
+        await shop.approve(run)
+    await shop.stands("both", "happened")
+    shop.go_on("both", "happened")
+    assert [await told(run) for run in runs] == ["did both"] * 2
+    assert shop.effects("both") == 1
+
+
+@same_loop
+@pytest.mark.parametrize("kind", ["wrong", "broken", "unknown"])
+async def test_an_approved_activity_that_is_completed_by_hand_with_junk_fails_its_workflow_in_words(
+    shop: Shop, kind: str
+) -> None:
+    payloads = {"wrong": raw_payload(b"[7]"), "broken": raw_payload(b"[7"), "unknown": raw_payload(b"7", "unknown")}
+    case = f"by-hand-{kind}"
+    shop.stop_at(case, "happened")
+    run = await shop.start("approved", case, "gate")
+    await shop.approve(run)
+    await shop.stands(case, "happened")
+    (pending,) = (await run.describe()).raw_description.pending_activities
+    await shop.client.workflow_service.respond_activity_task_completed_by_id(
+        RespondActivityTaskCompletedByIdRequest(
+            namespace="default",
+            workflow_id=run.id,
+            activity_id=pending.activity_id,
+            result=Payloads(payloads=[payloads[kind]]),
+        )
+    )
+    with pytest.raises(WorkflowFailureError) as failed:
+        async with asyncio.timeout(20):
+            await run.result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert "approved: approved does not return what its activity was completed with, by hand" in str(failed.value.cause)
+    await check_healthy(run)
+    shop.go_on(case, "happened")
+    assert await told(await shop.reset(run)) == f"did {case}"  # the store knows
+    assert shop.effects(case) == 1
+
+
+@same_loop
+@pytest.mark.parametrize("point", ["open", "happened"])
+async def test_a_worker_that_is_killed_at_a_gate_or_behind_an_approved_effect_repeats_none(
+    shop: Shop, tmp_path: Path, point: str
+) -> None:
+    lone = Shop(shop.client, shop.address, tmp_path)
+    case = f"killed-{point}"
+    lone.stop_at(case, point)
+    async with lone.worker() as process:
+        run = await lone.start("approved", case, "gate")
+        await lone.opens(run)
+        if point != "open":
+            await lone.approve(run)
+            await lone.stands(case, point)
         process.kill()
-    yard.go_on()
-    async with yard.worker():
-        await yard.on_activity(run, "reset", "--keep-paused")
-        await yard.on_activity(run, "unpause")
-        (found,) = await yard.told(run)
-        assert (found if isinstance(found, str) else found[0]) == told
-    assert yard.charges() == (place == "behind" or do == "verified")
-
-
-async def test_what_is_reset_is_the_same_charge_and_what_is_started_again_is_another_unless_it_has_a_key(
-    yard: Yard,
-) -> None:
-    async with yard.worker():
-        yard.stop_at("before")
-        run = await yard.start({}, name="reset")
-        await yard.arrived("before")
-        run = await again(yard, await again(yard, run))  # twice, while it runs
-        yard.go_on()
-        assert await yard.told(run) == ["charged a"]
-        for task in (0, 1):
-            run = await again(yard, run, task)  # and afterwards, to before and behind it
-            assert await yard.told(run) == ["charged a"]
-        assert yard.charges() == 1
-
-        for do, charges in {"charge": 2, "keyed": 1}.items():
-            yard.stop_at("before")
-            run = await yard.start({"do": do, "order": do}, name=do)
-            await yard.arrived("before", do)
-            await run.terminate()
-            run = await yard.start({"do": do, "order": do}, name=do)
-            yard.go_on()
-            assert await yard.told(run) == [f"charged {do}"]
-            assert yard.charges(do) == charges
-
-        for do, charges in {"charge": 2, "keyed": 1}.items():
-            run = await yard.start({"do": do, "order": f"new-{do}"}, name=f"new-{do}", again=1)
-            assert await yard.told(run) == [f"charged new-{do}"]
-            assert yard.charges(f"new-{do}") == charges
-
-        for do, charges in {"charge": 2, "keyed": 1}.items():
-            run = await yard.start({"do": do, "order": f"child-{do}", "how": "child"}, name=f"child-{do}")
-            assert await yard.told(run) == [[f"charged child-{do}"]]
-            assert await yard.told(await again(yard, run)) == [[f"charged child-{do}"]]
-            assert yard.charges(f"child-{do}") == charges
-
-
-async def test_an_activity_id_that_is_used_twice_is_one_charge(yard: Yard) -> None:
-    async with yard.worker():
-        run = await yard.start(*({"activity_id": "mine", "order": order} for order in "aab"))
-        first, second, other = await yard.told(run)
-    assert (first, second, other[0]) == ("charged a", "charged a", "InputError")
-    assert (yard.charges("a"), yard.charges("b")) == (1, 0)
-
-
-async def test_a_local_activity_charges_once_though_a_later_attempt_has_another_id(yard: Yard) -> None:
-    yard.stop_at("behind")
-    step = {"how": "local", "attempts": 3, "seconds": 0.5, "wait": 0.5}
-    async with yard.worker():
-        runs = {do: await yard.start({"do": do, "order": do, **step}, name=do) for do in ("charge", "verified")}
-        found = {do: (await yard.told(run))[0] for do, run in runs.items()}
-        yard.go_on()
-        assert found["charge"][0] == "ToolDurabilityError"
-        assert "an earlier attempt at this local activity may have run it" in found["charge"][1]
-        assert found["verified"] == "found"
-        for run in runs.values():
-            await check_healthy(run)
-    assert (yard.charges("charge"), yard.charges("verified")) == (1, 1)
-
-
-async def test_what_is_completed_or_failed_by_hand_goes_on_and_its_charge_is_found_after_a_reset(yard: Yard) -> None:
-    acts: dict[str, tuple[str, ...]] = {"complete": ("--result", '"by hand"'), "fail": ("--reason", "no")}
-    yard.stop_at("before")
-    async with yard.worker():
-        for act, words in acts.items():
-            run = await yard.start({"order": act}, name=act)
-            await yard.arrived("before", act)
-            await yard.on_activity(run, act, *words)
-            (found,) = await yard.told(run)
-            assert found == "by hand" if act == "complete" else found[1] == "no"
-            second = await again(yard, run)
-            yard.go_on()
-            assert await yard.told(second) == [f"charged {act}"]
-            assert yard.charges(act) == 1
-            yard.stop_at("before")
-        yard.go_on()
-
-
-async def at_the_gate(yard: Yard, name: str, order: str = "a") -> tuple[Running, Callable[[Running], Awaitable[None]]]:
-    run = await yard.start({"how": "approved", "do": "approved", "seconds": 6, "order": order}, name=name)
-
-    async def approve(run: Running) -> None:
-        (shown,) = await pending(run)
-        await run.signal("approve", {"gate": shown["name"], "digest": shown["digest"], "by": "ada"})
-
-    return run, approve
-
-
-async def test_a_charge_behind_a_gate_is_one_for_each_run_however_often_it_is_reset_and_killed(yard: Yard) -> None:
-    yard.stop_at("behind")
-    async with yard.worker() as process:
-        run, approve = await at_the_gate(yard, "gate")
-        await pending(run)
-        run = await again(yard, run)  # before anybody has decided
-        await approve(run)
-        await yard.arrived("behind")
-        run = await again(yard, run)  # while it runs: nobody is asked again, and it is waited for
-        await asyncio.sleep(0.3)
-        process.kill()
-    yard.go_on()
-    async with yard.worker():
-        (found,) = await yard.told(run)
-        assert found[0] == "ToolDurabilityError"
-        (found,) = await yard.told(await again(yard, run))
-        assert found[0] == "ToolDurabilityError"
-        assert yard.charges() == 1
-
-        run, approve = await at_the_gate(yard, "gate")  # the same id, another run: people are asked again
-        await run.terminate()
-        run, approve = await at_the_gate(yard, "gate")
-        await approve(run)
-        assert await yard.told(run) == ["charged a"]
-    assert yard.charges() == 2
-
-
-async def test_a_worker_on_another_store_by_mistake_charges_nothing_again_and_the_right_one_tells_the_run(
-    yard: Yard,
-) -> None:
-    yard.stop_at("behind")
-    async with yard.worker() as process:
-        run = await yard.start({"seconds": 3, "wait": 0.1})
-        await yard.arrived("behind")
-        process.kill()
-    yard.go_on()
-    async with yard.worker(store="other.db") as process:
-        assert await asyncio.wait_for(process.wait(), 30) != 0
-    assert yard.charges() == 1
-    async with yard.worker():
-        assert (await yard.told(run))[0][0] == "ToolDurabilityError"
-    assert yard.charges() == 1
+        await process.wait()
+    lone.go_on(case, point)
+    async with lone.worker():
+        if point == "open":
+            await lone.approve(run)
+        assert await told(run) == (f"did {case}" if point == "open" else "ToolDurabilityError")
+    assert lone.effects(case) == 1
