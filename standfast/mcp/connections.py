@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
 from standfast.mcp.clients import SENDING, Access, Sending, bounded_client, is_transport
 from standfast.mcp.declarations import fingerprint
+from standfast.mcp.held_clients import HeldClient, first_error
 from standfast.messages import error_text
 from standfast.time_limits import time_limit
 from standfast.tools import ToolContext
@@ -40,7 +41,7 @@ class Asked(Protocol):
 
 
 class _Session:
-    """One connection to a server. One task opens and closes it, as the SDK requires.
+    """One connection to a server.
 
     Args:
         calls: the number of calls that use it now. When it has been given up, it is closed with the last.
@@ -50,27 +51,31 @@ class _Session:
         self._mcp, self._server, self._limit, self._access = mcp, server, limit, access
         self._opening = Sending()
         self.ended: str | None = None  # the reason why nothing more is read from it
-        self._task: asyncio.Task[None] | None = None
-        self.client: Any = None
+        self._held = HeldClient(self._connected, CONNECT_TIMEOUT)
         self._tools: list[Any] | None = None  # as the server described them on this connection
         self._listed_at = 0.0
         self.calls = 0
         self.is_given_up = False
 
+    @property
+    def client(self) -> Any:
+        return self._held.client
+
     async def open(self) -> None:
-        ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._serve(ready))
         try:
-            async with time_limit(CONNECT_TIMEOUT):
-                self.client = await ready
+            await self._held.open()
         except TimeoutError as error:
-            await self.close()
             raise StandfastError(f"The MCP server cannot be reached: no answer in {CONNECT_TIMEOUT:g} s") from error
-        except asyncio.CancelledError:
-            await self.close()
-            raise
         except Exception as error:
             raise StandfastError(f"The MCP server cannot be reached: {self.why(error)}") from error
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        SENDING.set(self._opening)  # of the task that holds the client, and of those that the SDK starts from it
+        access = replace(self._access, callbacks={**self._access.callbacks, "message_handler": self._heard})
+        async with bounded_client(self._mcp, self._server, self._limit, self._note, access) as client:
+            self._opening.refused = None
+            yield client
 
     async def tools(self, *, anew: bool = False) -> list[Any]:
         """Return the tools as the server describes them; a listing of a moment ago will do."""
@@ -90,33 +95,13 @@ class _Session:
 
     def why(self, error: BaseException) -> str:
         """Return the reason for an error of the SDK, which reports every end of a connection alike."""
-        return self.ended or self._opening.refused or error_text(_first(error))
+        return self.ended or self._opening.refused or error_text(first_error(error))
 
     def _note(self, why: str) -> None:
         self.ended = why
 
-    async def _serve(self, ready: "asyncio.Future[Any]") -> None:
-        SENDING.set(self._opening)
-        try:
-            access = replace(self._access, callbacks={**self._access.callbacks, "message_handler": self._heard})
-            async with bounded_client(self._mcp, self._server, self._limit, self._note, access) as client:
-                if not ready.done():
-                    self._opening.refused = None
-                    ready.set_result(client)
-                await asyncio.Event().wait()  # until it is cancelled
-        except BaseException as error:
-            if not ready.done():
-                closed = StandfastError("its connection was closed while it was made")
-                ready.set_exception(error if isinstance(error, Exception) else closed)
-            if not isinstance(error, Exception):
-                raise
-
     async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({task})
+        await self._held.close()
 
 
 class Connection:
@@ -379,13 +364,6 @@ def _refuses_state(error: Any) -> bool:
     """Whether a server says that it does not go on from a state: it is too old, or another process made it."""
     data = error.error.data
     return isinstance(data, dict) and data.get("reason") == "invalid_request_state"
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return the first error of a group."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _value(result: Any) -> Any:

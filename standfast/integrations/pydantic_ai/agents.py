@@ -90,18 +90,20 @@ def as_agent(
         for tool in toolset.tools.values():
             definition = tool.tool_def
             safe = is_safe(tool, trust_hints=False)
+            gate = Approval(message=f"Run {tool.name}?") if tool.requires_approval else None
+            called = declared.is_safe(tool.name, safe), declared.is_gated(tool.name, gate)
             declared.add(
                 tool,
                 tool.name,
                 definition.description,
                 definition.parameters_json_schema,
-                _Call(agent, toolset, tool.name, deps, declared.is_safe(tool.name, safe)).run,
-                approval=Approval(message=f"Run {tool.name}?") if tool.requires_approval else None,
+                _Call(agent, toolset, tool.name, deps, *called).run,
+                approval=gate,
                 safe=safe,
             )
 
-    def handler(within: AbstractToolset[Any], name: str, safe: bool) -> Any:
-        return _Call(agent, within, name, deps, safe).run
+    def handler(within: AbstractToolset[Any], name: str, safe: bool, gated: bool) -> Any:
+        return _Call(agent, within, name, deps, safe, gated).run
 
     output = agent.output_type
     is_text = not isinstance(output, type) or output is str
@@ -207,32 +209,37 @@ class _Call:
     name: str
     deps: Any
     is_safe: bool
+    is_gated: bool
 
     async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
-        run = context_of(
-            self.agent, self.deps, ctx, tool_name=self.name, tool_call_id=ctx.tool_call_id, tool_call_approved=True
-        )
+        called = {"tool_name": self.name, "tool_call_id": ctx.tool_call_id, "tool_call_approved": self.is_gated}
+        run = context_of(self.agent, self.deps, ctx, **called)
         toolset = await self.toolset.for_run(run)
         async with toolset:
             toolset = with_unknown(await toolset.for_run_step(run))
             tool = (await toolset.get_tools(run)).get(self.name)
             if tool is None:
                 raise StandfastError(f"Tool '{self.name}' is not there for this call: its toolset has left it out")
+            if tool.tool_def.kind == "unapproved" and not self.is_gated:  # its definition differs from step to step
+                raise self._unasked("has to be approved")
             given = tool.args_validator.validate_python(arguments, context=run.validation_context)
             if tool.args_validator_func is not None and (made := tool.args_validator_func(run, **given)) is not None:
                 await made
             try:
                 found = await toolset.call_tool(self.name, given, run, tool)
             except (ApprovalRequired, CallDeferred) as error:
-                raise TerminalError(
-                    f"Tool '{self.name}' has raised {type(error).__name__}: here people are asked before it runs, by "
-                    f"as_agent(…, approval={{'{self.name}': Approval(…)}})"
-                ) from None
+                raise self._unasked(f"has raised {type(error).__name__}") from None
             except ToolDurabilityError as error:
                 if self.is_safe:
                     raise RetryableError(error.reason) from None
                 raise
         return found.return_value if isinstance(found, ToolReturn) else found
+
+    def _unasked(self, why: str) -> TerminalError:
+        return TerminalError(
+            f"Tool '{self.name}' {why}: here people are asked before it runs, by "
+            f"as_agent(…, approval={{'{self.name}': Approval(…)}})"
+        )
 
 
 # --- the conversation ---

@@ -70,13 +70,19 @@ class GuardedTools(WrapperToolset[Any]):
             return await super().call_tool(name, tool_args, ctx, tool)
         call_id = ctx.tool_call_id or ""
         place, key = place_of(run.turn, name, call_id, ctx)
+        executed = False
 
         async def function() -> Any:
+            nonlocal executed
+            executed = True
             with calling(RunningCall(run, place, AskedAgents())):
                 return await super(GuardedTools, self).call_tool(name, tool_args, ctx, tool)
 
         safe = is_safe(tool, self.trust_hints)
-        found = await call_guarded(self.guard, name, call_id, tool_args, function, key=key, safe_to_retry=safe)
+        try:
+            found = await call_guarded(self.guard, name, call_id, tool_args, function, key=key, safe_to_retry=safe)
+        finally:
+            record_durable_unit(executed=executed)  # a call that did not run here has no span in a trace
         verdict = run.verdicts.get(call_id)
         return found if verdict is None or verdict.edit is None else _told_of_edit(found, verdict)
 

@@ -32,7 +32,7 @@ from standfast.mcp.declarations import digest_of
 from standfast.tools import Approval, Tool
 
 Tools = Mapping[str, ToolsetTool[Any]]
-Handler = Callable[[AbstractToolset[Any], str, bool], Any]
+Handler = Callable[..., Any]
 
 
 class FoundTools(tuple[Tool[..., Any], ...]):
@@ -59,7 +59,7 @@ class PydanticAIToolset:
     """A toolset of ours, for one of theirs.
 
     Args:
-        handler: makes the handler of a tool, by its toolset, its name, and whether it is safe.
+        handler: makes the handler of a tool: by its toolset, its name, whether it is safe, and whether it has a gate.
     """
 
     toolset: AbstractToolset[Any]
@@ -116,13 +116,15 @@ class PydanticAIToolset:
         if described.kind == "external":
             raise StandfastError(f"{self.name}: its tool '{described.name}' runs elsewhere, where it cannot be guarded")
         always = Approval(message=f"Run {described.name}?") if described.kind == "unapproved" else None
+        gate = always or (None if gates is None else gates.gate)
         said = is_safe(tool, self.declared.trust_hints)
+        safe, is_gated = self.declared.is_safe(described.name, said), self.declared.is_gated(described.name, gate)
         return self.declared.tool(
             described.name,
             described.description,
             described.parameters_json_schema,
-            self.handler(within, described.name, self.declared.is_safe(described.name, said)),
-            approval=always or (None if gates is None else gates.gate),
+            self.handler(within, described.name, safe, is_gated),
+            approval=gate,
             safe=said,
             fingerprint=_fingerprint(tool),
         )
@@ -151,10 +153,11 @@ class _Server(AbstractToolset[Any]):
 
     @asynccontextmanager
     async def opened(self, ctx: RunContext[Any]) -> AsyncIterator[None]:
-        self._connection = ServerConnection(self.label, partial(_connected, self._server, ctx), _ping)
+        self._connection = ServerConnection(self.label, partial(_connected, self._server, ctx), _Client.list)
         try:
 
             async def read(client: "_Client") -> None:
+                await client.list()
                 self._read = {name: replace(tool, toolset=self) for name, tool in client.tools.items()}
                 self._instructions = await client.server.get_instructions(ctx)
 
@@ -181,10 +184,15 @@ class _Server(AbstractToolset[Any]):
         return await self._connection.call(ctx.tool_name or name, ctx.tool_call_id or "", ask, is_answered)
 
 
-@dataclass(frozen=True)
 class _Client:
-    server: Any
-    tools: Tools
+    """A connected server, and its tools as it has described them last."""
+
+    def __init__(self, server: Any, ctx: RunContext[Any]) -> None:
+        self.server, self._ctx = server, ctx
+        self.tools: Tools = {}
+
+    async def list(self) -> None:
+        self.tools = await self.server.get_tools(self._ctx)
 
 
 @asynccontextmanager
@@ -199,11 +207,7 @@ async def _connected(server: Any, ctx: RunContext[Any]) -> AsyncIterator[_Client
         fresh = {"keep_alive": False, "_session": None, "_connect_task": None}
         vars(transport).update(fresh, _ready_event=anyio.Event(), _stop_event=anyio.Event())
     async with twin:
-        yield _Client(twin, await twin.get_tools(ctx))
-
-
-async def _ping(client: _Client) -> None:
-    await client.server.client.ping()
+        yield _Client(twin, ctx)
 
 
 def is_server(leaf: object) -> bool:

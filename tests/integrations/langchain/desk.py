@@ -15,17 +15,17 @@ from support.foreign_shops import charged, note, sell, stamped
 
 
 class Seller(ScriptedModel):
-    """Charges, stamps, and says what it has read of both."""
+    """Makes two calls, and says what it has read of both."""
 
     folder: Path
+    calls: Any = (("charge", {"cents": 5}), ("stamp", {}))
 
     def _generate(self, messages: Any, *arguments: Any, **options: Any) -> ChatResult:
         note(self.folder, "answers")
         read = [message.content for message in messages if isinstance(message, ToolMessage)]
-        calls = [("charge", {"cents": 5}), ("stamp", {})]
         used: Any = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
         if len(read) < 2:
-            name, arguments_ = calls[len(read)]
+            name, arguments_ = self.calls[len(read)]
             asked: Any = [{"id": f"c{len(read)}", "name": name, "args": arguments_}]
             said = AIMessage("", tool_calls=asked, usage_metadata=used)
         else:
@@ -46,10 +46,10 @@ def make(folder: Path) -> Any:
 
     stamp.metadata = {"safe_to_retry": True}
     model = Seller(messages=iter(()), folder=folder)
-    return create_agent(model, [charge, stamp], checkpointer=_saver(folder), name="desk")
+    return create_agent(model, [charge, stamp], checkpointer=saver_of(folder), name="desk")
 
 
-def _saver(folder: Path) -> Any:
+def saver_of(folder: Path) -> Any:
     if "without" in folder.name:
         return None
     return SqliteSaver(sqlite3.connect(folder / "threads.db", check_same_thread=False))

@@ -1,6 +1,8 @@
 """A graph of LangGraph is started, messaged, approved and seen like an agent of ours."""
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -15,6 +17,7 @@ from langchain.tools import ToolRuntime, tool
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore
@@ -118,6 +121,21 @@ def check_sold(said: Any, deaths: int, charges: list[int], folder: Path) -> None
     assert json.loads(told)["kind"] == "tool-durability-error"
     assert stamp == "stamped"
     assert len(noted(folder, "answers")) == 3  # no answer was paid twice
+
+
+@pytest.mark.parametrize("where", ["here", "on temporal"])
+async def test_a_process_that_dies_in_tools_that_change_the_state_changes_it_once(
+    temporal_server: DevServer, tmp_path: Path, where: str
+) -> None:
+    words = [temporal_server.address, uuid4().hex] if where == "on temporal" else []
+    done = await run_until_complete("integrations.langchain.state_desk", tmp_path, *words)
+    assert (done.said["status"], done.deaths, done.charges, noted(tmp_path, "stamps")) == ("complete", 3, [5], ["", ""])
+    told, stamp = json.loads(done.said["response"])
+    assert (json.loads(told)["kind"], stamp) == ("tool-durability-error", "stamped")
+    with contextlib.closing(sqlite3.connect(tmp_path / "threads.db", check_same_thread=False)) as database:
+        latest = next(SqliteSaver(database).list(None)).checkpoint["channel_values"]
+    assert (latest.get("total"), latest["stamps"]) == (None, 1)  # nobody knows what the lost call would have changed
+    assert len([one for one in latest["messages"] if one.type == "tool"]) == 2
 
 
 async def test_a_graph_whose_worker_dies_within_a_stretch_goes_on_from_its_last_step(

@@ -117,6 +117,23 @@ async def test_a_tool_that_is_described_otherwise_on_a_new_connection_is_not_cal
     assert "otherwise than when it was read" in str(read(model))
 
 
+@pytest.mark.parametrize("change", ["changed", "removed"])
+async def test_a_tool_that_its_server_changes_while_a_call_waits_at_a_gate_is_not_called(
+    temporal: Temporal, tmp_path: Path, change: str
+) -> None:
+    agent, model = shop(till(tmp_path, require_approval={"charge": "always"}), CHARGE, PRICE, "sold")
+    async with temporal.worker(agent):
+        handle = await temporal.start(agent, "Sell it.")
+        [waits] = await pending(handle)
+        (tmp_path / change).touch()
+        (tmp_path / "added").touch()
+        await temporal.people.decide(handle.id, waits["name"], "approve", by="ada")
+        assert (await result(handle))["response"] == "sold"
+    assert "otherwise than when it was read" in str(list(model.calls[1].input)[-1]["output"])
+    assert (noted(tmp_path, "charges"), len(noted(tmp_path, "prices")), len(noted(tmp_path, "starts"))) == ([], 1, 1)
+    assert {tuple(tool.name for tool in call.tools) for call in model.calls} == {("charge", "price", "fail")}
+
+
 async def test_a_tool_is_safe_if_its_user_says_so_and_by_its_servers_word_only_with_trust(tmp_path: Path) -> None:
     for options, safe in (
         ({}, {"charge": False, "price": False}),

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,16 +14,26 @@ import pytest
 import pytest_asyncio
 from fastmcp.client.transports import StdioTransport
 from integrations.pydantic_ai.test_conversations import Script, calls, reads, says
-from pydantic_ai import Agent, ExternalToolset, FunctionToolset, RunContext, ToolDefinition, UsageLimits
+from pydantic_ai import (
+    Agent,
+    ApprovalRequired,
+    ExternalToolset,
+    FunctionToolset,
+    RunContext,
+    Tool,
+    ToolDefinition,
+    UsageLimits,
+)
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.models.function import FunctionModel
-from pydantic_ai.toolsets import PreparedToolset
+from pydantic_ai.toolsets import PreparedToolset, WrapperToolset
+from pydantic_ai.toolsets._dynamic import DynamicToolset
 from support import foreign_mcp_server
 from support.foreign_shops import noted
 from support.mortal_programs import run_until_complete
 from support.temporal_runs import Temporal, events, pending, result, scheduled
 
-from standfast import DefinitionError, StandfastError, is_interrupted, run
+from standfast import Approval, DefinitionError, StandfastError, is_interrupted, resume, run
 from standfast.integrations.pydantic_ai import as_agent
 from standfast.stores import SQLiteStore
 from standfast.temporal import connect
@@ -125,6 +136,26 @@ async def test_a_tool_that_is_described_otherwise_on_a_new_connection_is_not_cal
     assert "otherwise than when it was read" in done.response
 
 
+@pytest.mark.parametrize("change", ["changed", "removed"])
+async def test_a_tool_that_its_server_changes_while_a_call_waits_at_a_gate_is_not_called(
+    temporal: Temporal, tmp_path: Path, change: str
+) -> None:
+    seen: list[list[str]] = []
+    asks = till(tmp_path).approval_required(lambda ctx, tool, given: tool.name == "charge")
+    agent = Agent(watched(Script(CHARGE, PRICE, reads), seen), name="shop", toolsets=[asks])
+    async with temporal.worker(agent):
+        handle = await temporal.start(agent, "Sell it.")
+        [waits] = await pending(handle)
+        (tmp_path / change).touch()
+        (tmp_path / "added").touch()
+        await temporal.people.decide(handle.id, waits["name"], "approve", by="ada")
+        await result(handle)
+    told = [message.content for message in await temporal.messages() if message.role == "tool"]
+    assert ("otherwise than when it was read" in told[0], told[1]) == (True, "500")
+    assert (noted(tmp_path, "charges"), len(noted(tmp_path, "starts"))) == ([], 1)
+    assert seen == [["charge", "price", "fail"]] * 3
+
+
 async def test_a_tool_is_safe_if_its_user_says_so_and_by_its_servers_word_only_with_trust(tmp_path: Path) -> None:
     metadata = till(tmp_path).with_metadata(safe_to_retry=True)
     for toolset, options, safe in (
@@ -207,6 +238,75 @@ async def test_people_are_asked_if_it_depends_on_the_user_whether_a_call_has_to_
         as_agent(shop_of(Script(calls(("pay", {"cents": 5})), reads), toolset), approval={"pay": None}), message="?"
     )
     assert done.response == '["paid 5"]'
+
+
+PAY = calls(("pay", {"cents": 50}))
+
+
+async def test_what_needs_approval_only_since_the_tools_were_found_does_not_run_unasked() -> None:
+    paid: list[int] = []
+    has_begun = False
+
+    def pay(cents: int) -> str:
+        paid.append(cents)
+        return "paid"
+
+    def raising(ctx: RunContext[Any], cents: int) -> str:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return pay(cents)
+
+    async def stricter(ctx: RunContext[Any], tool: ToolDefinition) -> ToolDefinition:
+        return replace(tool, kind="unapproved") if has_begun else tool
+
+    async def strict(ctx: RunContext[Any], tools: list[ToolDefinition]) -> list[ToolDefinition]:
+        return [await stricter(ctx, tool) for tool in tools]
+
+    def wrapped(ctx: RunContext[Any]) -> Any:
+        toolset = FunctionToolset[Any]([pay])
+        return toolset.approval_required() if has_begun else toolset
+
+    def begins(messages: Any, info: Any) -> Any:
+        nonlocal has_begun
+        has_begun = True
+        return script(messages, info)
+
+    own = FunctionToolset[Any]([Tool(raising, name="pay")])
+    prepared = FunctionToolset[Any]([Tool(pay, prepare=stricter)])
+    for toolset in (own, prepared, FunctionToolset([pay]).prepared(strict), DynamicToolset(wrapped)):
+        script, has_begun = Script(PAY, reads, PAY, reads), False
+        agent = Agent(FunctionModel(begins), name="shop", toolsets=[toolset])
+        [told] = json.loads((await run(agent, message="Pay.")).response)
+        assert ("as_agent(…, approval={'pay'" in told["error"], paid) == (True, [])
+        asked = await run(as_agent(agent, approval={"pay": Approval()}), message="Pay.")
+        assert is_interrupted(asked)
+        [gate] = asked.approvals
+        yes = {"gate": gate.gate, "decision": "approve", "by": "ada", "digest": gate.digest}
+        await resume(as_agent(agent, approval={"pay": Approval()}), asked.checkpoint, decisions=[yes])
+        assert paid.pop() == 50
+
+
+async def test_a_toolset_may_differ_from_step_to_step(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[list[str]] = []
+
+    class Steps(WrapperToolset[Any]):
+        async def get_tools(self, ctx: RunContext[Any]) -> Any:
+            tools = await super().get_tools(ctx)
+            steps = [["look", "pay"], ["look"], ["look", "refund"]]  # as read at first; for the request; for its call
+            asked.append("")
+            return {name: tools[name] for name in steps[min(len(asked), 3) - 1]}
+
+    def look() -> str:
+        return "seen"
+
+    asked: list[str] = []
+    toolset = Steps(FunctionToolset([look, Tool(look, name="pay"), Tool(look, name="refund")]))
+    both = calls(("look", {}), ("pay", {}))
+    agent = Agent(watched(Script(both, reads), seen), name="shop", toolsets=[toolset])
+    done = await run(agent, message="Look.")
+    assert seen == [["look"], ["look"]]
+    assert "'refund' was not there when this run or worker began" in caplog.text
+    assert "Unknown tool name" in done.response or "not there for this call" in done.response
 
 
 async def test_limits_of_usage_are_those_of_a_turn(store: SQLiteStore) -> None:
