@@ -15,7 +15,7 @@ from standfast.effects.attempts import begin, begin_plain, end, inside
 from standfast.effects.calls import EffectCall, Ending, Found
 from standfast.effects.keeper import keeper, recorded
 from standfast.effects.kept import Kept, Raised
-from standfast.effects.keys import EffectKey, given_key, in_activity, in_workflow, is_let_through
+from standfast.effects.keys import LONGEST_NAME, EffectKey, given_key, in_activity, in_workflow, is_let_through
 from standfast.effects.outcomes import answer, broken, no_awaitable, not_verified, result_of, verdict_of, written
 from standfast.errors import DefinitionError, InputError, MemoryStoreNotDurableError
 from standfast.stores.capabilities import has_ledger
@@ -55,8 +55,10 @@ class Effect:
             )
         if not has_ledger(store) or not store.durable:
             raise MemoryStoreNotDurableError(self._owner)
-        if name is not None and not (isinstance(name, str) and name.isprintable() and 1 <= len(name) <= 100):
-            raise DefinitionError(f"effect: name must be a printable text of 1 to 100 characters, got {name!r:.80}")
+        if name is not None and not (isinstance(name, str) and name.isprintable() and 1 <= len(name) <= LONGEST_NAME):
+            raise DefinitionError(
+                f"effect: name must be a printable text of 1 to {LONGEST_NAME} characters, got {name!r:.80}"
+            )
         if name is None and key is not None:
             raise DefinitionError("effect: key= needs a name, too: together they tell a call from all others")
         if not isinstance(safe_to_retry, bool):

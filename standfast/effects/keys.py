@@ -13,6 +13,7 @@ from standfast.stores.protocol import RunningCall
 from standfast.tools.given_arguments import is_approved
 
 LONGEST_KEY = 400  # characters
+LONGEST_NAME = 100  # characters
 _REMEMBERED = 10_000  # runs
 
 

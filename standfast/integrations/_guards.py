@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from standfast.effects import Effect, EffectFailedError, ToolDurabilityError, effect
-from standfast.effects.keys import LONGEST_KEY, EffectKey
+from standfast.effects.keys import LONGEST_KEY, LONGEST_NAME, EffectKey
 from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
 from standfast.stores.protocol import DurableStore
@@ -139,7 +139,7 @@ class ToolGuard:
         if not tool:
             raise InputError("A tool without a name cannot be guarded: nothing was run")
         by_key: Any = None if key is None else lambda arguments: key
-        return effect(self._store, tool[:100], key=by_key, safe_to_retry=safe_to_retry, not_run=self._not_run)
+        return effect(self._store, _effect_name(tool), key=by_key, safe_to_retry=safe_to_retry, not_run=self._not_run)
 
     def _read_by_model(self, error: ToolDurabilityError | EffectFailedError, tool: str, call_id: str) -> Any:
         if isinstance(error, ToolDurabilityError):
@@ -168,6 +168,13 @@ def key_of(*parts: str) -> str:
         raise InputError(f"A tool call cannot be guarded without the ids that tell it from others, got {parts!r:.200}")
     text = json.dumps(parts)
     return text if len(text) <= LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _effect_name(tool: str) -> str:
+    """Return the name of a tool's effect: the tool's own, or one that no other tool has if that is too long."""
+    if len(tool) <= LONGEST_NAME:
+        return tool
+    return f"{tool[: LONGEST_NAME - 17]}-{hashlib.sha256(tool.encode()).hexdigest()[:16]}"
 
 
 def said_safe(hints: Any) -> bool:
