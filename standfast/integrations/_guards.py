@@ -13,6 +13,7 @@ from standfast.effects.keys import LONGEST_KEY, LONGEST_NAME, EffectKey
 from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
 from standfast.stores.protocol import DurableStore
+from standfast.tools.checks import is_guarded
 from standfast.tools.given_arguments import hash_of
 
 GuardKey = str | EffectKey | None
@@ -46,6 +47,22 @@ def check_key(key: object, takes: str, *, is_optional: bool = True) -> None:
     """
     if not (callable(key) or (is_optional and key is None)):
         raise DefinitionError(f"key must be a function of {takes} that returns a text, got {key!r:.80}")
+
+
+class AroundTool:
+    """What stands in a tool's place, with the guard around it."""
+
+
+def has_guard(*functions: object) -> bool:
+    """Whether one of a tool's own functions has a guard already."""
+    return any(isinstance(one, AroundTool) or is_guarded(one) for one in functions)
+
+
+def second_guard(tool: str) -> DefinitionError:
+    return DefinitionError(
+        f"guarded: tool '{tool}' has a guard already: take one of the two away; or, if the inner guard's verify= is to "
+        "be asked, declare the tool safe"
+    )
 
 
 class ToolGuard:

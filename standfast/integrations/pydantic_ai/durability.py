@@ -45,7 +45,7 @@ from standfast.integrations.pydantic_ai.deferrals import Deferrals, shown
 from standfast.integrations.pydantic_ai.gates import ApprovalRule, Gates
 from standfast.integrations.pydantic_ai.models import JournaledModel
 from standfast.integrations.pydantic_ai.outputs import run_output_function, type_of_output
-from standfast.integrations.pydantic_ai.toolsets import check_unguarded, guard_of
+from standfast.integrations.pydantic_ai.toolsets import check_no_effects, check_unguarded, guard_of
 from standfast.local.gates import GivenDecision, read_decisions
 from standfast.runtime.child_agents import AskedAgents, child_session
 from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
@@ -293,7 +293,8 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
     # --- tools ---
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
-        check_unguarded(toolset, self.name)
+        check_unguarded(self.name, "StandfastDurability", toolset)
+        check_no_effects(self.name, toolset, self._trust_hints)
         return GuardedTools(toolset, self._guard, self._running, self._trust_hints)
 
     async def wrap_output_process(

@@ -94,7 +94,9 @@ async def test_a_call_waits_until_standfasts_decision_and_the_same_run_goes_on(s
 
 
 async def test_people_find_a_call_that_waits_under_the_name_that_its_agent_has(store: SQLiteStore) -> None:
-    agent, till = shop_of(store, Script(calls(("charge", {"cents": 5})), reads), Approval(message="Charge?"), name="my_clerk")
+    agent, till = shop_of(
+        store, Script(calls(("charge", {"cents": 5})), reads), Approval(message="Charge?"), name="my_clerk"
+    )
     await agent.run("Sell it.", conversation_id="inv_3")
     people = RunsInProcess(store)
     (waits,) = await people.pending("in-process:my_clerk/inv_3")
