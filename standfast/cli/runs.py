@@ -32,6 +32,12 @@ CONTEXT = click.option(
 # --- starting ---
 
 
+_INSTEAD = {
+    "session": " A pipeline has a run key: use --run-key.",
+    "run_key": " An agent has a session: use --session.",
+}
+
+
 def _check_start(*, message: str | None, given: str | None, **options: Any) -> None:
     has_input = given is not None or options["restart_of"] is not None  # the earlier run's, unless one is given
     if (message is None) != has_input:
@@ -43,7 +49,7 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
     )
     for name in foreign:
         if options[name]:
-            raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} is {whose}.")
+            raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} is {whose}.{_INSTEAD.get(name, '')}")
 
 
 @click.command()

@@ -17,7 +17,7 @@ from typing import Literal, cast
 from standfast.effects.keeper import keeper
 from standfast.effects.kept import Kept, read_kept, write_kept
 from standfast.effects.keys import EffectKey, time_of
-from standfast.errors import StoreError
+from standfast.errors import InputError, StoreError
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
 from standfast.stores.protocol import DurableStore, LedgerEntry
@@ -173,13 +173,18 @@ class EffectCall:
 
     async def _claimed(self) -> LedgerEntry:
         running = self.key.running(self._owner)
-        entry = await self.store.claim(
-            self.key.scope,
-            self._entry_key,
-            owner=self._owner,
-            arguments_hash=self.arguments_hash,
-            running=running,
-        )
+        try:
+            entry = await self.store.claim(
+                self.key.scope,
+                self._entry_key,
+                owner=self._owner,
+                arguments_hash=self.arguments_hash,
+                running=running,
+            )
+        except InputError:
+            raise InputError(
+                f"Effect '{self.name}': its key {self.key.id!r} was used with other arguments; nothing is run"
+            ) from None
         if running is not None and not self._is_mine(entry):
             await self.store.end_call(self._owner)
         return entry

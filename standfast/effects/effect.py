@@ -15,7 +15,15 @@ from standfast.effects.attempts import begin, begin_plain, end, inside
 from standfast.effects.calls import EffectCall, Ending, Found
 from standfast.effects.keeper import keeper, recorded
 from standfast.effects.kept import Kept, Raised
-from standfast.effects.keys import EffectKey, given_key, in_activity, in_workflow, is_let_through
+from standfast.effects.keys import (
+    LONGEST_NAME,
+    EffectKey,
+    check_key_of,
+    given_key,
+    in_activity,
+    in_workflow,
+    is_let_through,
+)
 from standfast.effects.outcomes import (
     answer,
     broken,
@@ -32,12 +40,11 @@ from standfast.stores.protocol import DurableStore
 from standfast.time_limits import time_limit
 from standfast.tools import Approval, Tool, Unknown, seconds
 from standfast.tools.attempts import Verdict
-from standfast.tools.checks import check_choice
+from standfast.tools.checks import GUARDED, check_choice, is_guarded
 from standfast.tools.given_arguments import bound, hash_of
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-_GUARDED = "__standfast_effect__"
 _ACTIVITY = "__temporal_activity_definition"  # with which `activity.defn` marks a function
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
@@ -64,8 +71,10 @@ class Effect:
             )
         if not has_ledger(store) or not store.durable:
             raise MemoryStoreNotDurableError(self._owner)
-        if name is not None and not (isinstance(name, str) and name.isprintable() and 1 <= len(name) <= 100):
-            raise DefinitionError(f"effect: name must be a printable text of 1 to 100 characters, got {name!r:.80}")
+        if name is not None and not (isinstance(name, str) and name.isprintable() and 1 <= len(name) <= LONGEST_NAME):
+            raise DefinitionError(
+                f"effect: name must be a printable text of 1 to {LONGEST_NAME} characters, got {name!r:.80}"
+            )
         if name is None and key is not None:
             raise DefinitionError("effect: key= needs a name, too: together they tell a call from all others")
         if not isinstance(safe_to_retry, bool):
@@ -102,20 +111,22 @@ class Effect:
             raise DefinitionError(f"effect needs a function, got {function!r:.80}")
         self.name = self.name or getattr(function, "__name__", type(function).__name__)
         self._owner = f"Effect '{self.name}'"
-        if hasattr(function, _GUARDED):
+        if is_guarded(function):
             raise DefinitionError(f"{self._owner}: the function has a guard already")
         if hasattr(function, _ACTIVITY):
             raise DefinitionError(f"{self._owner}: write @effect below @activity.defn, which would call past it")
         called = type(function).__call__
         if isinstance(self._key, str):
             raise DefinitionError(f"{self._owner}: key must be a function of the arguments, got the text {self._key!r}")
+        if self._key is not None:
+            check_key_of(self._owner, self._key, function)
         if any(inspect.isasyncgenfunction(one) or inspect.isgeneratorfunction(one) for one in (function, called)):
             raise DefinitionError(f"{self._owner}: the function is a generator, which has no one result")
         result = result_of(function, self._owner)
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
         around = self._around_async if is_async else self._around_plain
         guarded = functools.update_wrapper(around(function, result), function)
-        setattr(guarded, _GUARDED, self)
+        setattr(guarded, GUARDED, self)
         if self._on_unknown == "return":  # a workflow reads a result as the type that its activity is said to return
             given = getattr(function, "__annotations__", {})
             guarded.__annotations__ = {**given, "return": result_or_error(function)}

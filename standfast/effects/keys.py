@@ -2,18 +2,22 @@
 
 import asyncio
 import base64
+import contextlib
+import inspect
 import sys
 import weakref
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from standfast.errors import InputError
+from standfast.errors import DefinitionError, InputError
 from standfast.stores.protocol import RunningCall
 from standfast.tools.given_arguments import is_approved
 
 LONGEST_KEY = 400  # characters
+LONGEST_NAME = 100  # characters
 _REMEMBERED = 10_000  # runs
 
 
@@ -75,6 +79,27 @@ def given_key(name: str, key: object) -> EffectKey:
         )
     # As the steps of a run in process are named: each key is deleted by itself when it is old.
     return EffectKey(f"effect/{name}/{key}/steps/call", name, key)
+
+
+def check_key_of(owner: str, key: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Check that a key's function takes the arguments of the guarded one; what it takes of a call is not checked.
+
+    Raises:
+        DefinitionError: no call has arguments that both take.
+    """
+    try:
+        takes, given = inspect.signature(key), inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # such as `str`, which has none
+        return
+    named = [one for one in given if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    for several in (named, [one for one in named if one.default is one.empty]):
+        for by_name in ([one for one in several if one.kind is one.KEYWORD_ONLY], several):
+            with contextlib.suppress(TypeError):
+                takes.bind(*[None for one in several if one not in by_name], **{one.name: None for one in by_name})
+                return
+    raise DefinitionError(
+        f"{owner}: key must take the arguments of the function, {inspect.signature(function)}, and takes {takes}"
+    )
 
 
 # --- activities -----------------------------------------------------------------------------------------------------

@@ -132,12 +132,14 @@ class Declared:
         timeout: Duration | None = None,
         check: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         fingerprint: str = "",
+        has_guard: bool = False,
     ) -> Tool[..., Any]:
         """Return a tool of ours.
 
         Args:
             check: returns arguments that fit, and raises a `ValueError` for others.
             fingerprint: tells the tool from another of the same name.
+            has_guard: there is a guard around it already.
         """
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
             raise DefinitionError(
@@ -145,6 +147,12 @@ class Declared:
             )
         if not isinstance(schema, Mapping):
             raise DefinitionError(f"Agent '{self._owner}': tool '{name}' has no schema of its arguments")
+        if has_guard and not self.is_safe(name, safe):
+            raise DefinitionError(
+                f"Agent '{self._owner}': tool '{name}' has a guard, by guarded(…) or @effect, and standfast runs it at "
+                "most once as it is: take the guard away; or, if its verify= is to be asked, name the tool in "
+                "safe_to_retry="
+            )
         whole = {"type": "object", "properties": {}, **schema}
         checks = () if check is None else (AfterValidator(check),)
         return Tool(

@@ -9,10 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from standfast.effects import Effect, EffectFailedError, ToolDurabilityError, effect
-from standfast.effects.keys import LONGEST_KEY, EffectKey
+from standfast.effects.keys import LONGEST_KEY, LONGEST_NAME, EffectKey
 from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
 from standfast.stores.protocol import DurableStore
+from standfast.tools.checks import is_guarded
 from standfast.tools.given_arguments import hash_of
 
 GuardKey = str | EffectKey | None
@@ -46,6 +47,22 @@ def check_key(key: object, takes: str, *, is_optional: bool = True) -> None:
     """
     if not (callable(key) or (is_optional and key is None)):
         raise DefinitionError(f"key must be a function of {takes} that returns a text, got {key!r:.80}")
+
+
+class AroundTool:
+    """What stands in a tool's place, with the guard around it."""
+
+
+def has_guard(*functions: object) -> bool:
+    """Whether one of a tool's own functions has a guard already."""
+    return any(isinstance(one, AroundTool) or is_guarded(one) for one in functions)
+
+
+def second_guard(tool: str) -> DefinitionError:
+    return DefinitionError(
+        f"guarded: tool '{tool}' has a guard already: take one of the two away; or, if the inner guard's verify= is to "
+        "be asked, declare the tool safe"
+    )
 
 
 class ToolGuard:
@@ -139,7 +156,7 @@ class ToolGuard:
         if not tool:
             raise InputError("A tool without a name cannot be guarded: nothing was run")
         by_key: Any = None if key is None else lambda arguments: key
-        return effect(self._store, tool[:100], key=by_key, safe_to_retry=safe_to_retry, not_run=self._not_run)
+        return effect(self._store, _effect_name(tool), key=by_key, safe_to_retry=safe_to_retry, not_run=self._not_run)
 
     def _read_by_model(self, error: ToolDurabilityError | EffectFailedError, tool: str, call_id: str) -> Any:
         if isinstance(error, ToolDurabilityError):
@@ -168,6 +185,13 @@ def key_of(*parts: str) -> str:
         raise InputError(f"A tool call cannot be guarded without the ids that tell it from others, got {parts!r:.200}")
     text = json.dumps(parts)
     return text if len(text) <= LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _effect_name(tool: str) -> str:
+    """Return the name of a tool's effect: the tool's own, or one that no other tool has if that is too long."""
+    if len(tool) <= LONGEST_NAME:
+        return tool
+    return f"{tool[: LONGEST_NAME - 17]}-{hashlib.sha256(tool.encode()).hexdigest()[:16]}"
 
 
 def said_safe(hints: Any) -> bool:

@@ -17,7 +17,7 @@ from langgraph.types import interrupt
 
 from standfast.errors import DefinitionError, InterruptError, RetryableError
 from standfast.integrations._foreign_agents import Declared, valued
-from standfast.integrations._guards import said_safe
+from standfast.integrations._guards import has_guard, said_safe
 from standfast.integrations._langgraph_results import for_graph, written
 from standfast.integrations._langgraph_threads import OURS, Threads, call_with, runner_of
 from standfast.integrations._server_connections import is_answer, unknown
@@ -107,7 +107,9 @@ def declare(
             names.add(name)
             schema = convert_to_openai_tool(tool)["function"].get("parameters")
             call = _GraphCall(graph, node, tool, threads, context, config, declared.is_safe(name, safe))
-            declared.add(tool, name, tool.description, schema, call.run, safe=safe)
+            declared.add(
+                tool, name, tool.description, schema, call.run, safe=safe, has_guard=has_guard(*_functions(tool))
+            )
     if isinstance(graph.checkpointer, BaseCheckpointSaver):
         declared.add(QUESTION, QUESTION, "A question of the graph.", {"properties": {"question": {}}}, _ask, safe=True)
         declared.add(
@@ -129,6 +131,10 @@ def declared_safe(tool: Any) -> bool:
 
 def _is_of_server(tool: Any) -> bool:
     return getattr(getattr(tool, "coroutine", None), "__module__", "").startswith("langchain_mcp_adapters")
+
+
+def _functions(tool: Any) -> tuple[Any, Any]:
+    return getattr(tool, "func", None), getattr(tool, "coroutine", None)
 
 
 def _needs_graph(node: ToolNode, tool: BaseTool) -> bool:

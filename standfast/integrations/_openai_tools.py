@@ -31,6 +31,7 @@ from openai.types.responses import ResponseFunctionToolCall
 
 from standfast.errors import DefinitionError, TerminalError
 from standfast.integrations._foreign_agents import Declared, Gate, valued
+from standfast.integrations._guards import has_guard
 from standfast.integrations._openai_hosted import HOSTED, HOSTED_SCHEMA, HOSTED_TEXT, HostedReview
 from standfast.messages import ToolCall as OurCall
 from standfast.tools import Approval, ToolContext
@@ -118,6 +119,7 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, settings: RunS
                     call.run,
                     approval=gate_of(tool),
                     timeout=_time_of(tool),
+                    has_guard=has_guard(tool, tool.on_invoke_tool),
                 )
             elif isinstance(tool, HostedMCPTool):
                 hosted.append(tool)

@@ -10,7 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from standfast.errors import DefinitionError
-from standfast.integrations._guards import ToolGuard, check_key, check_version, said_safe
+from standfast.integrations._guards import (
+    AroundTool,
+    ToolGuard,
+    check_key,
+    check_version,
+    has_guard,
+    said_safe,
+    second_guard,
+)
 from standfast.stores.protocol import DurableStore
 
 check_version("claude-agent-sdk", "0.2.187", "0.3", "claude-agent-sdk")
@@ -45,14 +53,14 @@ def guarded(tool: SdkMcpTool[Any], *, store: DurableStore, key: Callable[[dict[s
     if not tool.name:
         raise DefinitionError("guarded: the tool has no name")
     check_key(key, "the call's arguments", is_optional=False)
-    if isinstance(tool.handler, _Guarded):
-        raise DefinitionError(f"guarded: tool '{tool.name}' has a guard already")
     if not said_safe(tool.annotations):
+        if has_guard(tool.handler):
+            raise second_guard(tool.name)
         tool.handler = _Guarded(tool.name, tool.handler, guard, key)
     return tool
 
 
-class _Guarded:
+class _Guarded(AroundTool):
     def __init__(self, name: str, handler: Any, guard: ToolGuard, key: Callable[[dict[str, Any]], str]) -> None:
         self._name, self._handler, self._guard, self._key = name, handler, guard, key
 

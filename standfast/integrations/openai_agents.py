@@ -13,10 +13,19 @@ from standfast.agents import Agent as OurAgent
 from standfast.effects.keys import in_activity, in_workflow
 from standfast.errors import DefinitionError, InputError
 from standfast.integrations._foreign_agents import Declared, Gate, Options, make_agent, name_of
-from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of
+from standfast.integrations._guards import (
+    AroundTool,
+    ToolGuard,
+    check_key,
+    check_version,
+    has_guard,
+    key_of,
+    second_guard,
+)
 from standfast.llm import Price
 from standfast.stores.protocol import DurableStore
 from standfast.tools import Duration
+from standfast.tools.checks import GUARDED
 from standfast.tools.given_arguments import bound
 
 check_version("openai-agents", "0.22.3", "0.23", extra="openai-agents")
@@ -128,14 +137,14 @@ def guarded(
         raise DefinitionError(f"guarded: safe_to_retry names {', '.join(unknown)}, which the agent does not have")
     found = [tool for tool in found if tool.name not in safe_to_retry]
     for tool in found:
-        if isinstance(tool.on_invoke_tool, _Guarded):
-            raise DefinitionError(f"guarded: tool '{tool.name}' has a guard already")
+        if has_guard(tool, tool.on_invoke_tool):
+            raise second_guard(tool.name)
     for tool in found:
         tool.on_invoke_tool = _Guarded(tool.on_invoke_tool, guard, key)
     return agent_or_tool
 
 
-class _Guarded:
+class _Guarded(AroundTool):
     """What invokes a tool, behind the guard. All else that the SDK asks of it, the tool's own answers."""
 
     def __init__(self, invoke: Any, guard: ToolGuard, key: Callable[[Any], str]) -> None:
@@ -186,7 +195,7 @@ def guarded_activity(store: DurableStore) -> Callable[[FunctionT], FunctionT]:
             raise DefinitionError(f"guarded_activity: '{name or function!r:.80}' must be an async function")
         if hasattr(function, "__temporal_activity_definition"):
             raise DefinitionError(f"guarded_activity: write it below @activity.defn at '{name}', which calls past it")
-        if hasattr(function, _MARK):
+        if has_guard(function):
             raise DefinitionError(f"guarded_activity: '{name}' has a guard already")
         returns: Any = list[get_type_hints(function).get("return", Any)]  # type: ignore[misc]
 
@@ -202,13 +211,10 @@ def guarded_activity(store: DurableStore) -> Callable[[FunctionT], FunctionT]:
             given = bound(function, arguments, options)
             return _read(await guard.run(name, info().activity_id, given, call, key=None, returns=returns))
 
-        setattr(activity, _MARK, True)
+        setattr(activity, GUARDED, None)  # a guard, though none that `execute_effect` takes
         return activity  # type: ignore[return-value]
 
     return decorate
-
-
-_MARK = "__standfast_guarded__"
 
 
 def _read(kept: Any) -> Any:

@@ -6,7 +6,8 @@ from typing import Any, Unpack
 
 from standfast.mcp.login_pages import login
 from standfast.mcp.logins import OAuth
-from standfast.mcp.servers import MCPOptions, MCPToolset, mcp_prompt, mcp_server
+from standfast.mcp.options import MCPOptions
+from standfast.mcp.servers import MCPToolset, mcp_prompt, mcp_server, toolset_of
 from standfast.tools import Tool
 
 __all__ = ["MCPToolset", "OAuth", "login", "mcp_prompt", "mcp_server", "mcp_tools"]
@@ -48,5 +49,5 @@ async def mcp_tools(
         StandfastError: it cannot be reached.
         ImportError: the SDK is not installed.
     """
-    async with MCPToolset(server, **options).opened(store) as tools:
+    async with toolset_of(server, options).opened(store) as tools:
         yield list(tools)

@@ -142,7 +142,7 @@ class Connection:
                         raise meaning from error
                     self._give_up(session)
                     raise RetryableError(sending.refused or session.why(error)) from error
-        except _UnreachableError as error:
+        except UnreachableError as error:
             raise RetryableError(error_text(error)) from error
         finally:
             SENDING.reset(token)
@@ -191,7 +191,7 @@ class Connection:
                         return result
                     if result is not None and not await asked.answered(result):
                         return None
-        except _UnreachableError as error:
+        except UnreachableError as error:
             raise RetryableError(error_text(error)) from error
         finally:
             SENDING.reset(token)
@@ -231,7 +231,7 @@ class Connection:
             self._give_up(session)
             sending = SENDING.get()
             why = sending.refused if sending is not None and sending.refused else session.why(error)
-            raise _UnreachableError(f"Not called: the tools of its MCP server cannot be read: {why}") from error
+            raise UnreachableError(f"Not called: the tools of its MCP server cannot be read: {why}") from error
         now = next((one for one in tools if one.name == item.name), None)
         if now is not item and (now is None or fingerprint(now) != fingerprint(item)):
             raise ChangedError(item.name, tools)
@@ -283,7 +283,7 @@ class Connection:
                     await self._close(session)
             if self._session is None:
                 if self._has_opened and is_transport(self._server):
-                    raise _UnreachableError(
+                    raise UnreachableError(
                         "The connection to the MCP server is lost, and its transport cannot be opened again: give a "
                         "function that makes the transport"
                     )
@@ -295,7 +295,7 @@ class Connection:
                 except BaseException as error:
                     self._open.discard(session)
                     if isinstance(error, StandfastError):
-                        raise _UnreachableError(error_text(error)) from error
+                        raise UnreachableError(error_text(error)) from error
                     raise
                 self._session = session
             return self._session
@@ -343,8 +343,8 @@ class ChangedError(StandfastError):
         self.listed = listed
 
 
-class _UnreachableError(StandfastError):
-    """There is no connection."""
+class UnreachableError(StandfastError):
+    """There is no connection to the server."""
 
 
 class _NotTakenError(Exception):

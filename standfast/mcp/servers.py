@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, Unpack
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, WithJsonSchema
@@ -22,39 +22,21 @@ from standfast.mcp.declarations import fingerprint
 from standfast.mcp.identities import Connections, Headers
 from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.logins import Logins, OAuth, auth_of
+from standfast.mcp.options import Gate, MCPOptions, check_known, check_options, check_server
 from standfast.mcp.questions import Questions
 from standfast.mcp.resources import prompt_text, resource_tools
 from standfast.mcp.schemas import check_listing, checked_by
-from standfast.messages import ToolCall, clean_text, cut, error_text
+from standfast.messages import clean_text, cut, error_text
 from standfast.stores.capabilities import has_ledger
-from standfast.tools import Approval, Duration, Then, Tool, ToolContext, check_count, seconds
+from standfast.tools import Duration, Then, Tool, ToolContext, check_count, seconds
 
 _LOG = logging.getLogger("standfast")
 
-Gate = Approval | Callable[[ToolCall], Approval | None]
 _ASKING = "ask_person"  # the tool that asks what a server wants to know
 _OTHERS = "*"  # of a mapping by name, the tools that it does not name
 _LONGEST_DESCRIPTION = 16 * 1024  # bytes
-_PREFIX = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,19}")
 
 Renewed = Callable[[Sequence[Tool[..., Any]]], None]
-
-
-class MCPOptions(TypedDict, total=False):
-    """The arguments of an `MCPToolset` besides its server."""
-
-    only: Iterable[str] | None
-    prefix: str
-    safe_to_retry: Mapping[str, bool]
-    approval: Gate | Mapping[str, Gate | None] | None
-    trust_hints: bool
-    timeout: Duration | None
-    max_answer_bytes: int
-    headers: Headers
-    auth: Any
-    elicitation: bool
-    sampling: Agent | None
-    resources: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +62,11 @@ class MCPToolset:
         check_count("max_answer_bytes", self.max_answer_bytes, 1)
         if self.timeout is not None:
             object.__setattr__(self, "timeout", seconds(self.timeout, "mcp: timeout"))
-        if self.prefix and not _PREFIX.fullmatch(self.prefix):
-            raise DefinitionError(f"prefix must match {_PREFIX.pattern}, got {self.prefix!r:.80}")
-        if self.only is not None:
-            object.__setattr__(self, "only", tuple(self.only))
-        if (self.headers or self.auth is not None) and not isinstance(self.server, str):
-            raise DefinitionError("headers= and auth= are for servers with a URL")
-        if not callable(self.headers) and not isinstance(self.headers, Mapping):
-            raise DefinitionError(f"headers must be a mapping or a function, got a {type(self.headers).__name__}")
+        given = self.only
+        if given is not None and not isinstance(given, str | Mapping) and isinstance(given, Iterable):
+            object.__setattr__(self, "only", tuple(given))
+        check_server(self.server)
+        check_options(self.server, vars(self))
 
     @property
     def name(self) -> str:
@@ -314,6 +293,16 @@ def mcp_server(server: Any, **options: Unpack[MCPOptions]) -> MCPToolset:
     """
     if is_transport(server):
         raise DefinitionError("mcp_server: a transport can be opened once; give a function that makes it")
+    return toolset_of(server, options)
+
+
+def toolset_of(server: Any, options: MCPOptions) -> MCPToolset:
+    """Return a toolset, after a check that there are these options.
+
+    Raises:
+        DefinitionError: there is no such server or option.
+    """
+    check_known(options)
     return MCPToolset(server, **options)
 
 
@@ -333,7 +322,7 @@ async def mcp_prompt(
     Raises:
         StandfastError: the server cannot be reached, or has no such prompt.
     """
-    toolset = MCPToolset(server, **options)
+    toolset = toolset_of(server, options)
     connections = toolset.connections(store)
     try:
 

@@ -1,11 +1,37 @@
 """Checks of users' declarations: each refuses a wrong value with a `DefinitionError` that names the setting."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from standfast.durations import WAYS, Duration, to_seconds
 from standfast.errors import DefinitionError
+
+GUARDED = "__standfast_effect__"
+"""The attribute of a function that has a guard."""
+
+
+def is_guarded(function: Any) -> bool:
+    """Whether there is a guard around a function, or around the one that it is a part of or wraps."""
+    while function is not None:
+        if hasattr(function, GUARDED) or hasattr(type(function).__call__, GUARDED):
+            return True
+        function = function.func if isinstance(function, functools.partial) else getattr(function, "__wrapped__", None)
+    return False
+
+
+def check_handler(tool: str, handler: object, safe_to_retry: bool) -> None:
+    """Refuse a handler that cannot be called, and a second guard: it would keep the outcome, and ask no `verify`."""
+    if handler is not None and not callable(handler):
+        raise DefinitionError(f"Tool '{tool}': handler must be callable, got {handler!r}")
+    if not safe_to_retry and is_guarded(handler):
+        raise DefinitionError(
+            f"Tool '{tool}': its function has a guard, and a tool runs at most once as it is: give it the function "
+            "without the guard; or, if the guard's verify= is to be asked, declare the tool safe with "
+            "safe_to_retry=True"
+        )
 
 
 def seconds(value: Duration, what: str) -> float:

@@ -53,7 +53,7 @@ from standfast.tools.attempts import (
     Unknown,
     call_handler,
 )
-from standfast.tools.checks import check_function, seconds
+from standfast.tools.checks import check_function, check_handler, seconds
 from standfast.tools.signatures import Takes, arguments_schema, bind_arguments, is_plain, parameters_of, schema_type
 
 P = ParamSpec("P")
@@ -115,9 +115,9 @@ class Tool(Generic[P, R]):
         for flag in ("safe_to_retry", "parallel"):
             if not isinstance(getattr(self, flag), bool):
                 raise self._fault(f"{flag} must be True or False, got {getattr(self, flag)!r}")
-        for name in ("handler", "verify"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
+        if self.verify is not None and not callable(self.verify):
+            raise self._fault(f"verify must be callable, got {self.verify!r}")
+        check_handler(self.name, self.handler, self.safe_to_retry)
         if self.timeout is not None:
             object.__setattr__(self, "timeout", seconds(self.timeout, f"Tool '{self.name}': timeout"))
         self._check_policies()
@@ -133,8 +133,7 @@ class Tool(Generic[P, R]):
             check_of_call(self.approval, self.name)
         elif self.approval is not None:
             if not callable(self.approval) or isinstance(self.approval, type):
-                given = f"{self.approval!r:.80}"
-                raise self._fault(f"approval must be Approval(…), or a function of the ToolCall, got {given}")
+                raise self._fault(f"approval must be Approval(…), or a function of the ToolCall: {self.approval!r:.80}")
             check_function(f"Tool '{self.name}': approval", self.approval, "ToolCall")
 
     def _fault(self, text: str) -> DefinitionError:
@@ -150,6 +149,7 @@ class Tool(Generic[P, R]):
         """Return the same tool with another handler, called as the first one would be."""
         if not callable(handler):
             raise InputError(f"Tool '{self.name}': the handler given for it is not callable: {handler!r}")
+        check_handler(self.name, handler, self.safe_to_retry)
         twin = cast("Tool[..., Any]", copy.copy(self))  # a copy keeps the schemas, which take a millisecond to make
         object.__setattr__(twin, "handler", handler)
         twin.__dict__.pop("_takes", None)

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,19 @@ class Completed:
     said: Any
     deaths: int
     charges: list[int]
+
+
+async def bare_and_guarded(folder: Path, run: Callable[[Path, str], Awaitable[Completed]]) -> tuple[Any, Any]:
+    """Run a program without the guard, as the control, and the same with it; return what each has printed.
+
+    Its tool is killed twice: without the guard it charges at each death and once more, and with it once.
+    """
+    (folder / "bare").mkdir()
+    (folder / "guarded").mkdir()
+    bare, told = await asyncio.gather(run(folder / "bare", "bare"), run(folder / "guarded", "guarded"))
+    assert (bare.deaths, bare.charges) == (2, [5] * 3)
+    assert (told.deaths, told.charges) == (1, [5])
+    return bare.said, told.said
 
 
 async def run_until_complete(module: str, folder: Path, *words: str) -> Completed:

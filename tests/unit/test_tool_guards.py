@@ -55,6 +55,13 @@ def guard(store: SQLiteStore) -> ToolGuard:
     return ToolGuard(store, not_run=(DeferredError,))
 
 
+async def test_tools_whose_long_names_begin_alike_are_told_apart(guard: ToolGuard) -> None:
+    charge, names = Charges(), ["a" * 100, "a" * 100 + "b", "a" * 100 + "c"]
+    for name in [*names, *names]:
+        assert await guard.run(name, "call_1", {}, charge, key="order-7") == {"charged": 5}
+    assert charge.count == 3
+
+
 async def call(guard: ToolGuard, charge: Any, key: str = "k", cents: int = 5) -> Any:
     return await guard.run("charge", "call_1", {"cents": cents}, charge, key=key)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from pydantic_ai import AbstractToolset, Agent, DeferredToolResults, RunContext
+from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import AbstractCapability, ReinjectSystemPrompt
 from pydantic_ai.durable_exec import JSON_CODEC
 from pydantic_ai.exceptions import AgentRunError, ApprovalRequired, CallDeferred, ModelHTTPError
@@ -34,8 +35,16 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 from pydantic_core import to_json
 
 from standfast.agents import Agent as OurAgent
-from standfast.errors import ModelError, RetryableError, StandfastError, TerminalError, ToolDurabilityError
+from standfast.errors import (
+    DefinitionError,
+    ModelError,
+    RetryableError,
+    StandfastError,
+    TerminalError,
+    ToolDurabilityError,
+)
 from standfast.integrations._foreign_agents import Declared, Gate, Options, data_of, make_agent, name_of, split, valued
+from standfast.integrations._guards import has_guard
 from standfast.integrations.pydantic_ai.found_toolsets import (
     FoundTools,
     PydanticAIToolset,
@@ -43,7 +52,7 @@ from standfast.integrations.pydantic_ai.found_toolsets import (
     split_toolsets,
     with_unknown,
 )
-from standfast.integrations.pydantic_ai.toolsets import is_safe
+from standfast.integrations.pydantic_ai.toolsets import check_unguarded, is_safe
 from standfast.integrations.pydantic_ai.transcripts import arguments_of
 from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
 from standfast.tools import Approval, Duration, ToolContext
@@ -83,8 +92,11 @@ def as_agent(
         DefinitionError: naming what cannot be run: a name, or tools that run elsewhere. What only a toolset can tell
             is found when a run or a worker begins.
     """
+    if not isinstance(agent, AbstractAgent):
+        raise DefinitionError(f"as_agent needs an agent of pydantic-ai, got {agent!r:.80}")
     name = name_of(agent, name, getattr(agent, "name", None))
     declared = Declared(name, approval, safe_to_retry, timeout, trust_hints)
+    check_unguarded(name, "our loop", *agent.toolsets)
     known, later = split_toolsets(agent, name)
     for toolset in known:
         for tool in toolset.tools.values():
@@ -100,6 +112,7 @@ def as_agent(
                 _Call(agent, toolset, tool.name, deps, *called).run,
                 approval=gate,
                 safe=safe,
+                has_guard=has_guard(tool.function),
             )
 
     def handler(within: AbstractToolset[Any], name: str, safe: bool, gated: bool) -> Any:

@@ -1,6 +1,5 @@
 """Makes a conversation with an agent of pydantic-ai durable in this process: `StandfastDurability`."""
 
-import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -10,7 +9,13 @@ from uuid import uuid4
 
 from pydantic_ai import AbstractToolset, RunContext
 from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai.capabilities import WrapModelRequestHandler, WrapOutputProcessHandler, WrapRunHandler
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.capabilities import (
+    AbstractCapability,
+    WrapModelRequestHandler,
+    WrapOutputProcessHandler,
+    WrapRunHandler,
+)
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
@@ -23,7 +28,7 @@ from pydantic_ai.output import OutputContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 
-from standfast.agents import Agent
+from standfast.agents import NAME, Agent, check_name
 from standfast.checkpoints import PendingApproval
 from standfast.errors import DefinitionError, SessionNotFoundError
 from standfast.integrations.pydantic_ai.calls import (
@@ -40,7 +45,7 @@ from standfast.integrations.pydantic_ai.deferrals import Deferrals, shown
 from standfast.integrations.pydantic_ai.gates import ApprovalRule, Gates
 from standfast.integrations.pydantic_ai.models import JournaledModel
 from standfast.integrations.pydantic_ai.outputs import run_output_function, type_of_output
-from standfast.integrations.pydantic_ai.toolsets import check_unguarded, guard_of
+from standfast.integrations.pydantic_ai.toolsets import check_no_effects, check_unguarded, guard_of
 from standfast.local.gates import GivenDecision, read_decisions
 from standfast.runtime.child_agents import AskedAgents, child_session
 from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
@@ -61,10 +66,11 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         user_id, tenant_id: return whose conversation it is, from the context of a run; nobody's by default.
         approval: the `Approval` of calls that pydantic-ai defers for approval; or a function of standfast's `ToolCall`
             that returns it. By default anybody may decide, within 30 days.
-        name: the agent's name, by which its conversations are known; by default its own.
+        name: the agent's name, by which its conversations are known, `[a-z][a-z0-9_-]*`; by default its own.
         trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
 
     Raises:
+        DefinitionError: the name, or that of an agent that is made with it, does not match.
         MemoryStoreNotDurableError: the store forgets.
 
     A run of a conversation raises:
@@ -95,6 +101,8 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         name: str | None = None,
         trust_hints: bool = False,
     ) -> None:
+        if name is not None:
+            check_name(name, "StandfastDurability(name=…): an agent's")
         super().__init__(name=name)
         self._trust_hints = trust_hints
         self._approval = approval
@@ -102,6 +110,20 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         self._user_id, self._tenant_id = user_id, tenant_id
         self._running = ContextVar[Running | None]("standfast_running", default=None)
         self._own_ids = ContextVar[tuple[str, str]]("standfast_own_ids", default=("", ""))
+
+    def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
+        """Return the capability of an agent.
+
+        Raises:
+            DefinitionError: its name cannot be an agent's. None is made of it: another agent might have that one.
+        """
+        name = self.name or agent.name
+        if name and not NAME.fullmatch(name):
+            raise DefinitionError(
+                f"Agent {name!r:.80} needs a name that matches ^{NAME.pattern}$, by which its conversations are known: "
+                "give StandfastDurability(…, name=…)"
+            )
+        return super().for_agent(agent)
 
     @property
     def in_durable_context(self) -> bool:
@@ -140,7 +162,7 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         else:
             user_id = None if self._user_id is None else self._user_id(ctx)
             tenant_id = None if self._tenant_id is None else self._tenant_id(ctx)
-        agent = Agent(_agent_name(self.name))
+        agent = Agent(self.name)
         async with open_conversation(
             self._store, agent, session_id, user_id=user_id, tenant_id=tenant_id
         ) as conversation:
@@ -271,7 +293,8 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
     # --- tools ---
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
-        check_unguarded(toolset, self.name)
+        check_unguarded(self.name, "StandfastDurability", toolset)
+        check_no_effects(self.name, toolset, self._trust_hints)
         return GuardedTools(toolset, self._guard, self._running, self._trust_hints)
 
     async def wrap_output_process(
@@ -290,11 +313,3 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
 
         returns = type_of_output(getattr(ctx.agent, "output_type", None), output_context)
         return await run_output_function(self._store, name, output, function, key=key, returns=returns)
-
-
-def _agent_name(name: str) -> str:
-    """Return the name of an agent as sessions have it."""
-    found = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
-    if not re.match(r"[a-z]", found):
-        raise DefinitionError(f"StandfastDurability: name must have letters a to z, got {name!r:.80}")
-    return found

@@ -25,9 +25,10 @@ from pydantic_ai.usage import RunUsage
 
 from standfast.errors import DefinitionError, StandfastError
 from standfast.integrations._foreign_agents import Declared, Runner, nobody, valued
+from standfast.integrations._guards import has_guard
 from standfast.integrations._server_connections import ServerConnection, is_answer, unknown
 from standfast.integrations.pydantic_ai.toolset_gates import Gates, gates_of, unfiltered
-from standfast.integrations.pydantic_ai.toolsets import is_safe
+from standfast.integrations.pydantic_ai.toolsets import function_of, is_safe
 from standfast.mcp.declarations import digest_of
 from standfast.tools import Approval, Tool
 
@@ -127,6 +128,7 @@ class PydanticAIToolset:
             approval=gate,
             safe=said,
             fingerprint=_fingerprint(tool),
+            has_guard=has_guard(function_of(tool)),
         )
 
 

@@ -15,11 +15,11 @@ from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.durable_exec import DurableRunContext
 from pydantic_ai.exceptions import ToolFailed, UserError
 from pydantic_ai.messages import ModelRequest, ToolReturn, ToolReturnContent
-from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
+from pydantic_ai.toolsets import FunctionToolset, ToolsetTool, WrapperToolset
 
 from standfast.effects.keys import in_activity, in_workflow
 from standfast.errors import DefinitionError, InputError, ToolDurabilityError
-from standfast.integrations._guards import GuardKey, ToolGuard, key_of, said_safe
+from standfast.integrations._guards import GuardKey, ToolGuard, has_guard, key_of, said_safe, second_guard
 from standfast.stores.protocol import DurableStore
 
 AgentOrToolset = TypeVar("AgentOrToolset")
@@ -52,22 +52,51 @@ def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore, trust_hint
     for leaf in leaves.values():
         if isinstance(leaf, _Guarded):
             raise DefinitionError(f"guarded: {leaf.label} has a guard already")
+        if twice := _effects(leaf, trust_hints):
+            raise second_guard(twice[0])
     for leaf in leaves.values():
         _guard(leaf, guard, trust_hints)
     return agent_or_toolset
 
 
-def check_unguarded(toolset: AbstractToolset[Any], agent: str) -> None:
-    """Check that `guarded` has not guarded the tools of an agent whose durability guards them.
+def check_unguarded(agent: str, guard: str, *toolsets: AbstractToolset[Any]) -> None:
+    """Check that `guarded` has not guarded the tools of an agent that has another guard.
 
     Raises:
         DefinitionError: it has.
     """
-    if any(isinstance(leaf, _Guarded) for leaf in _leaves(toolset).values()):
+    if any(isinstance(leaf, _Guarded) for leaf in _leaves(*toolsets).values()):
         raise DefinitionError(
-            f"Agent '{agent}' has StandfastDurability, which guards its tools, and guarded(…), too: take guarded(…) "
-            "away. Nothing was run"
+            f"Agent '{agent}' has {guard}, which guards its tools, and guarded(…), too: take guarded(…) away. Nothing "
+            "was run"
         )
+
+
+def check_no_effects(agent: str, toolset: AbstractToolset[Any], trust_hints: bool) -> None:
+    """Check that no tool that is guarded is a guarded function itself.
+
+    Raises:
+        DefinitionError: one is, and is not safe.
+    """
+    for leaf in _leaves(toolset).values():
+        for name in _effects(leaf, trust_hints):
+            raise DefinitionError(
+                f"Agent '{agent}': tool '{name}' has a guard, by @effect, and StandfastDurability guards it, too: take "
+                "the guard away; or, if its verify= is to be asked, declare the tool safe with "
+                'metadata={"safe_to_retry": True}. Nothing was run'
+            )
+
+
+def _effects(leaf: Any, trust_hints: bool) -> list[str]:
+    """Return the names of tools with effects whose functions have guards of their own."""
+    tools = leaf.tools.values() if isinstance(leaf, FunctionToolset) else ()
+    return [tool.name for tool in tools if has_guard(tool.function) and not is_safe(tool, trust_hints)]
+
+
+def function_of(tool: ToolsetTool[Any]) -> Any:
+    """Return the function of a tool; None if it is not known."""
+    schema = getattr(getattr(tool, "call_func", None), "__self__", None)
+    return getattr(schema, "function", None)
 
 
 def _leaves(*toolsets: AbstractToolset[Any]) -> dict[int, Any]:

@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 from standfast.temporal.workflows.approvals import ask
 from standfast.temporal.workflows.raw_results import Undecodable, read_result
+from standfast.tools.checks import GUARDED
 from standfast.tools.given_arguments import approved_id, bound, hash_of, plain
 
 _ATTRIBUTE = "_standfast_effects"  # of the user's workflow
@@ -34,7 +35,7 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
             completed it by hand with what cannot be its result.
         ActivityError: as from `workflow.execute_activity`.
     """
-    guard = getattr(effect, "__standfast_effect__", None)
+    guard = getattr(effect, GUARDED, None)
     definition = getattr(effect, "__temporal_activity_definition", None)
     if guard is None or definition is None:
         said = f"execute_effect: {effect!r:.80} is not a function with @activity.defn and @effect(…) below it"

@@ -15,9 +15,10 @@ _CODES = {400: "BAD_REQUEST", 401: "UNAUTHENTICATED", 403: "FORBIDDEN", 404: "NO
           406: "NOT_ACCEPTABLE", 409: "CONFLICT", 413: "TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE", 422: "INPUT_ERROR",
           429: "TOO_MANY_REQUESTS", 500: "BROKEN", 502: "TEMPORAL_UNAVAILABLE", 503: "STORE_ERROR",
           504: "NOT_CONFIRMED"}  # fmt: skip
+TOKEN = "Send the header Authorization: Bearer <token>."
 _DO = {
     400: "Mend the request; /api/v1/openapi.json says what each takes.",
-    401: "Send the header Authorization: Bearer <token>.",
+    401: TOKEN,
     403: "Ask whoever looks after the people file for the role, scope or tenant.",
     404: "Look at GET /api/v1/runs for those that you may see.",
     405: "Use a method that the header Allow names.",
@@ -32,6 +33,18 @@ _DO = {
     503: "Try again later, with the same Idempotency-Key.",
     504: "Send it again with the same Idempotency-Key: it counts once. Or look at the run.",
 }
+
+
+class ForbiddenError(HTTPException):
+    """A request that is refused for what it lacks, not for whose it is.
+
+    Args:
+        do: what its sender can do.
+    """
+
+    def __init__(self, detail: str, *, do: str) -> None:
+        super().__init__(403, detail)
+        self.do = do
 
 
 def status_of(error: Exception) -> int:
@@ -70,7 +83,7 @@ def problem(error: Exception) -> dict[str, str]:
         message = "The Temporal server does not answer"
     elif status == 500:
         message = "Something is wrong with the page itself; its log says what"
-    return {"code": code, "message": message, "do": _DO.get(status, _DO[400])}
+    return {"code": code, "message": message, "do": getattr(error, "do", _DO.get(status, _DO[400]))}
 
 
 def refusal(error: Exception) -> Response:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import read_object
 from standfast.web.access import Access, Person, Role, bearer
+from standfast.web.api.errors import TOKEN, ForbiddenError
 from standfast.web.visitors import Rates, who
 
 CSRF = "X-CSRF-Token"
@@ -59,7 +60,7 @@ class Senders:
             origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
             foreign = origin is not None and origin.partition("://")[2] != request.headers.get("Host")
             if foreign or site not in (None, "same-origin", "none"):
-                raise HTTPException(403, "Another site has sent this. Programs send a bearer token.")
+                raise ForbiddenError("Another site has sent this. Programs send a bearer token.", do=TOKEN)
         return person
 
     def check_rights(self, person: Person, role: Role, scope: str) -> None:
@@ -80,7 +81,9 @@ class Senders:
         if request.method not in ("GET", "HEAD") and not hmac.compare_digest(
             given.encode(), self.access.csrf(request).encode()
         ):
-            raise HTTPException(403, f"The header {CSRF} is not that of your session (GET /api/v1/me has it).")
+            raise ForbiddenError(
+                f"The header {CSRF} is not that of your session.", do=f"Send the csrf of GET /api/v1/me as {CSRF}."
+            )
 
 
 def check_origins(origins: Sequence[str]) -> list[str]:

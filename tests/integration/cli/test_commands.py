@@ -97,8 +97,8 @@ async def test_a_start_that_no_worker_takes_is_a_start_and_says_so(temporal: Tem
 WRONG_STARTS: list[tuple[list[str], str, int]] = [
     ([], "Give --message for an agent, or --input for a pipeline", 2),
     (["-m", "x", "-i", "1"], "Give --message for an agent, or --input for a pipeline", 2),
-    (["-m", "x", "--run-key", "k"], "--run-key is of a pipeline", 2),
-    (["-i", "1", "--session", "s"], "--session is of an agent", 2),
+    (["-m", "x", "--run-key", "k"], "--run-key is of a pipeline. An agent has a session: use --session.", 2),
+    (["-i", "1", "--session", "s"], "--session is of an agent. A pipeline has a run key: use --run-key.", 2),
     (["-i", "{oops"], "--input is not JSON: Expecting property name", 1),
     (["-m", "x", "--session", "a/b"], "--session must be 1 to 200 characters", 1),
     (["--restart-of", "k"], "--restart-of and --restart-from go together", 1),

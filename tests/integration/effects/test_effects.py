@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ async def test_a_key_with_other_arguments_is_refused(store: SQLiteStore) -> None
     bank = Bank()
     charge = effect(store, "charge", key=by_order)(bank.charge)
     await charge("a", 5)
-    with pytest.raises(InputError, match="other arguments"):
+    with pytest.raises(InputError, match="Effect 'charge': its key 'a' was used with other arguments; nothing is run"):
         await charge("a", 6)
     assert bank.charged == ["a"]
 
@@ -411,10 +412,15 @@ STORE = sqlite_store("never-opened.db")
         wrong(lambda: effect(memory_store())(plain), MemoryStoreNotDurableError, "memory store forgets"),
         wrong(lambda: effect("shop.db"), DefinitionError, "store must be a store, such as sqlite_store"),  # type: ignore[arg-type]
         wrong(lambda: effect(STORE)(effect(STORE)(plain)), DefinitionError, "has a guard already"),
+        wrong(lambda: effect(STORE)(partial(effect(STORE)(plain))), DefinitionError, "has a guard already"),
+        wrong(lambda: tool(effect(STORE)(plain)), DefinitionError, "its function has a guard"),
+        wrong(lambda: tool(name="x")(partial(effect(STORE)(plain))), DefinitionError, "declare the tool safe"),
+        wrong(lambda: tool(plain).with_handler(effect(STORE)(plain)), DefinitionError, "'plain': its function has a"),
         wrong(lambda: effect(STORE)(Generating()), DefinitionError, "is a generator"),
         wrong(lambda: effect(STORE)(activity.defn(lambda order: order)), DefinitionError, "below @activity.defn"),
         wrong(lambda: effect(STORE)(tool(plain)), DefinitionError, "runs at most once as it is"),
         wrong(lambda: effect(STORE, key=plain), DefinitionError, "key= needs a name"),
+        wrong(lambda: effect(STORE, "x", key=lambda: "k")(plain), DefinitionError, "key must take the arguments"),
         wrong(lambda: effect(STORE, "x", key="k")(plain), DefinitionError, "must be a function of the arguments"),
         wrong(lambda: effect(STORE, timeout="5s")(plain), DefinitionError, "timeout needs an async function"),
         wrong(lambda: effect(STORE, approval=Approval(on_reject="continue")), DefinitionError, "without show"),
@@ -432,3 +438,21 @@ def test_what_cannot_work_is_refused_before_anything_runs(
     with pytest.raises(error, match=text):
         build()
     assert not Path("never-opened.db").exists()
+
+
+def test_a_safe_tool_may_have_a_guard_whose_verify_is_asked() -> None:
+    guarded = effect(STORE, "pay", verify=plain, key=plain)(plain)
+    assert tool(safe_to_retry=True)(guarded).handler is guarded
+
+
+def test_a_key_may_take_as_many_arguments_as_calls_have(store: SQLiteStore) -> None:
+    keys: list[Callable[..., str]] = [
+        lambda order: order,
+        lambda order, cents: order,
+        lambda order, cents=5: order,
+        lambda *, order, cents=5: order,
+        lambda *given, **named: "k",
+        str,
+    ]
+    for key in keys:
+        assert effect(store, "charge", key=key)(Bank().book)

@@ -11,7 +11,7 @@ from support.drivers import Driver
 from support.temporal_runs import Temporal, pending, result
 from support.transcripts import asks_for, call, error_of, result_of, tool_results
 
-from standfast import Agent, Loop, run, tool
+from standfast import Agent, Loop, TokenBudget, run, tool
 from standfast.llm import LLMResponse
 from standfast.mcp import mcp_server
 from standfast.messages import ToolCall
@@ -176,6 +176,18 @@ async def test_an_agent_answers_in_the_place_of_a_model_and_its_usage_counts(dri
     asked = models["thinker"].calls[0].messages[-1].content
     assert "asks for an answer to this" in asked
     assert "user: the question" in asked
+
+
+async def test_a_run_ends_at_its_budget_by_what_a_server_has_asked_a_model(driver: Driver, tmp_path: Path) -> None:
+    thinker = Agent("thinker", model="thinker")
+    loop = Loop(token_budget=TokenBudget(100))
+    agent = Agent("a", tools=[mcp_server(asking(tmp_path), sampling=thinker)], loop=loop)
+    thought = LLMResponse.model_validate({"text": "42", "usage": {"input_tokens": 90, "output_tokens": 10}})
+    spent = {"input_tokens": 1, "output_tokens": 1}
+    asks = LLMResponse.model_validate({"tool_calls": [call("think", "c1", text="?")], "usage": spent})
+    models = {"thinker": ScriptedModel([thought]), None: ScriptedModel([asks, "never said"])}
+    ended = await driver.run(agent, lambda name: models[name], also=(thinker,))
+    assert (ended.status, len(models[None].calls)) == ("token-budget-exhausted", 1)
 
 
 async def test_nobody_is_asked_without_a_store(tmp_path: Path) -> None:

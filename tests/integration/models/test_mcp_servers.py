@@ -305,6 +305,34 @@ async def test_what_cannot_be_opened_again_is_refused_when_it_is_declared() -> N
         mcp_server(lambda: None, headers={"a": "b"})
 
 
+@pytest.mark.parametrize(
+    ("server", "options", "said"),
+    [
+        (5, {}, "the server must be a URL that begins with http"),
+        ("", {}, "got ''"),
+        ("ftp://x", {}, "got 'ftp://x'"),
+        ("http://", {}, "got 'http://'"),
+        ("http://x", {"auth": 5}, "auth must be an httpx2.Auth, a function that returns one, or OAuth"),
+        ("http://x", {"headers": 5}, "headers must be a mapping"),
+        ("http://x", {"sampling": 5}, "sampling must be an Agent, got 5"),
+        ("http://x", {"only": "book"}, "only must be a list of the names of tools, got 'book'"),
+        ("http://x", {"only": 5}, "only must be a list of the names of tools, got 5"),
+        ("http://x", {"prefix": 5}, "prefix must match"),
+        ("http://x", {"safe_to_retry": True}, "safe_to_retry maps names of tools to True or False"),
+        ("http://x", {"elicitation": "yes"}, "elicitation must be True or False"),
+        ("http://x", {"approvals": None}, "there is no option 'approvals'; there are only, prefix"),
+    ],
+)
+async def test_what_cannot_be_a_server_or_an_option_is_refused_when_it_is_declared(
+    server: Any, options: Any, said: str
+) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        mcp_server(server, **options)
+    with pytest.raises(DefinitionError, match=said):
+        async with mcp_tools(server, **options):
+            pass
+
+
 async def test_secrets_in_an_address_are_not_shown_to_people() -> None:
     assert mcp_server("https://ada:secret@example.org/mcp?key=secret").name == "https://example.org/mcp"
 

@@ -20,11 +20,13 @@ from agent_framework import (
 )
 from integrations.agent_framework.shop import Answer, results, seller
 from support.documents import run_examples
-from support.mortal_programs import run_until_complete
+from support.mortal_programs import bare_and_guarded, run_until_complete
+from support.tried_activities import tried_twice
 
 from standfast import DefinitionError, MemoryStoreNotDurableError, memory_store
 from standfast.integrations.agent_framework import AtMostOnce
 from standfast.stores import SQLiteStore
+from standfast.testing import DevServer
 
 SHOP = "integrations.agent_framework.shop"
 CHARGE = ("charge", {"cents": 5}, "call_1")
@@ -33,18 +35,12 @@ CHARGE = ("charge", {"cents": 5}, "call_1")
 # --- processes that die ---
 
 
-async def test_without_a_guard_each_death_is_another_charge(tmp_path: Path) -> None:
-    ended = await run_until_complete(SHOP, tmp_path, "bare", "2")
-    assert (ended.deaths, ended.charges) == (2, [5] * 3)
-    assert ended.said == {"read": "charged 5", "said": "done"}
-
-
-async def test_with_a_guard_it_is_one_charge_and_the_model_is_told(tmp_path: Path) -> None:
-    ended = await run_until_complete(SHOP, tmp_path, "guarded", "2")
-    assert (ended.deaths, ended.charges) == (1, [5])
-    told = json.loads(ended.said["read"])
-    assert (told["kind"], told["toolName"], told["toolCallId"]) == ("tool-durability-error", "charge", "call_1")
-    assert ended.said["said"] == "done"
+async def test_a_tool_that_dies_charges_each_time_and_with_the_guard_once(tmp_path: Path) -> None:
+    bare, told = await bare_and_guarded(tmp_path, lambda folder, kind: run_until_complete(SHOP, folder, kind, "2"))
+    assert bare == {"read": "charged 5", "said": "done"}
+    read = json.loads(told["read"])
+    assert (read["kind"], read["toolName"], read["toolCallId"]) == ("tool-durability-error", "charge", "call_1")
+    assert told["said"] == "done"
 
 
 # --- in one process ---
@@ -99,6 +95,18 @@ async def test_a_tool_without_approval_runs_once_as_well(store: SQLiteStore) -> 
     shop = Shop(store, approval_mode="never_require")
     response = await shop.agent(CHARGE, "done").run("Charge it.", session=AgentSession(session_id="order-7"))
     assert ([read.result for read in results(response)], response.text, shop.charges) == (["ran 5"], "done", [5])
+
+
+async def test_in_an_activity_a_call_is_known_by_the_activity_and_needs_no_session(
+    store: SQLiteStore, temporal_server: DevServer
+) -> None:
+    shop = Shop(store, approval_mode="never_require")
+
+    async def work() -> Any:
+        return [read.result for read in results(await shop.agent(CHARGE, "done").run("Charge it."))]
+
+    assert await tried_twice(temporal_server, work) == ["ran 5"]
+    assert shop.charges == [5]
 
 
 async def test_pictures_and_raw_values_are_there_again(store: SQLiteStore) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from claude_agent_sdk import (
+    HookMatcher,
     PermissionResultAllow,
     PermissionResultDeny,
     ToolAnnotations,
@@ -18,9 +19,10 @@ from claude_agent_sdk import (
 from claude_agent_sdk._internal.sdk_mcp_bridge import SdkMcpBridge
 from integrations.claude_agent_sdk.shop import model, options, text_of
 from support.documents import run_examples
-from support.mortal_programs import run_until_complete
+from support.mortal_programs import bare_and_guarded, run_until_complete
 
 from standfast import DefinitionError, MemoryStoreNotDurableError, memory_store
+from standfast.effects import effect
 from standfast.integrations.claude_agent_sdk import guarded
 from standfast.stores import SQLiteStore
 from standfast.testing import ModelServer
@@ -31,18 +33,14 @@ SHOP = "integrations.claude_agent_sdk.shop"
 # --- processes that die ---
 
 
-async def test_without_a_guard_each_death_is_another_charge_if_the_model_does_as_it_is_told(tmp_path: Path) -> None:
-    ended = await run_until_complete(SHOP, tmp_path, "bare", "2")
-    assert (ended.deaths, ended.charges) == (2, [5] * 3)
-    assert ended.said == {"read": "charged 5", "is_error": False, "said": "done"}
-
-
-async def test_with_a_guard_it_is_one_charge_and_the_model_is_told(tmp_path: Path) -> None:
-    ended = await run_until_complete(SHOP, tmp_path, "guarded", "2")
-    assert (ended.deaths, ended.charges) == (1, [5])
-    told = json.loads(ended.said["read"])
-    assert (told["kind"], told["toolName"]) == ("tool-durability-error", "charge")
-    assert (ended.said["is_error"], ended.said["said"]) == (True, "done")
+async def test_a_tool_that_dies_charges_each_time_if_the_model_does_as_it_is_told_and_with_the_guard_once(
+    tmp_path: Path,
+) -> None:
+    bare, told = await bare_and_guarded(tmp_path, lambda folder, kind: run_until_complete(SHOP, folder, kind, "2"))
+    assert bare == {"read": "charged 5", "is_error": False, "said": "done"}
+    read = json.loads(told["read"])
+    assert (read["kind"], read["toolName"]) == ("tool-durability-error", "charge")
+    assert (told["is_error"], told["said"]) == (True, "done")
 
 
 # --- in one process ---
@@ -166,6 +164,31 @@ async def test_a_call_that_is_not_permitted_is_not_claimed_and_runs_once_permitt
     assert shop.charges == [5]
 
 
+async def test_no_hook_hears_that_a_call_which_was_let_through_before_was_denied_after_it(
+    store: SQLiteStore, tmp_path: Path
+) -> None:
+    """Why the guard is not a hook: what it claims before a call may not run, and nobody tells it."""
+    shop, heard = Shop(store), list[str]()
+
+    async def hear(told: Any, call_id: str | None, context: Any) -> Any:
+        heard.append(told["hook_event_name"])
+        return {}
+
+    async def deny(name: str, arguments: Any, context: Any) -> Any:
+        heard.append("denied")
+        return PermissionResultDeny(message="not today")
+
+    async def prompt() -> AsyncIterator[Any]:
+        yield {"type": "user", "message": {"role": "user", "content": "Charge it."}}
+
+    events: Any = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
+    hooks: Any = {event: [HookMatcher(hooks=[hear])] for event in events}
+    async with ModelServer(model) as server:
+        given = options(tmp_path, server, shop.tool, can_use_tool=deny, hooks=hooks)
+        assert [message async for message in query(prompt=prompt(), options=given)]
+    assert (heard, shop.charges) == (["PreToolUse", "denied"], [])
+
+
 # --- declarations ---
 
 
@@ -192,6 +215,8 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
         guarded(tool("charge", "", {})(charge), store=store, key="order-7")  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="a guard already"):
         guarded(guarded(tool("charge", "", {})(charge), store=store, key=str), store=store, key=str)
+    with pytest.raises(DefinitionError, match="a guard already"):
+        guarded(tool("charge", "", {})(effect(store)(charge)), store=store, key=str)
     with pytest.raises(MemoryStoreNotDurableError):
         guarded(tool("charge", "", {})(charge), store=memory_store(), key=str)  # type: ignore[arg-type]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from google.adk.agents import LlmAgent
@@ -14,11 +15,13 @@ from google.adk.tools import AgentTool, FunctionTool, ToolContext
 from google.genai import types
 from integrations.google_adk.shop import Answer, ScriptedModel, events_of, read_of, runner, said_in
 from support.documents import run_examples
-from support.mortal_programs import run_until_complete
+from support.mortal_programs import bare_and_guarded, run_until_complete
+from support.tried_activities import tried_twice
 
 from standfast import DefinitionError, InputError, MemoryStoreNotDurableError, memory_store
 from standfast.integrations.google_adk import AtMostOnce
 from standfast.stores import SQLiteStore
+from standfast.testing import DevServer
 
 SHOP = "integrations.google_adk.shop"
 CHARGE = ("charge", {"cents": 5}, "call_1")
@@ -27,18 +30,12 @@ CHARGE = ("charge", {"cents": 5}, "call_1")
 # --- processes that die ---
 
 
-async def test_without_a_guard_each_death_is_another_charge(tmp_path: Path) -> None:
-    ended = await run_until_complete(SHOP, tmp_path, "bare", "2")
-    assert (ended.deaths, ended.charges) == (2, [5] * 3)
-    assert ended.said == {"read": {"result": "charged 5"}, "said": "done"}
-
-
-async def test_with_a_guard_it_is_one_charge_and_the_model_is_told(tmp_path: Path) -> None:
-    ended = await run_until_complete(SHOP, tmp_path, "guarded", "2")
-    assert (ended.deaths, ended.charges) == (1, [5])
-    told = ended.said["read"]
-    assert (told["kind"], told["toolName"], told["toolCallId"]) == ("tool-durability-error", "charge", "call_1")
-    assert ended.said["said"] == "done"
+async def test_a_tool_that_dies_charges_each_time_and_with_the_guard_once(tmp_path: Path) -> None:
+    bare, told = await bare_and_guarded(tmp_path, lambda folder, kind: run_until_complete(SHOP, folder, kind, "2"))
+    assert bare == {"read": {"result": "charged 5"}, "said": "done"}
+    read = told["read"]
+    assert (read["kind"], read["toolName"], read["toolCallId"]) == ("tool-durability-error", "charge", "call_1")
+    assert told["said"] == "done"
 
 
 # --- in one process ---
@@ -89,6 +86,20 @@ async def test_a_call_that_is_made_again_reads_what_is_kept(store: SQLiteStore) 
     assert read_of(await shop.begin()) == [{"result": "ran 5"}]
     assert (await shop.again())[0] == {"result": "ran 5"}
     assert shop.charges == [5]
+
+
+async def test_in_an_activity_a_call_is_known_by_the_activity_whichever_session_it_is_in(
+    store: SQLiteStore, temporal_server: DevServer
+) -> None:
+    shop = Shop(store)
+
+    async def work() -> Any:
+        return read_of(await shop.begin(uuid4().hex))
+
+    assert await tried_twice(temporal_server, work) == [{"result": "ran 5"}]
+    assert shop.charges == [5]
+    await shop.begin(uuid4().hex)  # in no activity, another session is another call
+    assert shop.charges == [5, 5]
 
 
 async def test_what_a_tool_does_to_its_session_is_done_again_and_the_tool_is_not_run(store: SQLiteStore) -> None:

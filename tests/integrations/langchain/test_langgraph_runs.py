@@ -41,8 +41,10 @@ from standfast import (
     pipeline,
     resume,
     run,
+    sqlite_store,
 )
 from standfast.agents import adopted
+from standfast.effects import effect
 from standfast.integrations._langgraph_results import dump
 from standfast.integrations.langchain import AtMostOnce, as_agent
 from standfast.llm import Price
@@ -552,8 +554,15 @@ def test_what_cannot_be_run_is_refused_with_its_name() -> None:
         """Spend."""
         return "spent"
 
+    @tool
+    @effect(sqlite_store("never-opened.db"), "pay", key=str)
+    def pay(cents: int) -> str:
+        """Pay."""
+        return "paid"
+
     model = ScriptedModel(messages=iter([]))
     for wrong, said in (
+        (create_agent(model, [pay], name="payer"), "tool 'pay' has a guard, by guarded"),
         (create_agent(model, []), r"needs a name .* as_agent\(…, name=…\)"),
         (create_agent(model, [spend], name="spender"), "'spend' takes the graph's state.*compile the graph"),
     ):

@@ -8,41 +8,33 @@ from uuid import uuid4
 import pytest
 from agents import Agent, RunConfig, Runner, ToolOutputImage, ToolOutputText, function_tool
 from agents.testing import ScriptedModel, assistant_message, function_call
-from support.mortal_programs import Completed, run_until_complete
+from support.mortal_programs import Completed, bare_and_guarded, run_until_complete
 
-from standfast import DefinitionError, InputError, MemoryStoreNotDurableError, memory_store
-from standfast.integrations.openai_agents import guarded, guarded_activity
+from standfast import DefinitionError, InputError, MemoryStoreNotDurableError, memory_store, run
+from standfast.effects import effect
+from standfast.integrations.openai_agents import as_agent, guarded, guarded_activity
 from standfast.stores import SQLiteStore
 from standfast.testing import DevServer
 
-
-async def sell(folder: Path, kind: str, *on_temporal: str) -> Completed:
-    return await run_until_complete("integrations.openai_agents.shop", folder, kind, "2", *on_temporal)
+SHOP = "integrations.openai_agents.shop"
 
 
-async def test_in_process_a_run_that_is_taken_up_charges_once_more_at_each_death(tmp_path: Path) -> None:
-    bare = await sell(tmp_path, "bare")
-    assert (bare.said, bare.charges, bare.deaths) == ("{'charged': 5}", [5, 5, 5], 2)
-
-
-async def test_in_process_a_guarded_one_charges_once_and_the_model_is_told(tmp_path: Path) -> None:
-    told = await sell(tmp_path, "guarded")
-    assert (told.charges, told.deaths) == ([5], 1)
-    read = json.loads(told.said)
+async def test_a_tool_that_dies_charges_each_time_and_with_the_guard_once(tmp_path: Path) -> None:
+    bare, told = await bare_and_guarded(tmp_path, lambda folder, kind: run_until_complete(SHOP, folder, kind, "2"))
+    assert bare == "{'charged': 5}"
+    read = json.loads(told)
     assert (read["kind"], read["toolName"], read["toolCallId"]) == ("tool-durability-error", "charge", "call_1")
 
 
-async def test_on_temporal_each_death_of_a_worker_is_another_charge(temporal_server: DevServer, tmp_path: Path) -> None:
-    bare = await sell(tmp_path, "bare", temporal_server.address, uuid4().hex)
-    assert (bare.said, bare.charges, bare.deaths) == ("{'charged': 5}", [5, 5, 5], 2)
-
-
-async def test_on_temporal_a_guarded_one_charges_once_and_the_model_is_told(
+async def test_on_temporal_a_tool_whose_worker_dies_charges_each_time_and_with_the_guard_once(
     temporal_server: DevServer, tmp_path: Path
 ) -> None:
-    told = await sell(tmp_path, "guarded", temporal_server.address, uuid4().hex)
-    assert (told.charges, told.deaths) == ([5], 1)
-    read = json.loads(told.said)
+    async def run(folder: Path, kind: str) -> Completed:
+        return await run_until_complete(SHOP, folder, kind, "2", temporal_server.address, uuid4().hex)
+
+    bare, told = await bare_and_guarded(tmp_path, run)
+    assert bare == "{'charged': 5}"
+    read = json.loads(told)
     assert (read["kind"], read["toolName"]) == ("tool-durability-error", "charge")
 
 
@@ -170,6 +162,18 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
         guarded_activity(store)(guarded_once)
     with pytest.raises(InputError, match="outside of an activity"):
         await guarded_once()
+    effected = effect(store, "charge", key=lambda: "order-7")(charge)
+    with pytest.raises(DefinitionError, match="a guard already"):
+        guarded_activity(store)(effected)
+    with pytest.raises(DefinitionError, match="a guard already"):
+        effect(store)(guarded_once)
+    twice = function_tool(effected)
+    with pytest.raises(DefinitionError, match="tool 'charge' has a guard already"):
+        guarded(twice, store=store, key=key)
+    for tool in (twice, shop.tool):
+        with pytest.raises(DefinitionError, match="tool 'charge' has a guard, by guarded"):
+            await run(Agent[Any]("shop", tools=[tool]), message="Sell it.")
+        assert as_agent(Agent[Any]("shop", tools=[tool]), safe_to_retry=["charge"])
     unkeyed = guarded(Agent[Any]("shop", tools=[function_tool(lambda: "x", name_override="charge")]), store=store,
                       key=lambda call: "")  # fmt: skip
     shop.arguments = {}

@@ -157,6 +157,8 @@ async def test_it_is_a_tool_of_another_agent_and_a_step_of_a_pipeline(temporal: 
 
 
 def test_what_cannot_be_dispatched_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="as_agent needs an agent of pydantic-ai, got 5"):
+        as_agent(5)  # type: ignore[arg-type]
     agent = Agent("test", name="My Shop")
     with pytest.raises(DefinitionError, match="needs a name that matches"):
         as_agent(agent)

@@ -14,6 +14,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RunUsage
 
 from standfast import (
+    DefinitionError,
     InputError,
     MemoryStoreNotDurableError,
     SessionAccessDeniedError,
@@ -173,6 +174,24 @@ async def test_a_conversation_belongs_to_its_agent_user_and_tenant(store: SQLite
     with pytest.raises(InputError, match="belongs to agent 'seller'"):
         await run("ada", name="buyer")
     assert await run("bob", tenant="acme") == "Hello."  # another conversation
+
+
+async def test_agents_of_similar_names_share_no_conversation(store: SQLiteStore) -> None:
+    first = agent_of(store, Script(says("For my_shop alone.")), name="my_shop")
+    await first.run("Keep it secret.", conversation_id="order-7")
+    with pytest.raises(InputError, match="belongs to agent 'my_shop'"):
+        await agent_of(store, Script(), name="my-shop").run("What was said?", conversation_id="order-7")
+    with pytest.raises(DefinitionError, match=r"'My Shop' needs a name .*: give StandfastDurability\(…, name=…\)"):
+        agent_of(store, Script(), name="My Shop")
+    with pytest.raises(DefinitionError, match="name must match"):
+        StandfastDurability(store, name="My Shop")
+    named = StandfastDurability(store, name="my_third_shop")
+    other: Agent[Any, Any] = Agent(FunctionModel(Script(says("Hello."))), name="My Shop", capabilities=[named])
+    await other.run("Hello.", conversation_id="order-8")
+    assert {one.id: one.agent_name for one in await store.list_sessions()} == {
+        "order-7": "my_shop",
+        "order-8": "my_third_shop",
+    }
 
 
 async def test_a_run_without_a_conversation_id_is_an_ordinary_one(store: SQLiteStore) -> None:

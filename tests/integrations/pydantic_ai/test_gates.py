@@ -23,6 +23,7 @@ from pydantic_ai.exceptions import UserError
 from standfast import Approval, InputError, SessionAccessDeniedError
 from standfast.integrations.pydantic_ai import StandfastDurability
 from standfast.stores import SQLiteStore
+from standfast.temporal.client.in_process import RunsInProcess
 
 TWO = calls(("charge", {"cents": 5}), ("charge", {"cents": 7}))
 BOTH = [str, DeferredToolRequests]
@@ -90,6 +91,17 @@ async def test_a_call_waits_until_standfasts_decision_and_the_same_run_goes_on(s
     assert await gates.pending("order-7") == ()
     with pytest.raises(InputError, match="does not wait for anybody"):
         await gates.decide("order-7", [refusal])
+
+
+async def test_people_find_a_call_that_waits_under_the_name_that_its_agent_has(store: SQLiteStore) -> None:
+    agent, till = shop_of(
+        store, Script(calls(("charge", {"cents": 5})), reads), Approval(message="Charge?"), name="my_clerk"
+    )
+    await agent.run("Sell it.", conversation_id="inv_3")
+    people = RunsInProcess(store)
+    (waits,) = await people.pending("in-process:my_clerk/inv_3")
+    await people.decide("in-process:my_clerk/inv_3", decision(waits["name"], "ada", waits["digest"]))
+    assert ((await agent.run("Sell it.", conversation_id="inv_3")).output, till.charged) == ("[5]", [5])
 
 
 def decision(gate: str, by: str, digest: str, **more: Any) -> dict[str, Any]:

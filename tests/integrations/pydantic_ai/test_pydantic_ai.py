@@ -16,6 +16,7 @@ from pydantic_ai import (
     FunctionToolset,
     ModelRetry,
     RunContext,
+    Tool,
     ToolApproved,
     ToolReturn,
 )
@@ -29,45 +30,37 @@ from pydantic_ai.messages import (
     ToolReturnPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from support.mortal_programs import Completed, run_until_complete
+from support.mortal_programs import Completed, bare_and_guarded, run_until_complete
 
-from standfast import DefinitionError, InputError, MemoryStoreNotDurableError, memory_store
-from standfast.integrations.pydantic_ai import StandfastDurability, guarded
+from standfast import DefinitionError, InputError, MemoryStoreNotDurableError, memory_store, run
+from standfast.effects import effect
+from standfast.integrations.pydantic_ai import StandfastDurability, as_agent, guarded
 from standfast.stores import SQLiteStore
 from standfast.testing import DevServer
 
-
-async def sell(folder: Path, kind: str, *on_temporal: str) -> Completed:
-    return await run_until_complete("integrations.pydantic_ai.shop", folder, kind, "2", *on_temporal)
+SHOP = "integrations.pydantic_ai.shop"
 
 
 def is_told(read: Any) -> bool:
     return (read["kind"], read["toolName"], read["toolCallId"]) == ("tool-durability-error", "charge", "call_1")
 
 
-async def test_in_process_a_conversation_that_is_taken_up_charges_once_more_at_each_death(tmp_path: Path) -> None:
-    bare = await sell(tmp_path, "bare")
-    assert (bare.said, bare.charges, bare.deaths) == ({"charged": 5}, [5, 5, 5], 2)
-
-
-async def test_in_process_a_guarded_one_charges_once_and_the_model_is_told(tmp_path: Path) -> None:
-    told = await sell(tmp_path, "guarded")
-    assert (told.charges, told.deaths) == ([5], 1)
-    assert is_told(told.said)
-
-
-async def test_on_temporal_each_death_of_a_worker_is_another_charge(temporal_server: DevServer, tmp_path: Path) -> None:
-    bare = await sell(tmp_path, "bare", temporal_server.address, uuid4().hex, "new")
-    assert (bare.said, bare.charges, bare.deaths) == ({"charged": 5}, [5, 5, 5], 2)
+async def test_a_tool_that_dies_charges_each_time_and_with_the_guard_once(tmp_path: Path) -> None:
+    bare, told = await bare_and_guarded(tmp_path, lambda folder, kind: run_until_complete(SHOP, folder, kind, "2"))
+    assert bare == {"charged": 5}
+    assert is_told(told)
 
 
 @pytest.mark.parametrize("age", ["new", "old"])
-async def test_on_temporal_a_guarded_one_charges_once_and_the_model_is_told(
+async def test_on_temporal_a_tool_whose_worker_dies_charges_each_time_and_with_the_guard_once(
     temporal_server: DevServer, tmp_path: Path, age: str
 ) -> None:
-    told = await sell(tmp_path, "guarded", temporal_server.address, uuid4().hex, age)
-    assert (told.charges, told.deaths) == ([5], 1)
-    assert is_told(told.said)
+    async def run(folder: Path, kind: str) -> Completed:
+        return await run_until_complete(SHOP, folder, kind, "2", temporal_server.address, uuid4().hex, age)
+
+    bare, told = await bare_and_guarded(tmp_path, run)
+    assert bare == {"charged": 5}
+    assert is_told(told)
 
 
 # --- in one process ---
@@ -273,6 +266,32 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
     context: Any = RunContext(deps=None, model=None, usage=None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="it has no id"):
         await tools.call_tool("charge", {}, context, (await tools.get_tools(context))["charge"])
+
+
+async def test_two_guards_around_one_function_are_refused_before_anything_runs(store: SQLiteStore) -> None:
+    charged: list[int] = []
+
+    def charge(cents: int) -> None:
+        charged.append(cents)
+
+    effected = effect(store, "charge", key=lambda cents: "order-7")(charge)
+    model = FunctionModel(Shop.model.__get__(object()))
+    with pytest.raises(DefinitionError, match="tool 'charge' has a guard already"):
+        guarded(Agent(model, name="shop", tools=[effected]), store=store)
+    durable = Agent(model, name="shop", tools=[effected], capabilities=[StandfastDurability(store)])
+    with pytest.raises(DefinitionError, match="tool 'charge' has a guard, by @effect, and StandfastDurability"):
+        await durable.run("Charge it.", conversation_id="order-7")
+    prefixed = FunctionToolset([effected]).prefixed("till")
+    for agent in (Agent(model, name="shop", tools=[effected]), Agent(model, name="shop", toolsets=[prefixed])):
+        with pytest.raises(DefinitionError, match="charge' has a guard, by guarded"):
+            await run(agent, message="Charge it.")
+    once = guarded(Agent(model, name="shop", tools=[charge]), store=store)
+    with pytest.raises(DefinitionError, match=r"take guarded\(…\) away. Nothing was run"):
+        await run(once, message="Charge it.")
+    safe = Tool(effected, metadata={"safe_to_retry": True})
+    assert guarded(Agent(model, name="shop", tools=[safe]), store=store)
+    assert as_agent(Agent(model, name="shop", tools=[safe]))
+    assert charged == []
 
 
 async def test_durability_and_a_guard_on_one_agent_are_refused_before_anything_runs(store: SQLiteStore) -> None:

@@ -15,7 +15,7 @@ from strands.hooks import AfterToolCallEvent, BeforeToolCallEvent
 from strands.session.file_session_manager import FileSessionManager
 from strands.tools.mcp import MCPAgentTool
 from support.documents import run_examples
-from support.mortal_programs import run_until_complete
+from support.mortal_programs import Completed, bare_and_guarded, run_until_complete
 
 from standfast import DefinitionError, MemoryStoreNotDurableError, memory_store
 from standfast.integrations.strands import AtMostOnce
@@ -30,33 +30,24 @@ CHARGE = ("charge", {"cents": 5}, "call_1")
 # --- processes that die ---
 
 
-async def test_without_a_guard_each_death_is_another_charge(tmp_path: Path) -> None:
-    ended = await run_until_complete(SHOP, tmp_path, "bare", "2")
-    assert (ended.deaths, ended.charges) == (2, [5] * 3)
-    assert ended.said == {"read": "charged 5", "status": "success", "said": "done"}
+async def test_a_tool_that_dies_charges_each_time_and_with_the_guard_once(tmp_path: Path) -> None:
+    bare, told = await bare_and_guarded(tmp_path, lambda folder, kind: run_until_complete(SHOP, folder, kind, "2"))
+    assert bare == {"read": "charged 5", "status": "success", "said": "done"}
+    read = json.loads(told["read"])
+    assert (read["kind"], read["toolName"], read["toolCallId"]) == ("tool-durability-error", "charge", "call_1")
+    assert (told["status"], told["said"]) == ("error", "done")
 
 
-async def test_with_a_guard_it_is_one_charge_and_the_model_is_told(tmp_path: Path) -> None:
-    ended = await run_until_complete(SHOP, tmp_path, "guarded", "2")
-    assert (ended.deaths, ended.charges) == (1, [5])
-    told = json.loads(ended.said["read"])
-    assert (told["kind"], told["toolName"], told["toolCallId"]) == ("tool-durability-error", "charge", "call_1")
-    assert (ended.said["status"], ended.said["said"]) == ("error", "done")
-
-
-async def test_on_temporal_each_death_of_a_worker_is_another_charge(temporal_server: DevServer, tmp_path: Path) -> None:
-    ended = await run_until_complete(ON_TEMPORAL, tmp_path, "bare", "2", temporal_server.address, uuid4().hex)
-    assert (ended.deaths, ended.charges) == (2, [5] * 3)
-    assert ended.said == {"read": "charged 5", "said": "done"}
-
-
-async def test_on_temporal_a_guarded_one_charges_once_and_the_model_is_told(
+async def test_on_temporal_a_tool_whose_worker_dies_charges_each_time_and_with_the_guard_once(
     temporal_server: DevServer, tmp_path: Path
 ) -> None:
-    ended = await run_until_complete(ON_TEMPORAL, tmp_path, "guarded", "2", temporal_server.address, uuid4().hex)
-    assert (ended.deaths, ended.charges) == (1, [5])
-    told = json.loads(ended.said["read"])
-    assert (told["kind"], told["toolName"], ended.said["said"]) == ("tool-durability-error", "charge", "done")
+    async def run(folder: Path, kind: str) -> Completed:
+        return await run_until_complete(ON_TEMPORAL, folder, kind, "2", temporal_server.address, uuid4().hex)
+
+    bare, told = await bare_and_guarded(tmp_path, run)
+    assert bare == {"read": "charged 5", "said": "done"}
+    read = json.loads(told["read"])
+    assert (read["kind"], read["toolName"], told["said"]) == ("tool-durability-error", "charge", "done")
 
 
 # --- in one process ---

@@ -32,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from pydantic_ai.durable_exec import BaseDurabilityCapability
 
     from standfast import sqlite_store
+    from standfast.agents import NAME
     from standfast.integrations.pydantic_ai import StandfastDurability
 
     class EveryRun(StandfastDurability):
@@ -47,7 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
     def make_durable(agent: Any, *arguments: Any, **options: Any) -> None:
         given = options.get("capabilities") or ()
         if not any(isinstance(one, BaseDurabilityCapability) for one in given):
-            options["capabilities"] = [*given, EveryRun(store, name=options.get("name") or "agent")]
+            name = options.get("name") or ""
+            name = name if NAME.fullmatch(name) else "agent"  # each run has a conversation of its own
+            options["capabilities"] = [*given, EveryRun(store, name=name)]
         make(agent, *arguments, **options)
 
     Agent.__init__ = make_durable  # type: ignore[method-assign]
