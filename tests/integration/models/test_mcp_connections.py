@@ -116,7 +116,7 @@ async def test_a_server_that_does_not_say_who_it_is_is_not_waited_for(monkeypatc
     with pytest.raises(StandfastError, match=r"cannot be reached: no answer in 0\.2 s"):
         async with mcp_tools(HANGS):
             pass
-    assert not [task for task in asyncio.all_tasks() if "_Session._serve" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() if "HeldClient._hold" in repr(task)]
 
 
 async def test_a_server_that_does_not_say_which_tools_it_has_is_not_waited_for(
@@ -137,11 +137,11 @@ async def test_a_connection_that_is_cancelled_while_it_is_made_leaves_nothing_be
             pass
 
     work = asyncio.create_task(connect())
-    await until(lambda: any("_Session._serve" in repr(task) for task in asyncio.all_tasks()))
+    await until(lambda: any("HeldClient._hold" in repr(task) for task in asyncio.all_tasks()))
     work.cancel()
     await asyncio.wait({work})
     assert work.cancelled()
-    assert not [task for task in asyncio.all_tasks() if "_Session._serve" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() if "HeldClient._hold" in repr(task)]
 
 
 HANGS_THE_SECOND_TIME = """
@@ -166,5 +166,5 @@ async def test_a_block_that_is_left_while_a_connection_is_made_leaves_nothing_be
         await until((tmp_path / "again").exists)
     ended: Any = await work
     assert "error" in tool_results(ended.messages)[0].content
-    assert not [task for task in asyncio.all_tasks() if "_Session._serve" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() if "HeldClient._hold" in repr(task)]
     assert (tmp_path / "effects").read_text() == "put x\n"
