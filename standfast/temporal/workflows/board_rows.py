@@ -41,6 +41,7 @@ class BoardRows:
 
     def __init__(self, waiting: Callable[[], Sequence[Waiting]], whose: Callable[[], Whose]) -> None:
         self.is_kept = False  # the workers' store had a board when the run began
+        self.is_leaving = False  # the run continues as new with what it shows
         self._waiting, self._whose = waiting, whose
         self._shown: dict[str, None] = {}  # the keys in the store
         self._known: dict[int, tuple[Waiting, str, ShownItem]] = {}  # by identity: an item never changes
@@ -65,7 +66,12 @@ class BoardRows:
 
     def changed(self) -> None:
         """Write the board, unless that is being done."""
-        if self.is_kept and self._writing is None and self._items().keys() != self._shown.keys():
+        if (
+            self.is_kept
+            and not self.is_leaving
+            and self._writing is None
+            and self._items().keys() != self._shown.keys()
+        ):
             self._writing = self._loop.create_task(self._write())
 
     async def settled(self, *, ending: bool = False) -> None:

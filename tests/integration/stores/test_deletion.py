@@ -91,7 +91,9 @@ async def test_decisions_of_a_deleted_session_are_kept_without_texts_if_asked(tm
 
 @pytest.mark.parametrize("words", [("--delete",), ("s", "--keep-decisions")], ids=" ".join)
 async def test_the_command_says_what_it_needs(words: tuple[str, ...], tmp_path: Path) -> None:
-    await refused(None, "sessions", *words, "--store", str(tmp_path / "a.db"), code=2)
+    async with sqlite_store(path := tmp_path / "a.db") as store:
+        await decided(store)
+    await refused(None, "sessions", *words, "--store", str(path), code=2)
 
 
 async def test_a_session_that_a_run_is_at_work_on_is_not_deleted(store: SQLiteStore) -> None:
