@@ -66,12 +66,9 @@ class BoardRows:
 
     def changed(self) -> None:
         """Write the board, unless that is being done."""
-        if (
-            self.is_kept
-            and not self.is_leaving
-            and self._writing is None
-            and self._items().keys() != self._shown.keys()
-        ):
+        if not self.is_kept or self.is_leaving or self._writing is not None:
+            return
+        if self._items().keys() != self._shown.keys():
             self._writing = self._loop.create_task(self._write())
 
     async def settled(self, *, ending: bool = False) -> None:
@@ -80,7 +77,7 @@ class BoardRows:
         Args:
             ending: nobody tries again, since the run is over: a worker finds what is left, and takes it out.
         """
-        self._is_ending = ending
+        self._is_ending, self.is_leaving = ending, False
         self.changed()
         if ending and self._elsewhere is not None:
             self._elsewhere.cancel()
