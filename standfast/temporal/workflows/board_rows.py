@@ -41,7 +41,6 @@ class BoardRows:
 
     def __init__(self, waiting: Callable[[], Sequence[Waiting]], whose: Callable[[], Whose]) -> None:
         self.is_kept = False  # the workers' store had a board when the run began
-        self.is_leaving = False  # the run continues as new with what it shows
         self._waiting, self._whose = waiting, whose
         self._shown: dict[str, None] = {}  # the keys in the store
         self._known: dict[int, tuple[Waiting, str, ShownItem]] = {}  # by identity: an item never changes
@@ -66,9 +65,7 @@ class BoardRows:
 
     def changed(self) -> None:
         """Write the board, unless that is being done."""
-        if not self.is_kept or self.is_leaving or self._writing is not None:
-            return
-        if self._items().keys() != self._shown.keys():
+        if self.is_kept and self._writing is None and self._items().keys() != self._shown.keys():
             self._writing = self._loop.create_task(self._write())
 
     async def settled(self, *, ending: bool = False) -> None:
@@ -77,7 +74,7 @@ class BoardRows:
         Args:
             ending: nobody tries again, since the run is over: a worker finds what is left, and takes it out.
         """
-        self._is_ending, self.is_leaving = ending, False
+        self._is_ending = ending
         self.changed()
         if ending and self._elsewhere is not None:
             self._elsewhere.cancel()

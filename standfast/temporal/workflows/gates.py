@@ -238,15 +238,12 @@ class GateKeeper:
                 **shown_changed(shown, gate.changed),
             )
             self._board.asks_groups = self._board.asks_groups or bool(rule.groups)
-            self._board.rows.is_leaving = False
             self._board.begin(waiting)
             try:
                 gate = await self._asked(gate, arrived)
             except FailureError:  # the run fails, and nobody waits here any more
                 del self._looked[gate.name]
                 raise
-            may_leave = self.is_leaving and gate.status == "open" and not self._running.cancelled
-            self._board.rows.is_leaving = may_leave and workflow.patched(names.STAYS_SHOWN)
             self._board.end(*(item for item in self._board.waiting if item.is_gate(gate.name)))
         if gate.status == "open" and not self._running.cancelled:
             seen = {"seen": shown} if shown and not gate.is_call else {}  # a call's turn has what it shows

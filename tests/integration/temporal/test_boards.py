@@ -337,22 +337,11 @@ async def test_gates_stay_on_the_board_when_their_run_goes_on_as_new(
         monkeypatch.setattr(running, "EVENTS", len(await events(run)))
         await run.signal("reject", {"gate": "nope"})
         await until(lambda: _is_another(temporal, run, first))
-        assert [item.wait.key for item in await shown(temporal)] == [before.wait.key]
+        (after,) = await is_shown(temporal)  # the one run may take it out before the next one puts it in again
+        assert after.wait.key == before.wait.key
         await approve(temporal, run)
         await until(lambda: _chain_has_ended(temporal, run))
         assert await shown(temporal) == []
-
-
-async def test_a_run_that_was_cancelled_as_it_went_on_as_new_leaves_nothing_on_the_board(
-    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with a_gate(temporal) as run:
-        await is_shown(temporal)
-        monkeypatch.setattr(running, "EVENTS", len(await events(run)))
-        await run.signal("reject", {"gate": "nope"})
-        await temporal.client.get_workflow_handle(run.id).cancel()
-        await until(lambda: _chain_has_ended(temporal, run))
-        await is_empty(temporal)
 
 
 async def _run_id(temporal: Temporal, run: Run) -> str:
