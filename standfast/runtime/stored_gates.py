@@ -148,9 +148,8 @@ def _item(address: str, asked: AskedGate) -> dict[str, Any]:
             sizes = [
                 {"label": one.get("label", ""), "kind": "left-out", "size": len(to_json(one))} for one in item["shown"]
             ]
-            reference = {"journal_key": address.removeprefix(_PREFIX), "gate": asked.place or gate.name}
-            if gate.holds:
-                reference = {"in_process": address, "gate": gate.name}
+            journal = {"journal_key": address.removeprefix(_PREFIX), "gate": asked.place or gate.name}
+            reference = {"in_process": address, "gate": gate.name} if gate.holds else journal
             if gate.changed is not None:
                 reference["edit"] = gate.changed
             item |= {"shown": sizes, "size": size, "reference": reference}

@@ -1,17 +1,16 @@
 """Gets the next answer of a run: from its model, or from the gate that has held it; guardrails check each."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from standfast.agent_loop import Held, answer_message, with_dropped, withholds
 from standfast.agents import Agent, AgentContext
 from standfast.checkpoints import Question
 from standfast.messages import LLMResponse, Message
 from standfast.runtime.following_calls import following_calls
-from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.model_answers import note_cost, note_failure
 from standfast.temporal.activities.adapter_calls import call_adapter, failure_of, with_shown_notices
-from standfast.temporal.activities.dependencies import run_with_deps
+from standfast.temporal.activities.dependencies import guardrails_in
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire.activity_types import ModelReference
@@ -61,11 +60,8 @@ class Answers:
     async def release(self, agent: Agent, transcript: Transcript, answer: Message) -> Answered:
         """Return an answer that people have decided on, once the agent's output validators have looked at it."""
         context = await transcript.context(agent)
-        guardrails = self._guardrails(agent, context)
-        return Answered(await self._host.thread.run(guardrails.validated(answer)), context)
-
-    def _guardrails(self, agent: Agent, context: AgentContext, passed: Question | None = None) -> Guardrails:
-        return Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context)), passed)
+        validated = await self._host.thread.run(guardrails_in(agent, context).validated(answer))
+        return Answered(validated, context)
 
     async def ask(
         self,
@@ -88,7 +84,7 @@ class Answers:
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
         adapter = host.adapter(agent, reference.get("model"))
-        guardrails = self._guardrails(agent, context, decided)
+        guardrails = guardrails_in(agent, context, decided)
         described, heard = host.descriptions[agent], [*transcript.messages, *said]
         tell = None if withholds(agent) else tell
         answered: tuple[LLMResponse, list[Message] | None] | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from standfast.agent_loop import ToolFacts, not_closed, without_dependencies
 from standfast.agents import Agent, AgentContext, AgentIdentity
+from standfast.checkpoints import Question
 from standfast.errors import StandfastError
 from standfast.messages import error_text
 from standfast.pipeline_loop import Evaluations, PipelineState
@@ -39,14 +40,15 @@ def context_of_turn(agent: Agent, record: TurnRecord) -> AgentContext:
     )
 
 
-def guardrails_at(agent: Agent, context: AgentContext, written: str | None) -> Guardrails:
-    """Return the guardrails of an agent, each called with what the agent's `deps` makes then.
+def guardrails_in(agent: Agent, context: AgentContext, passed: Question | None = None) -> Guardrails:
+    """Return the guardrails of an agent, each called with what the agent's `deps` makes then; see `Guardrails`."""
+    return Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context)), passed)
 
-    Args:
-        context: without that of the run, which is `written`.
-    """
+
+def guardrails_at(agent: Agent, context: AgentContext, written: str | None) -> Guardrails:
+    """Return the same for a context without that of the run, which is `written`."""
     context.context = agent.read_context(written)
-    return Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context)))
+    return guardrails_in(agent, context)
 
 
 async def run_with_deps(agent: Agent, function: Callable[[AgentContext], Any], context: AgentContext) -> Any:
