@@ -17,7 +17,6 @@ from standfast.temporal import StandfastPlugin, connect, start_agent
 from standfast.testing import DevServer, ScriptedModel
 
 STEPS = 6
-LOOKS_AT_EPOCH = "SELECT reply FROM model_replies WHERE run_key = $1 AND turn = $2"
 WRITES_MESSAGES = "INSERT INTO agent_messages + UPDATE agent_sessions"
 WRITES_ANSWER = "INSERT INTO agent_messages + INSERT INTO model_replies + UPDATE agent_sessions"
 
@@ -82,9 +81,9 @@ async def test_a_tool_step_in_process_is_two_round_trips(proxy: PostgresProxy) -
 async def test_a_tool_step_on_temporal_is_three_round_trips(proxy: PostgresProxy, temporal_server: DevServer) -> None:
     address = temporal_server.address
     few, many = await on_temporal(proxy, address, 2), await on_temporal(proxy, address, 2 + STEPS)
-    found = many - few
-    assert found.pop(LOOKS_AT_EPOCH, 0) < STEPS  # a worker looks from time to time, and not once a step
-    assert found == {
+    # What a worker asks from time to time, as a look at its board or a new connection, may fall into either run.
+    each_step = {kind: count for kind, count in (many - few).items() if count >= STEPS}
+    assert each_step == {
         "INSERT INTO running_calls + INSERT INTO tool_ledger": STEPS,  # the claim
         "DELETE FROM running_calls + UPDATE tool_ledger": STEPS,  # the result
         WRITES_ANSWER: STEPS,  # the results of the turn before, and the answer to them
