@@ -1,5 +1,6 @@
 """The budgets of a run and of its session, and whether they are spent."""
 
+import math
 from typing import Literal
 
 from standfast.agents import Loop
@@ -22,6 +23,14 @@ def spent_budget(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Gr
         if tokens >= 1 + times:
             return "token-budget-exhausted"
     return None
+
+
+def tokens_left(loop: Loop, usage: Usage | None, grants: Grants) -> int | None:
+    """Return the tokens that a run may use before its budget of tokens is spent; None if it has none."""
+    if (budget := loop.budget) is None:
+        return None
+    used = 0 if usage is None else usage.total_tokens
+    return math.ceil(budget.max * budget.stop_threshold * (1 + grants[0])) - used
 
 
 def more_grants(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Grants) -> Grants:

@@ -29,8 +29,10 @@ class ModelCalls:
         llm: LLM | None,
         tools: Sequence[ToolDescription],
         emit: Callable[[Event], None] | None,
+        max_answer_tokens: int | None = None,
     ) -> None:
         self.compressions = 0
+        self._max_answer_tokens = max_answer_tokens
         self._llm, self._agent = llm, agent
         self._tools, self._adapters = tools, self._adapters_of(agent)
         self._view: list[Message] = []
@@ -107,7 +109,7 @@ class ModelCalls:
             attempt += 1
 
     async def _call(self, adapter: LLMAdapter, view: list[Message]) -> LLMResponse:
-        settings = settings_for(adapter, self._agent)
+        settings = settings_for(adapter, self._agent, self._max_answer_tokens)
         if (emit := self._emit) is None or withholds(self._agent):
             return await chat(adapter, view, self._tools, settings)
         return await streamed(adapter, view, self._tools, settings, lambda text: emit(TextDelta(text)))

@@ -32,13 +32,14 @@ async def call_adapter(
     messages: list[Message],
     tools: Sequence[ToolDescription],
     tell: Callable[[str], None] | None,
+    max_tokens: int | None = None,
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run the user's part: instructions, compression, the adapter. Runs on the handlers' loop."""
     prompt = await run_with_deps(agent, agent.system_prompt, context)
     with cancelled_within(ModelError(CANCELLED_WITHIN)):
         shorter = await compressed(agent.loop.context_compression, messages)
         seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
-        settings = settings_for(adapter, agent)
+        settings = settings_for(adapter, agent, max_tokens)
         if tell is None:
             return await chat(adapter, seen, tools, settings), shorter
         return await streamed(adapter, seen, tools, settings, tell), shorter

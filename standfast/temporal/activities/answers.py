@@ -91,8 +91,9 @@ class Answers:
         try:
             following = await following_calls(agent.tool_map, heard, transcript.session.key)
             if following is None:
+                most = reference.get("max_tokens")
                 asking = guardrails.around(
-                    heard, lambda: call_adapter(agent, adapter, context, messages, described, tell)
+                    heard, lambda: call_adapter(agent, adapter, context, messages, described, tell, most)
                 )
                 answered = await host.thread.run(asking)
         except Exception as error:

@@ -101,6 +101,8 @@ class ModelCalls:
             reference["model"] = model
         if progress.named is not None:
             reference["named"] = progress.named
+        if self._run.given.max_answer_tokens is not None:
+            reference["max_tokens"] = self._run.given.max_answer_tokens
         return reference
 
     def _answered(self, reply: ModelReply) -> ModelReply:

@@ -127,7 +127,7 @@ WHOLE: dict[str, Any] = {
     "message": "hi", "images": [{"url": "u"}], "session_id": "s", "user_id": "ada", "tenant_id": "acme",
     "max_iterations": 3, "context": {"shop": "s"}, "instance_id": "i-1", "checkpoint": {"messages": []},
     "call": {"run": "r", "turn": 1, "position": 0}, "step": {"run": "r", "path": "p"}, "depth": 2,
-    "max_tokens": 50, "asks_caller": True, "carried": {"run": "r"},
+    "max_tokens": 50, "max_answer_tokens": 5, "asks_caller": True, "carried": {"run": "r"},
 }  # fmt: skip
 
 
