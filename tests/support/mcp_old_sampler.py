@@ -19,7 +19,8 @@ wanted: dict[str, int] = {}
 
 
 def say(message: dict[str, Any]) -> None:
-    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
 
 
 def end(call: Any, answers: list[Any]) -> None:
