@@ -292,7 +292,8 @@ def mcp_server(server: Any, **options: Unpack[MCPOptions]) -> MCPToolset:
     is there.
 
     Args:
-        server, options: see `mcp_tools`. A transport can be opened only once: give a function that makes it.
+        server, options: see `mcp_tools`, with `sampling=True` for a server that asks for a model. A transport can be
+            opened only once: give a function that makes it.
 
     Raises:
         DefinitionError: an option is wrong.
