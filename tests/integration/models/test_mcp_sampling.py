@@ -4,16 +4,18 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import StdioServerParameters
 from support.drivers import Driver, Ended
+from support.pipeline_drivers import PipelineDriver
 from support.temporal_runs import SECONDS, Temporal, has_ended, until
 from support.transcripts import asks_for, call, result_of, says
 
-from standfast import Agent, DefinitionError, Guardrail, Loop, Message, TokenBudget, run, sqlite_store
+from standfast import Agent, DefinitionError, Guardrail, Loop, Message, TokenBudget, pipeline, run, sqlite_store
 from standfast.mcp import mcp_server, mcp_tools
 from standfast.temporal import StandfastPlugin
 from standfast.testing import ScriptedModel
@@ -88,6 +90,27 @@ async def test_an_agent_that_is_a_tool_is_asked_by_its_own_model(driver: Driver,
     assert result_of(ended.messages, "i1") == "thought"
     assert ended.usage is not None
     assert ended.usage.total_tokens == 70
+
+
+async def test_an_agent_that_is_a_step_is_asked_by_its_own_model(pipelines: PipelineDriver, tmp_path: Path) -> None:
+    agent = Agent("a", model="m", tools=[mcp_server(server(tmp_path), sampling=True)])
+    model = ScriptedModel([asks_for(call("think", "c1", text="?")), "a thought", "done"])
+    went = await pipelines.run(pipeline("flow").step("s", agent=agent).build(), by_name(m=model))
+    assert (went.status, (tmp_path / "heard").read_text()) == ("complete", "a thought\n")
+
+
+async def test_a_step_without_an_agent_has_no_model_to_ask(pipelines: PipelineDriver, tmp_path: Path) -> None:
+    async with mcp_tools(server(tmp_path), sampling=True) as (think,):
+        flow = pipeline("flow").step("s", run=think, input=lambda ctx: {"text": "?"}).build()
+        went = await pipelines.run(flow, ScriptedModel([]))
+    assert (went.status, (tmp_path / "heard").read_text()) == ("complete", "there is no answer\n")
+
+
+async def test_a_copy_of_an_agent_has_the_model_of_the_copy(driver: Driver, tmp_path: Path) -> None:
+    agent = Agent("a", model="m", tools=[mcp_server(server(tmp_path), sampling=True)])
+    model = ScriptedModel([asks_for(call("think", "c1", text="?")), "a thought", "done"])
+    ended = await driver.run(replace(agent, model="other"), by_name(other=model))
+    assert answers(ended) == ["a thought"]
 
 
 async def test_one_adapter_answers_for_an_agent_without_a_model_that_has_connected_itself(
