@@ -299,9 +299,8 @@ class LoopState(Generic[CallT, ToolT_co]):
         status = spent_budget(self.loop, (self.usage, self.session_usage), self.grants)
         return None if status is None else Finish(status, self.response)
 
-    @property
-    def tokens_left(self) -> int | None:
-        return tokens_left(self.loop, self.usage, self.grants)
+    def tokens_left(self, *of_turn: Usage | None) -> int | None:
+        return tokens_left(self.loop, (self.usage, *of_turn), self.grants)  # the turn's is not in that of the run yet
 
     @property
     def asks_for_more(self) -> bool:

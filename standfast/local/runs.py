@@ -375,8 +375,7 @@ class Run:
         )
 
     def _tokens_left(self) -> int | None:
-        left, used = self._state.tokens_left, sum(one.total_tokens for one in self._nested_usage.values())
-        return None if left is None else left - used
+        return self._state.tokens_left(*self._nested_usage.values())
 
     def _count_nested(self, call_id: str, usage: Usage) -> None:
         self._nested_usage[call_id] = usage + self._nested_usage.get(call_id)

@@ -133,10 +133,11 @@ async def test_a_fallback_answers_if_the_model_cannot_be_called(driver: Driver, 
 async def test_a_server_is_not_answered_once_the_budget_is_spent(driver: Driver, tmp_path: Path) -> None:
     loop = Loop(token_budget=TokenBudget(100))  # of which 90 end the run
     agent = Agent("a", model="m", tools=[mcp_server(server(tmp_path), sampling=True)], loop=loop)
-    asking = asks_for(call("think", "c1", text="?", times=5), tokens=10)
+    asking = asks_for(call("think", "c1", text="?", times=5), call("think", "c2", text="?"), tokens=10)
     model = ScriptedModel([asking, says("first", 40), says("second", 40), says("never said", 40)])
     ended = await driver.run(agent, model)
     assert sorted(answers(ended)) == ["first", "second", *["there is no answer"] * 3]
+    assert answers(ended, "c2") == ["there is no answer"]
     assert (ended.status, len(model.calls)) == ("token-budget-exhausted", 3)
 
 
