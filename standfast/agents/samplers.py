@@ -8,7 +8,7 @@ that they refuse.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from standfast.agents.limits import Loop
 from standfast.tools import Tool, Toolset
@@ -16,6 +16,32 @@ from standfast.tools import Tool, Toolset
 if TYPE_CHECKING:
     from standfast.agents.agent import Agent
 
+# Other settings may bring tools, texts or conversations that a provider keeps, also where we do not know it.
+_SETTINGS = frozenset(
+    [
+        "max_tokens",
+        "max_output_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "stop",
+        "stop_sequences",
+        "frequency_penalty",
+        "presence_penalty",
+        "repetition_penalty",
+        "logit_bias",
+        "thinking",
+        "reasoning",
+        "reasoning_effort",
+        "verbosity",
+        "service_tier",
+        "timeout",
+        "extra_headers",
+    ]
+)
 _INSTRUCTIONS = "Somebody else's program asks for an answer to what follows. Answer with text. You have no tools."
 
 
@@ -45,6 +71,7 @@ def _sampler(agent: "Agent", first: "Agent") -> "Agent":
         name=f"{agent.name}-sampling{within}",
         formerly=[f"{name}-sampling{within}" for name in agent.formerly],
         instructions=_INSTRUCTIONS,
+        settings=_harmless(agent.plain_settings()),
         tools=(),
         handoffs=(),
         description=None,
@@ -62,3 +89,10 @@ def _sampler(agent: "Agent", first: "Agent") -> "Agent":
             on_model_outage=loop.on_model_outage,
         ),
     )
+
+
+def _harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that only say how a model answers, also of those for one provider, or in an `extra_body`."""
+    kept = {name: value for name, value in settings.items() if name in _SETTINGS}
+    within = {name: _harmless(value) for name, value in settings.items() if isinstance(value, Mapping)}
+    return {name: value for name, value in within.items() if value} | kept

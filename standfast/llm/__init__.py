@@ -151,12 +151,12 @@ def settings_for(adapter: LLMAdapter, agent: Agent, max_tokens: int | None = Non
 
 def _shortened(settings: dict[str, Any], most: int, *, has_provider: bool) -> dict[str, Any]:
     """Return settings by which an answer has no more than so many tokens; an adapter gets none that it may not take."""
-    thinking = settings.get("thinking")
+    most, thinking = max(most, _FEWEST_TOKENS), settings.get("thinking")
     if isinstance(thinking, Mapping) and isinstance(budget := thinking.get("budget_tokens"), int):
         most += budget  # which providers count as part of the answer
     known = [name for name in _MAX_TOKENS if isinstance(settings.get(name), int)]
     names = known or (["max_tokens"] if has_provider else [])
-    return settings | {name: min(settings.get(name, most), max(most, _FEWEST_TOKENS)) for name in names}
+    return settings | {name: min(settings.get(name, most), most) for name in names}
 
 
 def _chooses(llm: Any) -> bool:
