@@ -15,7 +15,18 @@ from support.pipeline_drivers import PipelineDriver
 from support.temporal_runs import SECONDS, Temporal, has_ended, until
 from support.transcripts import asks_for, call, result_of, says
 
-from standfast import Agent, DefinitionError, Guardrail, Loop, Message, TokenBudget, pipeline, run, sqlite_store
+from standfast import (
+    Agent,
+    Approval,
+    DefinitionError,
+    Guardrail,
+    Loop,
+    Message,
+    TokenBudget,
+    pipeline,
+    run,
+    sqlite_store,
+)
 from standfast.mcp import mcp_server, mcp_tools
 from standfast.temporal import StandfastPlugin
 from standfast.testing import ScriptedModel
@@ -162,6 +173,24 @@ async def test_what_guardrails_refuse_is_neither_asked_nor_answered(driver: Driv
     assert (answers(ended, "c1"), answers(ended, "c2")) == (["there is no answer"], ["there is no answer"])
     assert ended.response == "done"
     assert "xyzzy" not in (tmp_path / "heard").read_text()
+
+
+@pytest.mark.parametrize("kind", ["input_guardrails", "output_guardrails"])
+async def test_a_guardrail_that_asks_people_refuses_what_a_server_wants(
+    driver: Driver, tmp_path: Path, kind: str
+) -> None:
+    def stop(ctx: Any, message: Message) -> str | None:
+        return "a person has to look" if "secret" in message.content else None
+
+    guardrail = Guardrail(stop, approval=Approval(approvers=["ada"]))
+    toolset = mcp_server(server(tmp_path), sampling=True)
+    agent = Agent("a", model="m", tools=[toolset], **{kind: [guardrail]})  # type: ignore[call-overload]
+    model = ScriptedModel([asks_for(call("think", "c1", text="a secret?")), "a secret", "done"])
+    if kind == "input_guardrails":
+        model = ScriptedModel([asks_for(call("think", "c1", text="a secret?")), "done"])
+    ended = await driver.run(agent, by_name(m=model))
+    assert (ended.status, answers(ended)) == ("complete", ["there is no answer"])
+    assert not ended.waits
 
 
 async def test_a_server_that_asks_a_hundred_times_or_at_length_is_refused(driver: Driver, tmp_path: Path) -> None:
