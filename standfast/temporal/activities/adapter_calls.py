@@ -44,10 +44,14 @@ async def call_adapter(
         return await streamed(adapter, seen, tools, settings, tell), shorter
 
 
-def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:
+def failure_of(error: Exception, agent: Agent, model: str | None, *, may_pause: bool) -> Exception:
     """Say whether calling again may help, and when; see `retry_delay`. Temporal's policy says how often.
 
-    In an outage the run's own waits grow, and a provider that asks for a shorter one does not change that.
+    A long wait is one of the run's: while an activity waits, people see nothing of it, and no deadline ends it. In an
+    outage the run's own waits grow, and a provider that asks for a shorter one does not change that.
+
+    Args:
+        may_pause: whether the run pauses when no attempt is left, and does not end.
     """
     if isinstance(error, ModelRefusedError | ApplicationError) or (
         isinstance(error, StandfastError) and not isinstance(error, ModelError)
@@ -58,7 +62,8 @@ def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:
         return ModelRefusedError(text)
     policy, after = agent.loop.model_retry, asked_to_wait(error)
     endless = replace(policy, maximum_attempts=2)
-    too_long = retry_delay(error, endless, 1, has_fallback=agent.model_after(model) is not None) is None
+    has_alternative = may_pause or agent.model_after(model) is not None
+    too_long = retry_delay(error, endless, 1, has_alternative=has_alternative) is None
     if (waits := _wait_in_outage()) is not None:
         too_long, after = False, None if after is None or after <= waits else after
     return ApplicationError(

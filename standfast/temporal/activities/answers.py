@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from standfast.agent_loop import Held, answer_message, with_dropped, withholds
 from standfast.agents import Agent, AgentContext
+from standfast.agents.limits import MODEL_RETRY
 from standfast.checkpoints import Question
 from standfast.messages import LLMResponse, Message
 from standfast.runtime.following_calls import following_calls
@@ -96,7 +97,8 @@ class Answers:
                 )
                 answered = await host.thread.run(asking)
         except Exception as error:
-            failure = failure_of(error, agent, reference.get("model"))
+            may_pause = host.agent().loop.model_retry == MODEL_RETRY
+            failure = failure_of(error, agent, reference.get("model"), may_pause=may_pause)
             if failure is error:
                 raise
             # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.

@@ -178,6 +178,37 @@ async def test_an_outage_of_one_model_is_not_ended_by_the_mistake_of_another(tem
         assert (await result(run))["response"] == "done"
 
 
+@pytest.mark.parametrize("outage", ["retry", "pause"])
+async def test_a_fallback_that_refuses_does_not_end_the_outage_of_the_agents_own_model(
+    temporal: Temporal, outage: Literal["retry", "pause"]
+) -> None:
+    """It never had a good key, which nobody noticed while it was not needed."""
+    providers, broken = Providers("done"), ScriptedModel(lambda messages, tools: ModelError("bad key"))
+    agent = Agent("clerk", model="main", fallback_models=["spare"], loop=Loop(on_model_outage=outage))
+    async with temporal.worker(agent, llm=lambda name: broken if name == "spare" else providers(name)):
+        run = await temporal.start(agent)
+        (pause,) = await pending(run)
+        assert (pause["name"], pause["message"]) == ("model", "main is down; bad key")
+        providers.up = {"main"}
+        if outage == "pause":
+            await temporal.people.resume(run.id)
+        assert (await result(run))["response"] == "done"
+        await check_healthy(run)
+    assert await answering(temporal) == [None]
+
+
+async def test_an_outage_is_over_when_all_models_refuse(temporal: Temporal) -> None:
+    models = {
+        "main": ScriptedModel([*[ModelError("down", transient=True)] * 3, ModelError("no credit")]),
+        "spare": ScriptedModel(lambda messages, tools: ModelError("bad key")),
+    }
+    agent = Agent("clerk", model="main", fallback_models=["spare"])
+    async with temporal.worker(agent, llm=models.__getitem__):
+        ended = await temporal.run(agent)
+    assert (ended["status"], ended["response"]) == ("error", "bad key")
+    assert [len(model.calls) for model in models.values()] == [4, 3]
+
+
 # --- what is given up ---
 
 
