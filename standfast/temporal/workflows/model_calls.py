@@ -141,18 +141,16 @@ class ModelCalls:
 
         Wait for a person who can mend that, or for a model that was left.
         """
-        if reply is not None:
-            self._run.progress.wrote(reply["seq"])
-            if has_waited:
-                self._run.progress.down = None  # all models were called just now
+        if has_waited:
+            self._run.progress.down = None  # all models were called just now
         if reply is None:
             problem = put_in_by_hand(names.CALL_MODEL)
             asks_again = await self._pauses.pause("model", problem)
-        elif (down := self._may_be_back(reply["error"])) is not None:
-            problem = down.why
-            asks_again = await self._outlast(down, refer(), options)
         else:
-            problem, asks_again = reply["error"], False
+            self._run.progress.wrote(reply["seq"])
+            down = self._may_be_back(reply["error"])
+            problem = reply["error"] if down is None else down.why
+            asks_again = down is not None and await self._outlast(down, refer(), options)
         if not (asks_again or self._running.cancelled):
             self._failed(problem)
         return asks_again
