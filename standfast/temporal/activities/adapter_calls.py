@@ -44,7 +44,9 @@ async def call_adapter(
         return await streamed(adapter, seen, tools, settings, tell), shorter
 
 
-def failure_of(error: Exception, agent: Agent, model: str | None, *, may_pause: bool) -> Exception:
+def failure_of(
+    error: Exception, agent: Agent, model: str | None, *, may_pause: bool, is_paid: bool = False
+) -> Exception:
     """Say whether calling again may help, and when; see `retry_delay`. Temporal's policy says how often.
 
     A long wait is one of the run's: while an activity waits, people see nothing of it, and no deadline ends it. In an
@@ -52,7 +54,12 @@ def failure_of(error: Exception, agent: Agent, model: str | None, *, may_pause: 
 
     Args:
         may_pause: whether the run pauses when no attempt is left, and does not end.
+        is_paid: whether the model was asked before a function of the user's raised: each attempt would ask it again.
     """
+    waits = _wait_in_outage()
+    if isinstance(error, ApplicationError) and error.type == names.HOOK_ERROR and error.details:
+        details = () if is_paid else error.details
+        return ApplicationError(error.message, *details, type=error.type, non_retryable=waits is None or is_paid)
     if isinstance(error, ModelRefusedError | ApplicationError) or (
         isinstance(error, StandfastError) and not isinstance(error, ModelError)
     ):
@@ -64,7 +71,7 @@ def failure_of(error: Exception, agent: Agent, model: str | None, *, may_pause: 
     endless = replace(policy, maximum_attempts=2)
     has_alternative = may_pause or agent.model_after(model) is not None
     too_long = retry_delay(error, endless, 1, has_alternative=has_alternative) is None
-    if (waits := _wait_in_outage()) is not None:
+    if waits is not None:
         too_long, after = False, None if after is None or after <= waits else after
     return ApplicationError(
         text,

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from temporalio.exceptions import ApplicationError
+
 from standfast.agent_loop import Held, answer_message, with_dropped, withholds
 from standfast.agents import Agent, AgentContext
 from standfast.agents.limits import MODEL_RETRY
@@ -98,11 +100,13 @@ class Answers:
                 answered = await host.thread.run(asking)
         except Exception as error:
             may_pause = host.agent().loop.model_retry == MODEL_RETRY
-            failure = failure_of(error, agent, reference.get("model"), may_pause=may_pause)
+            is_paid = error is guardrails.raised and guardrails.have_let_pass
+            failure = failure_of(error, agent, reference.get("model"), may_pause=may_pause, is_paid=is_paid)
             if failure is error:
                 raise
-            # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
-            note_failure(agent, reference.get("model"), error)
+            if not isinstance(error, ApplicationError):  # that of a function of the user's is logged already
+                # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
+                note_failure(agent, reference.get("model"), error)
             raise failure from None
         response, shorter = answered or (following or LLMResponse(), None)
         if answered is not None:

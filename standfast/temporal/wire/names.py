@@ -101,6 +101,7 @@ TIMED_OUT = "HandlerTimedOut"  # and the handler hears no cancel; it may still r
 MODEL_UNAVAILABLE = "ModelUnavailable"
 CALL_NOT_OURS = "CallNotOurs"
 HOOK_ERROR = "HookError"
+PASSES = "passes"  # in the details: as an outage does, by itself; `OUTAGES_OUTLAST`
 STEP_ERROR = "StepError"
 SAME_VERSION = "SameVersion"  # of a pipeline's step: the version that this worker declares has raised already
 MODEL_CHANGED = "ModelChanged"

@@ -22,6 +22,7 @@ from standfast.temporal.workflows.activity_options import (
     until_the_outage_is_over,
 )
 from standfast.temporal.workflows.missing_workers import (
+    details_of,
     is_missing,
     is_unavailable,
     is_users_fault,
@@ -179,6 +180,10 @@ class ModelCalls:
         if is_missing(error):
             await self._workers.await_worker(error)
             return True
+        if self._passes(error):
+            may_go_on = await self._outlast(Down(why(error), workflow.now()), reference, options)
+            self._has_given_up = not may_go_on
+            return may_go_on
         if self._run.loop.has_fallback and is_users_fault(error) and workflow.patched(names.FAULTS_PAUSE):
             self._has_given_up = not await self._pauses.pause("model", why(error))
             return not self._has_given_up
@@ -190,6 +195,11 @@ class ModelCalls:
         if self._run.loop.has_fallback or is_unavailable(error):
             return False
         return await self._pause(why(error))
+
+    def _passes(self, error: ActivityError) -> bool:
+        """Whether to wait out what a function of the user's has raised: its own model may be down, too."""
+        passes = is_users_fault(error) and bool(details_of(error).get(names.PASSES))
+        return passes and not self._run.facts.limits_retries and workflow.patched(names.OUTAGES_OUTLAST)
 
     async def _outlast(self, down: Down, reference: ModelReference, options: dict[str, Any]) -> bool:
         """Call the models again, at growing intervals, until one can be called or a person says what to do.
