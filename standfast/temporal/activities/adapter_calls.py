@@ -1,6 +1,6 @@
 """Calls the adapter of a model, and turns its errors into failures of the activity."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from standfast.llm import LLMAdapter, ToolDescription, settings_for
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.messages import LLMResponse, Message, cut, error_text
 from standfast.runtime.cancellation import cancelled_within
-from standfast.runtime.model_answers import CANCELLED_WITHIN, chat, compressed, streamed
+from standfast.runtime.model_answers import CANCELLED_WITHIN, chat, streamed
 from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
@@ -32,11 +32,12 @@ async def call_adapter(
     messages: list[Message],
     tools: Sequence[ToolDescription],
     tell: Callable[[str], None] | None,
+    compress: Callable[[list[Message]], Awaitable[list[Message] | None]],
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run the user's part: instructions, compression, the adapter. Runs on the handlers' loop."""
     prompt = await run_with_deps(agent, agent.system_prompt, context)
     with cancelled_within(ModelError(CANCELLED_WITHIN)):
-        shorter = await compressed(agent.loop.context_compression, messages)
+        shorter = await compress(messages)
         seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
         settings = settings_for(adapter, agent)
         if tell is None:

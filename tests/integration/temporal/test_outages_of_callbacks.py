@@ -1,5 +1,7 @@
-"""Guardrails and instructions often ask a model, too, or a database: their outages pass as those of the agent's model."""
+"""Guardrails, instructions and compression often ask a model, too: their outages pass as those of the agent's do."""
 
+import dataclasses
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -7,13 +9,19 @@ import pytest
 from support.temporal_runs import Temporal, check_healthy, pending, result, until
 from support.transcripts import shape
 
-from standfast import Agent, AgentContext, Guardrail, Message, ModelError
+from standfast import Agent, AgentContext, ContextCompression, Guardrail, Loop, Message, ModelError, RetryPolicy
 from standfast.temporal.workflows import model_calls
 from standfast.testing import ScriptedModel
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = model_calls.model_options
+
+    def soon(retry: RetryPolicy, asks: str) -> dict[str, Any]:
+        return usual(dataclasses.replace(retry, maximum_attempts=1), asks)
+
+    monkeypatch.setattr(model_calls, "model_options", soon)
     monkeypatch.setattr(model_calls, "OUTAGE_WAITS", (timedelta(seconds=0.1), timedelta(seconds=0.3)))
 
 
@@ -84,3 +92,22 @@ async def test_a_guardrail_beside_the_model_does_not_have_it_paid_again_and_agai
         await temporal.people.resume(run.id)
         assert (await result(run))["response"] == "done"
     assert len(model.calls) == 2
+
+
+async def test_a_context_is_compressed_once_for_all_attempts_of_an_outage(temporal: Temporal) -> None:
+    """A summary is paid for: its model is another one, which is up."""
+    compressed: list[int] = []
+
+    async def summarised(messages: Sequence[Message]) -> list[Message]:
+        compressed.append(len(messages))
+        return [Message(role="user", content="So far: tea."), messages[-1]]
+
+    loop = Loop(context_compression=ContextCompression(summarised, max_messages=2))
+    model = ScriptedModel(["one", PASSING, *[PASSING] * 4, "two", "three"])
+    agent = Agent("clerk", loop=loop)
+    async with temporal.worker(agent, llm=model):
+        for message, answer in (("first", "one"), ("second", "two")):
+            assert (await temporal.run(agent, message))["response"] == answer
+        assert (compressed, len(model.calls)) == ([3], 7)
+        assert (await temporal.run(agent, "third"))["response"] == "three"
+    assert compressed == [3, 5]
