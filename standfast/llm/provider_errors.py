@@ -140,6 +140,13 @@ def no_answer(who: str, *unreachable: type[Exception]) -> Iterator[None]:
         raise ModelError(f"{who} gave no answer: {cut(text, _SHOWN)}", transient=True) from error
 
 
+def connection_advice(reason: str) -> str:
+    """Return what to check if no connection could be made; also a certificate that is not valid may be renewed."""
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        return "check base_url, the clock, and which certificates this machine trusts"
+    return "check base_url, and the network"
+
+
 def retry_delay(
     error: BaseException, policy: RetryPolicy, attempt: int, *, has_alternative: bool = False
 ) -> float | None:
