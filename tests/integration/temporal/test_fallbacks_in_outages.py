@@ -264,6 +264,25 @@ async def test_calls_that_a_model_asks_for_after_the_run_gave_up_never_run(tempo
     assert "Not run: the run ended with error" in result_of(await temporal.messages(), "c2")
 
 
+async def test_a_text_that_comes_after_the_run_gave_up_stays_in_the_session(temporal: Temporal) -> None:
+    late, agent = Late(LLMResponse(text="late", usage=Usage(input_tokens=7, output_tokens=1))), Agent("clerk")
+    late._calls = 1
+    async with temporal.worker(agent, llm=late):
+        run = await temporal.start(agent)
+        await late.is_asked.wait()
+        await temporal.people.message(run.id, "are you there?")
+        await temporal.people.resume(run.id, "abort")
+        ended = await result(run)
+        assert (ended["status"], ended["usage"]["input_tokens"]) == ("error", 7)
+        assert (await temporal.run(agent, message=None))["response"] == "later"
+    assert shape(await temporal.messages()) == [
+        "user go",
+        "assistant late",
+        "user are you there?",
+        "assistant later",
+    ]
+
+
 async def test_a_provider_that_asks_for_short_waits_is_not_called_more_often(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,3 +111,12 @@ async def test_a_context_is_compressed_once_for_all_attempts_of_an_outage(tempor
         assert (compressed, len(model.calls)) == ([3], 7)
         assert (await temporal.run(agent, "third"))["response"] == "three"
     assert compressed == [3, 5]
+
+
+async def test_a_correction_of_an_output_outlasts_an_outage(temporal: Temporal) -> None:
+    model = ScriptedModel([PASSING, "no JSON", *[PASSING] * 3, "5"])
+    agent = Agent("clerk", output=int)
+    async with temporal.worker(agent, llm=model):
+        ended = await temporal.run(agent)
+    assert (ended["status"], ended["output"], ended["iterations"], len(model.calls)) == ("complete", 5, 2, 6)
+    assert [message.role for message in await temporal.messages()] == ["user", "assistant"] * 2
