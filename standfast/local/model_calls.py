@@ -99,7 +99,7 @@ class ModelCalls:
             try:
                 return await self._call(adapter, list(self._view))  # the adapter's own list: it may keep or change it
             except Exception as error:
-                delay = retry_delay(error, self._agent.loop.model_retry, attempt, has_fallback=has_fallback)
+                delay = retry_delay(error, self._agent.loop.model_retry, attempt, has_alternative=has_fallback)
                 if delay is None:
                     raise
                 _LOG.warning("Agent %s: the model is asked again in %g s: %s", self._agent.name, delay, error)

@@ -70,6 +70,8 @@ def test_the_persisted_names_are_pinned() -> None:
         "TERMINAL_KEPT": "standfast.terminal-kept",
         "FAULTS_PAUSE": "standfast.faults-pause",
         "MODELS_ANEW": "standfast.models-anew",
+        "PASSES": "passes",
+        "OUTAGES_OUTLAST": "standfast.outages-outlast",
         "OWN_HANDLERS": "standfast.own-handlers",
         "TERMINAL_ERROR": "TerminalError",
         "STATUS_ATTRIBUTE": "StandfastStatus",
