@@ -44,6 +44,7 @@ class Questions:
         sampling: the agent that answers in the place of a model; True is the model of the agent that makes the call.
         open: the ids of questions that have no answer, and what was asked.
         responses, state: what goes with the call, as the SDK has it.
+        is_under_way: whether a model is asked: from when the tool may be called until the call has ended.
     """
 
     store: Any
@@ -56,10 +57,11 @@ class Questions:
     open: dict[str, str] = field(default_factory=dict)
     responses: dict[str, Any] | None = None
     state: str | None = None
+    is_under_way: bool = False
 
     def __post_init__(self) -> None:
         self._loop, self._samples, self._rounds = asyncio.get_running_loop(), 0, 0
-        self._one_by_one, self._is_over, self._unanswered = asyncio.Lock(), False, ""
+        self._one_by_one, self._unanswered = asyncio.Lock(), ""
         self._types = importlib.import_module("mcp.types")
         self._kept: KeptQuestions | None = None
         self._messages: Sequence[Message] = ()
@@ -156,7 +158,7 @@ class Questions:
 
     async def ended(self, *, is_made: bool) -> None:
         """Give back what was taken if the call has asked for more, or was not made; no model answers any more."""
-        self._is_over = True
+        self.is_under_way = False
         if self._kept is not None and (self.open or not is_made):
             for name in self._taken:
                 if not self.open or name != self._round:
@@ -250,8 +252,8 @@ class Questions:
             return await self._answered_by_model(text, asked.max_tokens)
 
     async def _answered_by_model(self, text: str, max_tokens: int) -> Any:
-        if self._is_over:
-            return self._types.ErrorData(code=-1, message="the call is over")
+        if not self.is_under_way:
+            return self._types.ErrorData(code=-1, message="no call is under way")
         try:
             said = await self._there(self._ask(text, min(max(1, max_tokens), _MOST_TOKENS)))
         except Exception as error:

@@ -2,7 +2,8 @@
 
 FILE hears of each answer. Its tool `think` has as arguments, besides the `text`: `times`, how often it asks at once;
 `size`, of the text in bytes, if that is to be long; `late`, whether it asks when the call is over; `params`, more of
-each request. If there is a `FILE.hold`, it does not end a call as long as that is there.
+each request. If there is a `FILE.hold`, it does not end a call as long as that is there; if there is a `FILE.early`,
+it asks before it lists its tools.
 """
 
 import json
@@ -40,12 +41,20 @@ def ask(call: Any, *, text: str, times: int = 1, size: int = 0, late: bool = Fal
         say({"id": f"{call}/{number}", "method": "sampling/createMessage", "params": request})
 
 
+def list_tools(asked: Any) -> None:
+    tools = [{"name": "think", "description": "Think.", "inputSchema": {"type": "object"}}]
+    say({"id": asked, "result": {"tools": tools}})
+
+
 def take(answer: dict[str, Any]) -> None:
-    call = answer["id"].rpartition("/")[0]
+    call, _, which = answer["id"].rpartition("/")
     result = answer.get("result")
     said = answer["error"]["message"] if result is None else result["content"]["text"]
     with heard.open("a") as file:
         file.write(f"{said}\n")
+    if call == "early":
+        list_tools(int(which))
+        return
     waiting[call].append(said)
     if len(waiting[call]) == wanted[call]:
         threading.Thread(target=end, args=(int(call) if call.isdigit() else call, waiting[call])).start()
@@ -59,8 +68,12 @@ for line in sys.stdin:
             known = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
             say({"id": got["id"], "result": known})
         case "tools/list":
-            tools = [{"name": "think", "description": "Think.", "inputSchema": {"type": "object"}}]
-            say({"id": got["id"], "result": {"tools": tools}})
+            if heard.with_suffix(".early").exists():
+                said = [{"role": "user", "content": {"type": "text", "text": "?"}}]
+                request = {"messages": said, "maxTokens": 50}
+                say({"id": f"early/{got['id']}", "method": "sampling/createMessage", "params": request})
+            else:
+                list_tools(got["id"])
         case "tools/call":
             ask(got["id"], **got["params"]["arguments"])
         case None if "/" in str(got.get("id")):

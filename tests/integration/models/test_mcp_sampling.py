@@ -274,6 +274,15 @@ async def test_a_server_that_asks_when_its_call_is_over_is_not_answered(driver: 
     assert (ended.status, len(model.calls)) == ("complete", 4)
 
 
+async def test_a_server_that_asks_before_its_tool_is_called_is_not_answered(driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "heard.early").touch()
+    agent = Agent("a", model="m", tools=[mcp_server(server(tmp_path), sampling=True)])
+    model = ScriptedModel([asks_for(call("think", "c1", text="?")), "a thought", "done"])
+    ended = await driver.run(agent, by_name(m=model))
+    assert answers(ended) == ["a thought"]
+    assert (tmp_path / "heard").read_text().splitlines()[1:] == ["no call is under way", "a thought"]
+
+
 PARAMS: dict[str, Any] = {
     "no limit that a model could have": {"maxTokens": 10**30},
     "a limit below one": {"maxTokens": -5},
