@@ -68,6 +68,7 @@ TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is its ca
 FAULTS_PAUSE = "standfast.faults-pause"  # a function of the user's that raises is no reason for a fallback model
 MODELS_ANEW = "standfast.models-anew"  # a resume without a model calls the agent's own first, not its last fallback
 OWN_HANDLERS = "standfast.own-handlers"  # a workflow's own handler is not replaced by one of `approval`
+READ_FIRST = "standfast.read-first"  # people are shown arguments as the activity reads them, if it changes them
 
 # Search attributes.
 STATUS_ATTRIBUTE = "StandfastStatus"

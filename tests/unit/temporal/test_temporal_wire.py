@@ -71,6 +71,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "FAULTS_PAUSE": "standfast.faults-pause",
         "MODELS_ANEW": "standfast.models-anew",
         "OWN_HANDLERS": "standfast.own-handlers",
+        "READ_FIRST": "standfast.read-first",
         "TERMINAL_ERROR": "TerminalError",
         "STATUS_ATTRIBUTE": "StandfastStatus",
         "WAITING_ATTRIBUTE": "StandfastWaiting",
