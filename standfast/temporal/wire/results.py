@@ -16,6 +16,7 @@ from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Question
 from standfast.errors import StandfastError
 from standfast.messages import Usage, json_problem, read_json
+from standfast.pipeline_loop import MAX_ITEMS
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     ActivityName,
@@ -31,7 +32,7 @@ from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import BegunState, Facts, is_tool_facts, read_tool_facts
 from standfast.temporal.wire.states import read_state
-from standfast.temporal.wire.step_types import AskedAtGate, Stepped
+from standfast.temporal.wire.step_types import AskedAtGate, Shown, Stepped
 
 LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can go on
 OTHER = {"status": "other"}  # for an agent that was asked something else
@@ -46,6 +47,8 @@ class _ChangedCall(TypedDict):
 
 
 T = TypeVar("T")
+_MADE: dict[str, Any] = {"with": str | None, "on": str, "until": bool}  # by what a step's activity was to make
+_NEEDS = {"left-out": "size", "image": "media_type"}  # by the kind of a value that people are shown
 RECEIPTED = (names.DECIDE, names.KEEP, names.COMMIT)
 
 
@@ -106,7 +109,7 @@ def _can_be_read(read: Callable[..., bool | None], reference: Mapping[str, Any],
     """Whether the run can use a value: it is tried with a copy."""
     try:
         return read(reference, deepcopy(found)) is not False
-    except (AttributeError, KeyError, TypeError, ValueError, StandfastError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, StandfastError):
         return False
 
 
@@ -134,7 +137,8 @@ def _read_opened_pipeline(_: object, found: dict[str, Any]) -> None:
 def _read_recalled(_: object, found: dict[str, Any]) -> bool:
     for decision, at in found.get("decisions", ()):
         Decision(**decision)
-        datetime.fromisoformat(at)
+        if datetime.fromisoformat(at).tzinfo is None:
+            return False
     return "decisions" in found
 
 
@@ -183,10 +187,17 @@ def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
     if isinstance(made, dict) and "failed" in made:
         return _conforms(made, Stepped)
     if what == "gate":
-        return isinstance(made, dict) and ("decided" in made or _conforms(made, AskedAtGate))
+        return isinstance(made, dict) and ("decided" in made or (_conforms(made, AskedAtGate) and _is_shown(made)))
     if what == "with" and isinstance(made, dict):
         return _conforms(made, _ChangedCall) and is_tool_facts(made["facts"])
-    return "made" in found and (what != "with" or _conforms(made, str | None))
+    if what == "over":  # the number of the items
+        return _conforms(made, int) and 0 <= made <= MAX_ITEMS
+    return "made" in found and _conforms(made, _MADE.get(what, Any))
+
+
+def _is_shown(found: Mapping[str, Any]) -> bool:
+    """Whether people can be shown what is beside a gate's message."""
+    return all(_NEEDS.get(one["kind"], "kind") in one for one in found.get("shown", ()))
 
 
 def _is_declared(found: Declared) -> bool:
@@ -217,7 +228,7 @@ def _is_held(gate: Mapping[str, Any], found: ModelReply) -> bool:
     """Whether it is the one gate of an answer without calls, and says what people see."""
     shown = found.get("arguments", {}).get(gate["gate"]["name"])
     is_alone = not found.get("calls") and len(found.get("gates", ())) == 1
-    return is_alone and Question(**gate).is_held and isinstance(shown, dict)
+    return is_alone and Question(**gate).is_held and _conforms(shown, Shown) and _is_shown(cast(dict[str, Any], shown))
 
 
 def _is_gate(found: object) -> bool:

@@ -19,7 +19,14 @@ HELD = {
     "tool_call_id": "answer-2",
     "gate": {"name": "answer-2", "rule": RULE, "digest": "d", "approvals": []},
 }
-WITH = {"make": {"path": "pay", "what": "with"}}
+ASKED = {"message": "Ship it?", "digest": "d"}
+
+
+def making(what: str) -> Any:
+    return {"make": {"path": "pay", "what": what}}
+
+
+WITH = making("with")
 
 
 @pytest.mark.parametrize(
@@ -31,6 +38,11 @@ WITH = {"make": {"path": "pay", "what": "with"}}
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"available": ["pay"], "tools": {"pay": FACTS}}}),
         (names.STEP, WITH, {"made": "{}"}),
         (names.STEP, WITH, {"made": {"shown": "{}", "tool": "pay", "facts": FACTS}}),
+        (names.STEP, making("over"), {"made": 3}),
+        (names.STEP, making("until"), {"made": False}),
+        (names.STEP, making("on"), {"made": "red"}),
+        (names.STEP, making("input"), {"made": None}),
+        (names.STEP, making("gate"), {"made": {**ASKED, "shown": [{"kind": "left-out", "size": 5}, {"kind": "text"}]}}),
         (names.OPEN, OPENING, {"session": "s", "facts": {}, "seq": 0, "message": "hi", "unheard": [{"text": "x"}]}),
         (names.OPEN, {"run": "r"}, {}),
         (names.OPEN_PIPELINE, OPENING, PLAN),
@@ -53,6 +65,21 @@ def test_what_an_activity_returns_is_its_result(activity: str, reference: Any, f
         (names.CALL_MODEL, {}, {"seq": 2, "declared": ["pay"]}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"tools": {"pay": 1}}}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"more": 1}}),
+        (names.CALL_MODEL, {}, {"seq": 2, "gates": [HELD], "arguments": {"answer-2": {"shown": [{"label": "x"}]}}}),
+        *((names.STEP, making("over"), {"made": made}) for made in (None, -1, 1.5, True, "3", [], 1_001, 10**30)),
+        *((names.STEP, making("until"), {"made": made}) for made in (None, 1, "yes")),
+        *((names.STEP, making("on"), {"made": made}) for made in (None, 1, ["red"])),
+        *(
+            (names.STEP, making("gate"), {"made": {**ASKED, "shown": [shown]}})
+            for shown in (
+                5,
+                {},
+                {"kind": 5},
+                {"kind": "left-out"},
+                {"kind": "left-out", "size": "5"},
+                {"kind": "image"},
+            )
+        ),
         (names.STEP, WITH, {"made": {"shown": "{}", "tool": "pay"}}),
         (names.STEP, WITH, {"made": {"shown": "{}", "tool": 1, "facts": FACTS}}),
         *(
@@ -68,6 +95,7 @@ def test_what_an_activity_returns_is_its_result(activity: str, reference: Any, f
         (names.RECALL, {}, {"decisions": 5}),
         (names.RECALL, {}, {"decisions": [[{"gate": "c1"}, WHEN]]}),
         (names.RECALL, {}, {"decisions": [[{"gate": "c1", "decision": "approve"}, "soon"]]}),
+        (names.RECALL, {}, {"decisions": [[{"gate": "c1", "decision": "approve"}, "2026-11-22T10:00:00"]]}),
         (names.ANSWERED, {}, {"c1": 5}),
         (names.ANSWERED, {}, {"c1": {"by": "ada"}}),
         (names.KEEP, {}, [{}]),
