@@ -39,9 +39,10 @@ BODIES = {
     "BOM": "\ufeff{}",
     "null": "null",
     "text": '"x"',
+    "half an approval": '{"id": "s", "messages": [{"role": "assistant", "parts": [{"state": "approval-responded"}]}]}',
 }
-DOORS = ["/api/v1/runs", "/api/v1/runs/clerk%2Fx/message", "/agents/talker/ag-ui", "/v1/chat/completions",
-         "/v1/responses"]  # fmt: skip
+DOORS = ["/api/v1/runs", "/api/v1/runs/clerk%2Fx/message", "/agents/talker/ag-ui", "/agents/talker/ai-sdk",
+         "/v1/chat/completions", "/v1/responses"]  # fmt: skip
 
 
 @pytest.mark.parametrize("who", [OLGA, AMY], ids=["olga", "amy"])
