@@ -138,7 +138,9 @@ async def main() -> None:
     client = await Client.connect(ADDRESS)
     found: list[Any] = list(ACTIVITIES.values())
     plugin = StandfastPlugin(store=store)
-    async with Worker(client, task_queue=QUEUE, workflows=[Operated], activities=found, plugins=[plugin]):
+    options: dict[str, Any] = {"workflows": [Operated], "activities": found, "plugins": [plugin]}
+    soon = timedelta(seconds=1)  # after which another worker has the workflows of one that was killed
+    async with Worker(client, task_queue=QUEUE, sticky_queue_schedule_to_start_timeout=soon, **options):
         await asyncio.Event().wait()
 
 

@@ -7,10 +7,22 @@ puts in as the result of a call is its result (see `wire.put_in`).
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, TypedDict, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Literal,
+    Required,
+    TypedDict,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Question
@@ -46,8 +58,44 @@ class _ChangedCall(TypedDict):
     facts: dict[str, Any]
 
 
+class _Rule(TypedDict, total=False):
+    """What `GateRule.plain` returns, with those whom a gate asks later."""
+
+    timeout: float | int | None
+    remind_every: float | int | None
+    on_timeout: str
+    users: list[str]
+    groups: list[str]
+    quorum: int
+    exclude_requester: bool
+    escalate_to: "_Rule | None"
+    message: str
+    digest: str
+    by_digest: bool
+    remember: str
+    guardrail: str
+    holds: str
+    later: list["_Rule"]
+
+
+class _Gate(TypedDict, total=False):
+    """What `Gate.plain` returns, as far as it steers a run."""
+
+    name: Required[str]
+    rule: Required[_Rule]
+    digest: Required[str]
+    requesters: list[str]
+    edits: bool
+    is_call: bool
+    fingerprint: str
+    schema_digest: str
+    policy: str
+    status: str
+
+
 T = TypeVar("T")
 _MADE: dict[str, Any] = {"with": str | None, "on": str, "until": bool}  # by what a step's activity was to make
+_BEGIN, _LONGEST = datetime(2026, 1, 1, tzinfo=UTC), 1e10  # seconds, 300 years
 _NEEDS = {"left-out": "size", "image": "media_type"}  # by the kind of a value that people are shown
 RECEIPTED = (names.DECIDE, names.KEEP, names.COMMIT)
 
@@ -127,11 +175,12 @@ def _is_state(_: object, found: BegunState) -> None:
     read_json(found if isinstance(found, str) else found[1])
 
 
-def _read_opened_pipeline(_: object, found: dict[str, Any]) -> None:
+def _read_opened_pipeline(_: object, found: dict[str, Any]) -> bool:
     read_gates(found["gates"])
     read_plan(found["plan"])
     for facts in found["tools"].values():
         read_tool_facts(facts)
+    return _conforms(found["gates"], dict[str, _Rule])
 
 
 def _read_recalled(_: object, found: dict[str, Any]) -> bool:
@@ -191,7 +240,7 @@ def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
     if what == "with" and isinstance(made, dict):
         return _conforms(made, _ChangedCall) and is_tool_facts(made["facts"])
     if what == "over":  # the number of the items
-        return _conforms(made, int) and 0 <= made <= MAX_ITEMS
+        return _conforms(made, int) and 0 <= cast(int, made) <= MAX_ITEMS
     return "made" in found and _conforms(made, _MADE.get(what, Any))
 
 
@@ -235,10 +284,17 @@ def _is_gate(found: object) -> bool:
     """Whether people can be asked about it; the workflow adds when it was opened."""
     try:
         question = Question.model_validate(found, strict=True)
-        Gate.read({**(question.gate or {}), "since": "2026-01-01T00:00:00+00:00"})
+        gate = Gate.read({**(question.gate or {}), "since": _BEGIN.isoformat()})
+        return _conforms(question.gate, _Gate) and _ends(gate)
     except (AttributeError, KeyError, TypeError, ValueError):
         return False
-    return True
+
+
+def _ends(gate: Gate) -> bool:
+    """Whether there are times at which a gate's deadlines and reminders come."""
+    rules = (one for rule in (gate.rule, *gate.later) for one in rule.chain)
+    times = [time for rule in rules for time in (rule.timeout, rule.remind_every) if time is not None]
+    return all(0 <= time <= _LONGEST for time in times)
 
 
 _READERS: dict[str, Callable[..., bool | None]] = {
