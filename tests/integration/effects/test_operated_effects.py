@@ -286,6 +286,28 @@ async def test_a_workflow_that_is_terminated_behind_its_gate_and_started_again_a
 
 
 @same_loop
+async def test_of_decisions_that_come_at_once_through_several_doors_one_counts(shop: Shop) -> None:
+    async def decided(number: int) -> tuple[int, str]:
+        case = f"at-once-{number}"
+        run = await shop.start("approved", case, "gate")
+        item = await shop.opens(run)
+        given = {"gate": "approved", "digest": item["digest"], "by": "ada"}
+        rejected = {"by": "bob", "digest": item["digest"]}
+        await asyncio.gather(
+            run.signal("approve", given),
+            run.execute_update("decide", {**given, "decision": "reject", "by": "cy"}),
+            shop.people.decide(run.id, "approved", "reject", **rejected),
+            return_exceptions=True,
+        )
+        said = await told(run)
+        await check_healthy(run)
+        return shop.effects(case), said.partition(" ")[0]
+
+    ended = await asyncio.gather(*map(decided, range(6)))
+    assert set(ended) <= {(1, "did"), (0, "approval-rejected")}
+
+
+@same_loop
 async def test_an_approval_that_is_sent_again_does_not_count_for_the_workflow_that_was_started_in_its_place(
     shop: Shop,
 ) -> None:
