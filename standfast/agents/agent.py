@@ -37,6 +37,7 @@ from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import explain, read_json, unfenced
 from standfast.tools import AccessRules, DepsT_co, Tool, Toolset, check_access, check_choice, json_schema, schema_type
+from standfast.tools.checks import check_deps
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,9 +152,10 @@ class Agent(Generic[T_co, DepsT_co]):
         if not isinstance(self.loop, Loop):
             raise self._fault(f"loop must be a Loop, got {self.loop!r}")
         self._freeze_instructions()
-        for name in ("on_start", "on_complete", "on_stuck", "deps"):
+        for name in ("on_start", "on_complete", "on_stuck"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
+        check_deps(f"Agent '{self.name}'", self.deps)
         check_choice(
             f"Agent '{self.name}': on_terminal_tool_error", self.on_terminal_tool_error, ("message", "stop", "fail")
         )

@@ -71,6 +71,7 @@ OUTAGES_OUTLAST = (
     "standfast.outages-outlast"  # a fallback that is refused does not end the wait for a model that is down
 )
 OWN_HANDLERS = "standfast.own-handlers"  # a workflow's own handler is not replaced by one of `approval`
+READ_FIRST = "standfast.read-first"  # people are shown arguments as the activity reads them, if it changes them
 
 # Search attributes.
 STATUS_ATTRIBUTE = "StandfastStatus"

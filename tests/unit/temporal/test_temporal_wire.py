@@ -73,6 +73,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "PASSES": "passes",
         "OUTAGES_OUTLAST": "standfast.outages-outlast",
         "OWN_HANDLERS": "standfast.own-handlers",
+        "READ_FIRST": "standfast.read-first",
         "TERMINAL_ERROR": "TerminalError",
         "STATUS_ATTRIBUTE": "StandfastStatus",
         "WAITING_ATTRIBUTE": "StandfastWaiting",
