@@ -23,6 +23,7 @@ from temporalio.worker import (
 
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.agent_workflows import AgentRun
+from standfast.temporal.workflows.coming_cancels import create_told
 from standfast.temporal.workflows.handlers import RunHandlers
 from standfast.temporal.workflows.raw_results import undecodable
 from standfast.temporal.workflows.workflow_types import Unknown, base_of, workflow_type
@@ -53,6 +54,7 @@ class AgentWorkflowRunner(WorkflowRunner):
                 payload_converter_factory=lambda: _TolerantConverter(factory()),
                 interceptor_classes=[*det.interceptor_classes, _Elsewhere],
             )
+            return create_told(self._runner.create_instance, det)
         return self._runner.create_instance(det)
 
 
