@@ -389,7 +389,7 @@ class AgentRun(RunHandlers):
             "turn": self._run.progress.turn.number,
             "iterations": state.iterations,
             "max_iterations": state.loop.max_iterations,
-            "usage": None if state.usage is None else state.usage.model_dump(),
+            "usage": None if state.used is None else state.used.model_dump(),
             **({"agent": state.agent} if state.agent else {}),
             "running": [
                 {"tool_call_id": call.id, "tool": call.name, "arguments": call.shown}
