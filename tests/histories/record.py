@@ -206,6 +206,8 @@ MOVED = {  # recorded with short runs; what is kept is the last of the chain
     "approvals_moved": (careful, lambda: answers({"tool_calls": [call("ship", what="all")]}, "done"), _approve_late),
     "gates_moved": (helper, lambda: answers("left"), _approve_late),
 }
+# The same, since gates stay on the board meanwhile.
+MOVED |= {name.replace("moved", "stayed"): scenario for name, scenario in MOVED.items()}
 SCENARIOS |= MOVED
 
 
