@@ -206,8 +206,7 @@ MOVED = {  # recorded with short runs; what is kept is the last of the chain
     "approvals_moved": (careful, lambda: answers({"tool_calls": [call("ship", what="all")]}, "done"), _approve_late),
     "gates_moved": (helper, lambda: answers("left"), _approve_late),
 }
-# The same, since gates stay on the board meanwhile.
-MOVED |= {name.replace("moved", "stayed"): scenario for name, scenario in MOVED.items()}
+MOVED["approvals_stayed"] = MOVED["approvals_moved"]  # since gates stay on the board meanwhile
 SCENARIOS |= MOVED
 
 

@@ -77,7 +77,6 @@ def test_there_are_histories_of_every_kind_of_run() -> None:
         "long",
         "gates",
         "gates_moved",
-        "gates_stayed",
         "approvals",
         "approvals_moved",
         "approvals_stayed",
