@@ -41,7 +41,7 @@ class Question(Record):
             becomes a user message. The name of the gate, if that holds something else than a call.
         gate: the question is whether the call may run, and its answer a `Decision`: who may decide, until when, what
             is decided so far. It is kept until the call has a result.
-        usage: of the agents that the call ran before it asked.
+        usage: of the agents that the call ran before it asked, or of the answer that is held.
         held: the answer that a gate holds; an empty one if it holds what the user said, on which no model has acted.
     """
 

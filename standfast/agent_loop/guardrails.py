@@ -19,6 +19,7 @@ from standfast.errors import StandfastError
 from standfast.messages import Message, ToolCall, Tripped, clean_text, cut, json_problem, size_over
 from standfast.tools import Approval
 
+WITHHELD = "[withheld by the guardrail "  # begins the message in the place of an answer
 _REASON_BYTES = 2_000
 _METADATA_BYTES = 8_192
 
@@ -83,7 +84,7 @@ def withheld(answer: Message, tripped: Tripped, why: str = "") -> Message:
     Args:
         why: what became of it at a gate.
     """
-    text = f"[withheld by the guardrail {tripped.guardrail}: {tripped.reason}{why}]"
+    text = f"{WITHHELD}{tripped.guardrail}: {tripped.reason}{why}]"
     # An earlier version reads it as an answer that a content filter has stopped.
     changes = {"content": text, "tool_calls": None, "reasoning": None, "stop_reason": "content-filter"}
     return answer.model_copy(update={**changes, "tripped": (tripped,)})

@@ -119,7 +119,9 @@ def question_about(
         arguments=list(held.shown),
         later=tuple(later),
     )
-    return Question(question=first.message, tool_call_id=name, gate=gate.plain(), held=held.answer)
+    return Question(
+        question=first.message, tool_call_id=name, gate=gate.plain(), usage=held.answer.usage, held=held.answer
+    )
 
 
 def released(question: Question) -> Message | None:

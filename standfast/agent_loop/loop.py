@@ -292,11 +292,17 @@ class LoopState(Generic[CallT, ToolT_co]):
             return state
         return state._with(warned=True, warning=used)
 
+    @property
+    def used(self) -> Usage | None:
+        """What the run has used, also for an answer that waits at a gate, and in no transcript."""
+        held = [one.usage for one in self.kept_questions if one.is_held and one.usage is not None]
+        return held[0] + self.usage if held else self.usage
+
     def spent_budget(self) -> Finish | None:
         """Return how the run ends if its budget or its session's is spent; asked before each model call."""
         if not self.loop.has_budget:
             return None
-        status = spent_budget(self.loop, (self.usage, self.session_usage), self.grants)
+        status = spent_budget(self.loop, (self.used, self.session_usage), self.grants)
         return None if status is None else Finish(status, self.response)
 
     def tokens_left(self, *of_turn: Usage | None) -> int | None:
@@ -312,7 +318,7 @@ class LoopState(Generic[CallT, ToolT_co]):
 
     def granted(self) -> Self:
         """A person lets the run use its budget once more."""
-        grants = more_grants(self.loop, (self.usage, self.session_usage), self.grants)
+        grants = more_grants(self.loop, (self.used, self.session_usage), self.grants)
         return self._with(ended=None, grants=grants, warned=False)
 
     def _judged_by_length(self, usage: Usage) -> Self:

@@ -15,9 +15,10 @@ from langgraph.prebuilt import ToolNode, ToolRuntime
 from langgraph.pregel import Pregel
 from langgraph.types import interrupt
 
-from standfast.errors import DefinitionError, InterruptError, RetryableError
+from standfast.errors import DefinitionError, InterruptError, RetryableError, StandfastError
 from standfast.integrations._foreign_agents import Declared, valued
 from standfast.integrations._guards import has_guard, said_safe
+from standfast.integrations._langchain_servers import compared, fingerprint_of, is_of_server
 from standfast.integrations._langgraph_results import for_graph, written
 from standfast.integrations._langgraph_threads import OURS, Threads, call_with, runner_of
 from standfast.integrations._server_connections import is_answer, unknown
@@ -106,9 +107,10 @@ def declare(
                 continue
             names.add(name)
             schema = convert_to_openai_tool(tool)["function"].get("parameters")
-            call = _GraphCall(graph, node, tool, threads, context, config, declared.is_safe(name, safe))
+            call = _GraphCall(graph, node, compared(tool), threads, context, config, declared.is_safe(name, safe))
+            guard, known_by = has_guard(*_functions(tool)), fingerprint_of(tool)
             declared.add(
-                tool, name, tool.description, schema, call.run, safe=safe, has_guard=has_guard(*_functions(tool))
+                tool, name, tool.description, schema, call.run, safe=safe, has_guard=guard, fingerprint=known_by
             )
     if isinstance(graph.checkpointer, BaseCheckpointSaver):
         declared.add(QUESTION, QUESTION, "A question of the graph.", {"properties": {"question": {}}}, _ask, safe=True)
@@ -126,11 +128,7 @@ def declare(
 
 def declared_safe(tool: Any) -> bool:
     """Whether the user has declared a tool safe; `langchain-mcp-adapters` copies what a server says into metadata."""
-    return (getattr(tool, "metadata", None) or {}).get("safe_to_retry") is True and not _is_of_server(tool)
-
-
-def _is_of_server(tool: Any) -> bool:
-    return getattr(getattr(tool, "coroutine", None), "__module__", "").startswith("langchain_mcp_adapters")
+    return (getattr(tool, "metadata", None) or {}).get("safe_to_retry") is True and not is_of_server(tool)
 
 
 def _functions(tool: Any) -> tuple[Any, Any]:
@@ -140,7 +138,7 @@ def _functions(tool: Any) -> tuple[Any, Any]:
 def _needs_graph(node: ToolNode, tool: BaseTool) -> bool:
     injected = node._injected_args[tool.name]
     if injected.state or injected.store or injected.runtime:
-        return not _is_of_server(tool)  # whose adapter asks for a runtime that it can do without
+        return not is_of_server(tool)  # whose adapter asks for a runtime that it can do without
     return any(
         isinstance(one, InjectedToolCallId) or one is InjectedToolCallId
         for field in tool.get_input_schema().model_fields.values()
@@ -180,7 +178,8 @@ class _GraphCall:
         try:
             result: Any = await self.tool.ainvoke(injected, config)
         except Exception as error:
-            if not _is_of_server(self.tool) or isinstance(error, ToolException) or is_answer(error):
+            is_known = isinstance(error, (ToolException, StandfastError)) or is_answer(error)
+            if not is_of_server(self.tool) or is_known:
                 raise
             lost = unknown(self.tool.name, ctx.tool_call_id, error)
             raise (RetryableError(lost.reason) if self.is_safe else lost) from error

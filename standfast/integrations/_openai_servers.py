@@ -21,7 +21,7 @@ from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
 from standfast.integrations._foreign_agents import Declared
 from standfast.integrations._guards import said_safe
 from standfast.integrations._openai_tools import FunctionCall, RunSettings, gate_of, stub
-from standfast.integrations._server_connections import ServerConnection
+from standfast.integrations._server_connections import ServerConnection, has_changed
 from standfast.mcp.declarations import digest_of
 from standfast.mcp.schemas import checked_by, schema_problem
 from standfast.tools import Tool, ToolContext
@@ -194,10 +194,7 @@ class _Client:
             StandfastError: it has changed.
         """
         if self._digests.get(item.name) != _fingerprint(item):
-            raise StandfastError(
-                f"Not called: the MCP server describes its tool {item.name!r} otherwise than when it was read. Start "
-                "this process anew to take it as it is now"
-            )
+            raise has_changed(item.name)
 
 
 @asynccontextmanager

@@ -36,6 +36,14 @@ def unknown(name: str, call_id: str, error: BaseException) -> ToolDurabilityErro
     )
 
 
+def has_changed(tool: str) -> StandfastError:
+    """Return the error of a call whose tool has changed since it was read, and perhaps approved."""
+    return StandfastError(
+        f"Not called: the MCP server describes its tool {tool!r} otherwise than when it was read. Start this process "
+        "anew to take it as it is now"
+    )
+
+
 class ServerConnection(Generic[C]):
     """A connection to one server, on the loop that made this; calls may come from any other, such as a worker's.
 

@@ -13,6 +13,11 @@ from standfast.runtime.model_answers import note_failure
 from standfast.runtime.users_functions import call_users
 
 
+def guardrails_in(agent: Agent, context: AgentContext, passed: Question | None = None) -> Guardrails:
+    """Return the guardrails of an agent in this process; see there."""
+    return Guardrails(agent, lambda check: call_users(check, context), passed)
+
+
 class Answers:
     """The answers of a run, each checked by the guardrails of the agent that gives it."""
 
@@ -23,8 +28,8 @@ class Answers:
         self._transcript, self._context = transcript, context
 
     def guardrails(self, speaker: str, passed: Question | None = None) -> Guardrails:
-        """Return the guardrails of an agent of the conversation; see there."""
-        return Guardrails(self._agent.speaking(speaker), lambda check: call_users(check, self._context), passed)
+        """Return the guardrails of an agent of the conversation."""
+        return guardrails_in(self._agent.speaking(speaker), self._context, passed)
 
     async def next(self, action: CallModel, turn: int) -> Message | Held | Exception:
         """Return what is to be written next, or what people decide on first, or why the model could not be called."""

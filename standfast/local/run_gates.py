@@ -16,14 +16,14 @@ from standfast.agent_loop import (
     question_about,
 )
 from standfast.agents import Agent, AgentContext
+from standfast.local.answers import guardrails_in
 from standfast.local.gates import Standing, asked_at, at_gates, requesters_of
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import ToolCall
-from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.standing_approvals import decided_in_advance
 from standfast.runtime.stored_gates import Whose, show_gates
-from standfast.runtime.users_functions import ask_at_gates, call_users
+from standfast.runtime.users_functions import ask_at_gates
 from standfast.stores.protocol import AgentStore, DurableStore
 
 
@@ -66,7 +66,7 @@ class RunGates:
         have_run = {message.tool_call_id for message in self._transcript.messages if message.status == "completed"}
         standing = Standing(self._store, self._place)
         agent = self._asking(state)
-        check = Guardrails(agent, lambda asked: call_users(asked, self._context)).verdicts_on
+        check = guardrails_in(agent, self._context).verdicts_on
         decided = await at_gates(state, decisions, agent, self._kept, have_run, standing, check)
         self._earlier += requesters_of(decided)
         await self._show(decided)

@@ -14,6 +14,7 @@ from typing import Any
 from temporalio.service import RPCError
 
 from standfast import events
+from standfast.agent_loop.guardrails import WITHHELD
 from standfast.errors import StandfastError
 from standfast.messages import Message, ToolCall, Usage
 from standfast.stores.capabilities import has_ledger
@@ -159,6 +160,8 @@ class Timeline:
                 if event.call is not None:
                     entry.call, entry.data = event.call.id, event.call.arguments
                 entry.notes += [f"{event.quorum} must approve"] if event.quorum > 1 else []
+                if event.gate.startswith("message-") and event.call is None:
+                    self._unasked(self._open.get(("turn", "now")))
                 self._asked.append(self._add(entry, event.gate))
             case events.GateDecided():
                 entry = self._of("gate", event.gate, f"Approval {event.gate}", event.at)
@@ -207,6 +210,16 @@ class Timeline:
                 if event.calls:
                     entry.notes.append(f"asks for {', '.join(call.name for call in event.calls)}")
                 entry.close("done", event.at, event.seconds)
+                if event.text.startswith(WITHHELD):
+                    self._unasked(entry)
+
+    @staticmethod
+    def _unasked(turn: Entry | None) -> None:
+        """Take in that guardrails alone made this turn: the model was not asked, or its answer would have a price."""
+        if turn is None or turn.usage is not None:
+            return
+        turn.title = turn.title.replace("Model", "Guardrails", 1)
+        turn.notes = [note for note in turn.notes if not note.startswith("model ")]
 
     def _tool(self, event: "events.ToolStarted | events.ToolRetried | events.ToolLost | events.ToolEnded") -> None:
         entry = self._of_call(event.call, event.at)

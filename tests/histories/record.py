@@ -206,6 +206,7 @@ MOVED = {  # recorded with short runs; what is kept is the last of the chain
     "approvals_moved": (careful, lambda: answers({"tool_calls": [call("ship", what="all")]}, "done"), _approve_late),
     "gates_moved": (helper, lambda: answers("left"), _approve_late),
 }
+MOVED["approvals_stayed"] = MOVED["approvals_moved"]  # since gates stay on the board meanwhile
 SCENARIOS |= MOVED
 
 

@@ -87,5 +87,6 @@ def test_there_are_histories_of_every_kind_of_run() -> None:
         "gates_moved",
         "approvals",
         "approvals_moved",
+        "approvals_stayed",
         *RECORDINGS,
     }

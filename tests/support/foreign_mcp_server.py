@@ -3,7 +3,8 @@
 `python foreign_mcp_server.py FOLDER [MODE…]`. Each start is noted in `starts`. Modes: `kill` ends the process that uses
 the server, behind the first charge, and again behind the first price; `gone` ends the server behind its first charge,
 before it answers; `changed` describes the tool `charge` otherwise from the second start on; `http` writes its port to
-`port`, and ends the process that is noted last in `users`. Files in the folder change the tools of a running server:
+`port`, ends the process that is noted last in `users`, and notes in `heard` what it is asked, and for whom (`X-Who`).
+Files in the folder change the tools of a running server:
 `changed` describes `charge` otherwise, `removed` leaves it out, `added` adds another one.
 """
 
@@ -96,7 +97,9 @@ def answered(asked: dict[str, Any]) -> bytes | None:
 
 class OverHTTP(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        said = answered(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        note("heard", f"{asked.get('method')} {self.headers.get('X-Who', '')}")
+        said = answered(asked)
         self.send_response(202 if said is None else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(said or b"")))

@@ -26,7 +26,7 @@ from pydantic_ai.usage import RunUsage
 from standfast.errors import DefinitionError, StandfastError
 from standfast.integrations._foreign_agents import Declared, Runner, nobody, valued
 from standfast.integrations._guards import has_guard
-from standfast.integrations._server_connections import ServerConnection, is_answer, unknown
+from standfast.integrations._server_connections import ServerConnection, has_changed, is_answer, unknown
 from standfast.integrations.pydantic_ai.toolset_gates import Gates, gates_of, unfiltered
 from standfast.integrations.pydantic_ai.toolsets import function_of, is_safe
 from standfast.mcp.declarations import digest_of
@@ -182,10 +182,7 @@ class _Server(AbstractToolset[Any]):
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: Any) -> Any:
         async def ask(client: "_Client") -> Any:
             if name not in client.tools or _fingerprint(client.tools[name]) != _fingerprint(self._read[name]):
-                raise StandfastError(
-                    f"Not called: the MCP server describes its tool {name!r} otherwise than when it was read. Start "
-                    "this process anew to take it as it is now"
-                )
+                raise has_changed(name)
             return await client.server.call_tool(name, tool_args, ctx, tool)
 
         return await self._connection.call(ctx.tool_name or name, ctx.tool_call_id or "", ask, is_answered)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -18,7 +17,6 @@ from standfast.messages import Message, cut, usage_of
 from standfast.runtime.at_work import is_held
 from standfast.runtime.dependencies import begin_context, context_of, kept_context
 from standfast.runtime.dispatches import claim_next
-from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.restores import current_epoch
@@ -29,7 +27,7 @@ from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities import open_gates
 from standfast.temporal.activities.at_work import begin_work, check_writer, end_work, note_run
 from standfast.temporal.activities.behind_stores import LOST
-from standfast.temporal.activities.dependencies import run_with_deps
+from standfast.temporal.activities.dependencies import guardrails_at
 from standfast.temporal.activities.exported_sessions import check_at_rest, read_checkpoint, unanswered_in_export
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import AgentHost, not_deleted
@@ -266,9 +264,7 @@ class SessionActivities:
         speaker = self._host.speaker(last_speaker(messages))
         me = AgentIdentity(given.instance_id or reference["run"], speaker.name)
         who = AgentContext(me, agent.new_state(), given.user_id, given.tenant_id, session_id_of(reference["session"]))
-        who.context = agent.read_context(written)
-        guardrails = Guardrails(speaker, lambda check: run_with_deps(agent, check, replace(who)))
-        return await self._host.thread.run(guardrails.checked_again(messages))
+        return await self._host.thread.run(guardrails_at(speaker, who, written).checked_again(messages))
 
     async def _state(
         self,

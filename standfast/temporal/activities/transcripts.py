@@ -131,8 +131,10 @@ class Transcript:
             await self.write(append)
 
     async def ask_nothing(self, *, turn: int) -> None:
-        """Record that no question is open any more, unless that is recorded already."""
+        """Record that no question is open any more, unless that is recorded already. What is held was paid for."""
         if self.session.questions:
+            dropped = [one.held for one in self.session.questions if one.held is not None]
+            self.session = self.session.model_copy(update={"usage": self.session.used_by(dropped)})
             await self.write(self.take([], key=f"{turn}.{self.reference.get('part', 0)}", turn=turn))
 
     async def take_results(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> list[Append]:

@@ -1,6 +1,6 @@
 """Loads all that a gate shows, of a call its arguments, if the history has only a part of it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from standfast.agent_loop import Gate, digest_of, edited_digest
@@ -41,11 +41,9 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
     if kept is None:
         raise StoreError(f"The arguments of call {item.get('name')} are not in this store: is it the worker's?")
     record = read_record(run, turn, kept)
-    if position < len(record.calls):
-        gate = gate_of(record, record.calls[position].id)
-        if gate is not None and item.get("digest") in _digests(gate):
-            return gate["arguments"]
-    raise StoreError(f"The arguments of call {item.get('name')} in the store do not match its digest: look at it again")
+    gate = (gate_of(record, record.calls[position].id) if position < len(record.calls) else None) or {}
+    _check_digest(item, Gate.read(gate).stages if gate else (), f"call {item.get('name')}")
+    return gate["arguments"]
 
 
 async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -80,8 +78,7 @@ async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, A
     digests, edit = [one["digest"] for one in (asked, *asked.get("later", ()))], item["reference"].get("edit")
     if edit is not None:  # somebody has changed it, and others decide on that
         digests = [edited_digest(digest, edit) for digest in digests]
-    if item.get("digest") not in digests:
-        raise StoreError(f"What gate {path} shows in the store does not match its digest: look at it again")
+    _check_digest(item, digests, f"gate {path}")
     if digest_of(path, asked["message"], asked["shown"]) != asked["digest"]:
         raise StoreError(f"What gate {path} shows in the store was changed since it was asked")
     return list(asked["shown"]) if edit is None else shown_with_edit(asked["shown"], edit)
@@ -92,8 +89,7 @@ async def _load_stopped(store: Ledger, item: Mapping[str, Any], run: str, turn: 
     gate = None if kept is None else gate_of(read_record(run, turn, kept), name)
     if gate is None:
         raise StoreError(f"What gate {name} shows is not in this store: is it the worker's?")
-    if item.get("digest") not in _digests(gate):
-        raise StoreError(f"What gate {name} shows in the store does not match its digest: look at it again")
+    _check_digest(item, Gate.read(gate).stages, f"gate {name}")
     return list(gate["arguments"])
 
 
@@ -113,5 +109,6 @@ def _read(reference: object) -> tuple[str, int, int]:
     raise InputError(f"reference must have journal_key, turn and position, got {reference!r:.200}")
 
 
-def _digests(gate: Mapping[str, Any]) -> list[str]:
-    return [*Gate.read(gate).stages]
+def _check_digest(item: Mapping[str, Any], digests: Collection[str], what: str) -> None:
+    if item.get("digest") not in digests:
+        raise StoreError(f"What the store has of {what} does not match its digest: look at it again")

@@ -66,6 +66,7 @@ AGENTS_SETTLED = "standfast.agents-settled"  # the ledger says that an agent was
 OTHERS_SAID = "standfast.others-said"  # an agent of another call is reported as `OTHER`, never as an empty result
 TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is its caller's, and not only a text
 FAULTS_PAUSE = "standfast.faults-pause"  # a function of the user's that raises is no reason for a fallback model
+STAYS_SHOWN = "standfast.stays-shown"  # a gate is on the board also while its run continues as new
 MODELS_ANEW = "standfast.models-anew"  # a resume without a model calls the agent's own first, not its last fallback
 OUTAGES_OUTLAST = (
     "standfast.outages-outlast"  # a fallback that is refused does not end the wait for a model that is down

@@ -38,7 +38,7 @@ from standfast.temporal.workflows.model_calls import ModelCalls
 from standfast.temporal.workflows.questions import Questions
 from standfast.temporal.workflows.run_failures import fail, failed, refuse, why
 from standfast.temporal.workflows.run_parts import RunParts, read_input
-from standfast.temporal.workflows.running import carried_in, is_long, run_to_end
+from standfast.temporal.workflows.running import carried_in, is_long, may_continue, run_to_end
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import details, show_started
 from standfast.temporal.workflows.workers import Opening
@@ -317,8 +317,8 @@ class AgentRun(RunHandlers):
     def _may_leave(self) -> bool:
         """Whether nothing would be lost if the run continued as new now."""
         late = any(answer.is_late for answer in self._mailbox.answers.values())  # only this history says when
-        needed = late or self._exports.requests or self._running.cancelled or self._messages.is_keeping
-        return not needed and workflow.all_handlers_finished()
+        needed = late or self._exports.requests or self._messages.is_keeping
+        return not needed and may_continue()
 
     def _continue_as_new_if_due(self) -> None:
         if (self._steps < STEPS and not is_long()) or not self._may_leave():
@@ -389,7 +389,7 @@ class AgentRun(RunHandlers):
             "turn": self._run.progress.turn.number,
             "iterations": state.iterations,
             "max_iterations": state.loop.max_iterations,
-            "usage": None if state.usage is None else state.usage.model_dump(),
+            "usage": None if state.used is None else state.used.model_dump(),
             **({"agent": state.agent} if state.agent else {}),
             "running": [
                 {"tool_call_id": call.id, "tool": call.name, "arguments": call.shown}

@@ -107,6 +107,10 @@ class Board:
         self.waiting = tuple(item for item in self.waiting if not any(item is one for one in ended))
         self._show()
 
+    def end_gate(self, name: str) -> None:
+        if items := [item for item in self.waiting if item.is_gate(name)]:
+            self.end(*items)
+
     def end_run(self, status: str) -> None:
         """End the run. What has arrived, but was not taken in, does not count."""
         self.ended = status

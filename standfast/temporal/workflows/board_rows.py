@@ -41,6 +41,7 @@ class BoardRows:
 
     def __init__(self, waiting: Callable[[], Sequence[Waiting]], whose: Callable[[], Whose]) -> None:
         self.is_kept = False  # the workers' store had a board when the run began
+        self.stays: Callable[[], bool] = lambda: False  # whether what is shown stays, also what does not wait just now
         self._waiting, self._whose = waiting, whose
         self._shown: dict[str, None] = {}  # the keys in the store
         self._known: dict[int, tuple[Waiting, str, ShownItem]] = {}  # by identity: an item never changes
@@ -48,6 +49,7 @@ class BoardRows:
         self._writing: asyncio.Task[None] | None = None
         self._elsewhere: asyncio.Future[Any] | None = None
         self._is_ending = False
+        self._is_anothers = False  # the run before this one of the chain has written it
         if workflow.in_workflow():
             self._loop = asyncio.get_running_loop()  # a reset is told outside of it
 
@@ -57,6 +59,7 @@ class BoardRows:
 
     def take_over(self, carried: Sequence[str]) -> None:
         self._shown = dict.fromkeys(carried)
+        self._is_anothers = bool(carried) and self.stays()
 
     def was_reset(self) -> None:
         """Take in that the store shows what the run did after the point to which it was reset."""
@@ -65,7 +68,7 @@ class BoardRows:
 
     def changed(self) -> None:
         """Write the board, unless that is being done."""
-        if self.is_kept and self._writing is None and self._items().keys() != self._shown.keys():
+        if self.is_kept and self._writing is None and self._differs(self._items()):
             self._writing = self._loop.create_task(self._write())
 
     async def settled(self, *, ending: bool = False) -> None:
@@ -91,10 +94,16 @@ class BoardRows:
             while key in found:
                 key += "+"  # two calls may wait for the same thing since the same time
             found[key] = shown
+        if not self._is_ending and self.stays():
+            found |= {key: ShownItem(item={}) for key in self._shown if key not in found}  # only its key is written
         return found
 
+    def _differs(self, items: dict[str, ShownItem]) -> bool:
+        return items.keys() != self._shown.keys() or self._is_anothers
+
     async def _write(self) -> None:
-        while (items := self._items()).keys() != self._shown.keys():
+        while self._differs(items := self._items()):
+            self._is_anothers = False
             put, size = dict[str, ShownItem](), 0
             for key, shown in items.items():
                 if key not in self._shown and size < _PUT_BYTES:

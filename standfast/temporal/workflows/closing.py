@@ -112,7 +112,7 @@ class Closing:
 
     def result(self, status: str, more: dict[str, Any]) -> dict[str, Any]:
         self._board.end_run(status)
-        usage = self._run.loop.usage
+        usage = self._run.loop.used
         return {
             "status": status,
             **more,

@@ -80,6 +80,7 @@ class GateKeeper:
         self.left: dict[str, dict[str, Any]] = {}  # gates that are open while the run continues as new
         self.is_leaving = False  # the run is about to continue as new, and does nothing but wait at gates
         self._board, self._inbox, self._running, self._workers = parts.board, parts.inbox, parts.running, parts.workers
+        self._board.rows.stays = lambda: bool(self.left) and workflow.patched(names.STAYS_SHOWN)
         self._inbox.parked.append(self._parked)
         self._inbox.pending.append(self._pending)
         self._journal_key = journal_key
@@ -238,16 +239,18 @@ class GateKeeper:
                 **shown_changed(shown, gate.changed),
             )
             self._board.asks_groups = self._board.asks_groups or bool(rule.groups)
+            self._board.end_gate(gate.name)  # for another value, or for other people
             self._board.begin(waiting)
             try:
                 gate = await self._asked(gate, arrived)
             except FailureError:  # the run fails, and nobody waits here any more
                 del self._looked[gate.name]
                 raise
-            self._board.end(*(item for item in self._board.waiting if item.is_gate(gate.name)))
-        if gate.status == "open" and not self._running.cancelled:
+        if leaves := gate.status == "open" and not self._running.cancelled:
             seen = {"seen": shown} if shown and not gate.is_call else {}  # a call's turn has what it shows
             self.left[gate.name] = {**gate.plain(), "message": message, **seen}
+        self._board.end_gate(gate.name)
+        if leaves:
             return gate
         if gate.status != "open":
             self._closed.setdefault(gate.name, gate.status.replace("-", " "))

@@ -128,7 +128,7 @@ class ModelCalls:
         if self._is_denied or self._run.given.asks_caller:
             self._run.loop = self._run.loop.unattended("Not run: the budget is spent")
             return
-        used = [shown_usage("this run", self._run.loop.usage)]
+        used = [shown_usage("this run", self._run.loop.used)]
         if self._run.loop.session_usage is not None:
             used.append(shown_usage("its session", self._run.loop.session_usage))
         message = f"The budget is spent: {', '.join(used)}. Retry lets it use as much again"

@@ -38,7 +38,7 @@ from standfast.temporal.workflows.handlers import RunHandlers
 from standfast.temporal.workflows.missing_workers import SkippedError
 from standfast.temporal.workflows.run_failures import failed, why
 from standfast.temporal.workflows.run_parts import RunParts, read_input
-from standfast.temporal.workflows.running import carried_in, is_long, run_to_end
+from standfast.temporal.workflows.running import carried_in, is_long, may_continue, run_to_end
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import Refused, pipeline_details, show_started
 from standfast.temporal.workflows.waiting import Waiting
@@ -330,9 +330,10 @@ class PipelineRun(RunHandlers):
         self._gates.is_leaving = self._is_leaving and self._tasks.keys() <= set(self._board.gates())
 
     async def _continue_as_new(self) -> None:
-        """Continue as new with the gates that are open; stay if somebody has decided at one meanwhile."""
-        await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._gates.has_senders())
-        if self._gates.has_senders():
+        """Continue as new with the gates that are open; stay if somebody has decided at one or cancels meanwhile."""
+        gates, running = self._gates, self._running
+        await workflow.wait_condition(lambda: may_continue() or gates.has_senders() or running.cancelled)
+        if gates.has_senders() or running.cancelled:
             self._is_leaving = self._gates.is_leaving = False
             return
         given = {name: value for name, value in self._given.plain().items() if name not in ("carried", "restart")}

@@ -9,6 +9,7 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 from standfast.temporal.workflows.board import Board
+from standfast.temporal.workflows.coming_cancels import cancel_has_come
 from standfast.temporal.workflows.run_failures import why
 
 HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")
@@ -131,3 +132,8 @@ def is_long() -> bool:
     """Whether the history has grown so long that the run should continue as new."""
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.get_current_history_length() > EVENTS
+
+
+def may_continue() -> bool:
+    """Whether a run can continue as new now: neither a cancel nor the outcome of an update would be lost."""
+    return workflow.all_handlers_finished() and not cancel_has_come()

@@ -24,6 +24,7 @@ from temporalio.worker import (
 
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.agent_workflows import AgentRun
+from standfast.temporal.workflows.coming_cancels import create_told
 from standfast.temporal.workflows.handlers import RunHandlers
 from standfast.temporal.workflows.raw_results import undecodable
 from standfast.temporal.workflows.workflow_types import Unknown, base_of, workflow_type
@@ -47,6 +48,7 @@ class AgentWorkflowRunner(WorkflowRunner):
                 raise RuntimeError(f"This worker has no agent and no workflow type '{det.info.workflow_type}'")
             known = workflow._Definition.must_from_class(workflow_type(cast(Any, base), det.info.workflow_type))
             det = replace(det, defn=known, disable_eager_activity_execution=True)  # other workers have its activities
+        det = replace(det, failure_converter_class=_tolerant(det.failure_converter_class))
         if issubclass(det.defn.cls, RunHandlers):
             factory = det.payload_converter_factory
             det = replace(
@@ -54,7 +56,7 @@ class AgentWorkflowRunner(WorkflowRunner):
                 payload_converter_factory=lambda: _TolerantConverter(factory()),
                 interceptor_classes=[*det.interceptor_classes, _Elsewhere],
             )
-        det = replace(det, failure_converter_class=_tolerant(det.failure_converter_class))
+            return create_told(self._runner.create_instance, det)
         return self._runner.create_instance(det)
 
 

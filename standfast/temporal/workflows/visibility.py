@@ -102,7 +102,7 @@ def pipeline_details(
 
 
 def _turns(state: RunLoop) -> list[str]:
-    turns, usage = f"turn {state.iterations} of at most {state.loop.max_iterations}", state.usage
+    turns, usage = f"turn {state.iterations} of at most {state.loop.max_iterations}", state.used
     return [turns] if usage is None else [turns, usage.in_words]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.drivers import looked_at
 from support.resets import reset, resets
-from support.temporal_runs import Temporal, chain, check_healthy, pending, result, until, waiting, wedges
+from support.temporal_runs import Temporal, chain, check_healthy, pending, result, status, until, waiting, wedges
 from support.transcripts import asks_for, call
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
@@ -19,6 +19,7 @@ from standfast import (
     GateOpened,
     Guardrail,
     InputError,
+    Loop,
     Message,
     TurnEnded,
     is_interrupted,
@@ -260,6 +261,28 @@ async def test_a_run_that_is_cancelled_drops_the_answer_and_the_session_goes_on(
         later = await temporal.start(agent, "more")
         assert (await result(later))["response"] == "hello"
     assert [message.content for message in await temporal.messages()] == ["go", "more", "hello"]
+
+
+async def test_what_a_waiting_answer_has_used_counts_at_once_and_also_if_its_run_is_cancelled(
+    temporal: Temporal,
+) -> None:
+    used = {"usage": {"input_tokens": 60, "output_tokens": 40}}
+    agent = clerk(outputs=[HELD], loop=Loop(session_token_budget=150))
+    async with temporal.worker(agent, llm=ScriptedModel([{"text": "a refund", **used}, {"text": "hello", **used}])):
+        handle = await temporal.start(agent)
+        await pending(handle)
+        assert (await status(handle))["usage"]["input_tokens"] == 60
+        await handle.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await result(handle)
+        assert (await status(handle))["usage"]["input_tokens"] == 60
+        session = await temporal.store.load_session(temporal.session())
+        assert session is not None
+        assert session.usage is not None
+        assert session.usage.total_tokens == 100
+        later = await result(await temporal.start(agent, "more"))
+        assert later["usage"]["input_tokens"] == 60
+        assert (await result(await temporal.start(agent, "more")))["status"] == "token-budget-exhausted"
 
 
 async def test_an_answer_outlives_its_worker(temporal: Temporal) -> None:

@@ -12,6 +12,7 @@ from support.temporal_runs import Temporal, pending, result
 from support.transcripts import asks_for, call
 from temporalio.exceptions import ApplicationError
 
+from integration.local.test_held_answers import READ, clerk
 from standfast import Agent, Step, ToolContext, pipeline, tool
 from standfast.temporal import start_pipeline
 from standfast.testing import ScriptedModel
@@ -44,6 +45,25 @@ async def test_the_timeline_says_what_happened_and_who_decided(temporal: Tempora
         assert "returned charged 5" in entries[3]
         assert "Ended: complete" in entries[-1]
         assert '<div class="md answer"><p>All <strong>done</strong>.</p>' in (await client.get(f"/runs/{run.id}")).text
+
+
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+async def test_a_turn_in_which_guardrails_held_what_the_user_said_is_not_the_models(
+    temporal: Temporal, decision: str
+) -> None:
+    agent = clerk(inputs=[READ])
+    model = ScriptedModel(["thanks"])
+    async with temporal.worker(agent, llm=model), browser(temporal) as client:
+        run = await temporal.start(agent, "4111")
+        await pending(run)
+        _, held, gate = await timeline(client, run.id)
+        assert ("Guardrails, turn 1" in held, "Model" in held, "model" in held) == (True, False, False)
+        assert "Approval of ada waits" in gate
+        await temporal.people.decide(run.id, "message-2", decision, by="ada")
+        await result(run)
+        turn = (await timeline(client, run.id))[3]
+        assert ("Model, turn 2" if decision == "approve" else "Guardrails, turn 2") in turn
+        assert len(model.calls) == (decision == "approve")
 
 
 async def test_the_timeline_says_that_a_call_was_lost_and_not_run_again(temporal: Temporal) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,13 +16,14 @@ from integrations.langchain.shop import ScriptedModel, asks
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_mcp_adapters.client import MultiServerMCPClient
+from langchain_mcp_adapters.tools import load_mcp_tools
 from langgraph.checkpoint.memory import InMemorySaver
 from support import foreign_mcp_server
 from support.foreign_shops import noted
 from support.mortal_programs import run_until_complete
 from support.temporal_runs import Temporal, events, pending, result, scheduled
 
-from standfast import Approval, run
+from standfast import Approval, is_interrupted, resume, run
 from standfast.integrations.langchain import as_agent
 from standfast.stores import SQLiteStore
 from standfast.temporal import connect
@@ -41,13 +42,16 @@ async def temporal(temporal_server: DevServer, store: SQLiteStore) -> AsyncItera
 @pytest_asyncio.fixture(params=["stdio", "http"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Path]:
     """A folder, with a server over HTTP, or without: then each call starts one."""
-    async with AsyncExitStack() as stack:
-        if request.param == "http":
-            command = (sys.executable, foreign_mcp_server.__file__, str(tmp_path), "http", "kill")
-            await stack.enter_async_context(child_process(*command))
-            while not noted(tmp_path, "port"):
-                await asyncio.sleep(0.01)
+    async with over_http(tmp_path, "kill") if request.param == "http" else nullcontext():
         yield tmp_path
+
+
+@asynccontextmanager
+async def over_http(folder: Path, *modes: str) -> AsyncIterator[None]:
+    async with child_process(sys.executable, foreign_mcp_server.__file__, str(folder), "http", *modes):
+        while not noted(folder, "port"):
+            await asyncio.sleep(0.01)
+        yield
 
 
 async def shop(folder: Path, *script: AIMessage, modes: tuple[str, ...] = ()) -> Any:
@@ -87,6 +91,57 @@ async def test_on_temporal_a_servers_call_is_an_activity_and_waits_at_its_gate(
         names = [name for name in scheduled(await events(handle)) if "." not in name]
     assert names == ["call_model", "price", "call_model", "charge", "call_model"]
     assert noted(tmp_path, "charges") == ["4"]
+
+
+@pytest.mark.parametrize("change", ["changed", "removed"])
+async def test_a_tool_that_its_server_changes_while_a_call_waits_at_a_gate_is_not_called(
+    temporal: Temporal, place: Path, change: str
+) -> None:
+    agent = as_agent(await shop(place, CHARGE, PRICE, SOLD), approval={"charge": Approval()})
+    async with temporal.worker(agent):
+        handle = await temporal.start(agent, "Sell it.")
+        [waits] = await pending(handle)
+        (place / change).touch()
+        (place / "added").touch()
+        await temporal.people.decide(handle.id, waits["name"], "approve", by="ada")
+        assert (await result(handle))["response"] == "sold"
+    results = [message.content for message in await temporal.messages() if message.role == "tool"]
+    assert "otherwise than when it was read" in results[0]
+    assert (noted(place, "charges"), len(noted(place, "prices"))) == ([], 1)
+
+
+async def test_a_tool_of_an_open_session_is_compared_in_it(tmp_path: Path) -> None:
+    async with MultiServerMCPClient({"till": connection(tmp_path)}).session("till") as session:
+        graph = create_agent(ScriptedModel(messages=iter([CHARGE, SOLD])), await load_mcp_tools(session), name="shop")
+        agent = as_agent(graph, approval={"charge": Approval()})
+        asked = await run(agent, message="Sell it.")
+        assert is_interrupted(asked)
+        (tmp_path / "changed").touch()
+        [gate] = asked.approvals
+        decided = {"gate": gate.gate, "decision": "approve", "by": "ada", "digest": gate.digest}
+        done = await resume(agent, asked.checkpoint, decisions=[decided])
+    assert "otherwise than when it was read" in done.messages[-2].content
+    assert (noted(tmp_path, "charges"), len(noted(tmp_path, "starts"))) == ([], 1)
+
+
+async def test_headers_that_an_interceptor_adds_come_with_the_question_and_the_call(tmp_path: Path) -> None:
+    async def for_ada(request: Any, handler: Any) -> Any:
+        return await handler(request.override(headers={"X-Who": "ada"}))
+
+    async with over_http(tmp_path):
+        client = MultiServerMCPClient({"till": connection(tmp_path)}, tool_interceptors=[for_ada])
+        script = ScriptedModel(messages=iter([CHARGE, SOLD]))
+        done = await run(create_agent(script, await client.get_tools(), name="shop"), message="Sell it.")
+    assert (done.response, noted(tmp_path, "charges")) == ("sold", ["5"])
+    heard = [one for one in noted(tmp_path, "heard") if one.startswith("tools/")]
+    assert heard == ["tools/list ", "tools/list ada", "tools/call ada"]
+
+
+async def test_a_call_whose_server_cannot_be_reached_was_not_made(tmp_path: Path) -> None:
+    async with over_http(tmp_path):
+        graph = await shop(tmp_path, CHARGE, SOLD)
+    done = await run(graph, message="Sell it.")
+    assert "cannot be asked for its tools" in done.messages[-2].content
 
 
 async def test_a_call_that_the_server_did_not_answer_is_not_made_again_and_the_model_is_told(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "OTHERS_SAID": "standfast.others-said",
         "TERMINAL_KEPT": "standfast.terminal-kept",
         "FAULTS_PAUSE": "standfast.faults-pause",
+        "STAYS_SHOWN": "standfast.stays-shown",
         "MODELS_ANEW": "standfast.models-anew",
         "PASSES": "passes",
         "OUTAGES_OUTLAST": "standfast.outages-outlast",
