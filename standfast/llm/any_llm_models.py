@@ -96,6 +96,11 @@ class AnyLLMModel:
             if self._kind.TIMEOUT_SUPPORT == "unsupported":
                 self._timeout = None
             made = self._kind(**self._options)  # it says what is missing
+        except ImportError as error:
+            more = f"pip install 'any-llm-sdk[{name}]'"
+            raise ImportError(
+                f"Models of any-llm's provider '{name}' need more: {more} ({error_text(error)})"
+            ) from error
         except self._errors.AnyLLMError as error:
             raise DefinitionError(f"Provider 'any-llm': {error}") from error
         self._is_openai = issubclass(self._kind, _openai_kind())

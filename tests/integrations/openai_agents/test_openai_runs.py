@@ -385,6 +385,8 @@ def test_what_cannot_be_run_is_refused_with_its_name() -> None:
             adopted(wrong)
     with pytest.raises(DefinitionError, match="name 'pay', which it does not have"):
         as_agent(Agent[Any]("desk", tools=[tool]), safe_to_retry=["pay"])
+    with pytest.raises(DefinitionError, match="as_agent needs an agent of the OpenAI Agents SDK, got 'desk'"):
+        as_agent("desk")  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="no option 'model'"):
         as_agent(Agent[Any]("desk"), model="openai:gpt-5")  # type: ignore[call-arg]
 
