@@ -331,7 +331,7 @@ def effect(
     return Effect(store, name, key, safe_to_retry, verify, timeout, approval, on_unknown, not_run)
 
 
-def check_store(owner: str, store: object) -> None:
+def check_store(owner: str, store: DurableStore) -> None:
     """Check that a store can hold what must not be forgotten.
 
     Raises:

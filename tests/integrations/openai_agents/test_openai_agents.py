@@ -190,7 +190,7 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
     unkeyed = guarded(Agent[Any]("shop", tools=[function_tool(lambda: "x", name_override="charge")]), store=store,
                       key=lambda call: "")  # fmt: skip
     shop.arguments = {}
-    with pytest.raises(Exception, match="without the ids"):
+    with pytest.raises(Exception, match="key= must return a text of its own for each call"):
         await shop.read(unkeyed)
 
 
