@@ -12,6 +12,11 @@ def install(extra: str) -> str:
     return f"pip install '{distribution()}[{extra}]'"
 
 
+def install_package(requirement: str) -> str:
+    """Return the command that installs somebody else's package, for instance with an extra of its own."""
+    return f"pip install '{requirement}'"
+
+
 def distribution() -> str:
     """Return under which name this package was installed."""
     return distribution_in(_HERE.parent)

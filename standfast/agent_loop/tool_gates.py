@@ -21,6 +21,7 @@ from standfast.messages import ToolCall, Tripped, cut, distinct_people, error_te
 from standfast.tools import Approval, Failed, Outcome, Returned, Tool
 
 NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
+_CHANGED = "changed the arguments before it ran"
 _SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may have 64
 _SCHEMA_BYTES = 16 * 1024  # of the schema by which people change its arguments
 
@@ -225,6 +226,17 @@ def refusal(gate: Gate) -> str:
     return f"Not run: it was rejected{who}{why}"
 
 
+def edit_note(by: Sequence[str]) -> str:
+    """Return the words by which a result says who changed the arguments of its call."""
+    return f"{' and '.join(by) or 'Somebody'} {_CHANGED}"
+
+
+def is_edited(result: Mapping[str, Any]) -> bool:
+    """Whether a result says that people changed its call, and is not a tool's own that only looks like it."""
+    has_keys = {"note", "result"} <= result.keys() <= {"note", "arguments", "result"}
+    return has_keys and isinstance(result["note"], str) and result["note"].endswith(_CHANGED)
+
+
 def with_edit(outcome: Outcome, by: Sequence[str], arguments: Mapping[str, Any], limit: int) -> Outcome:
     """Return the outcome of a call that ran with edited arguments; it tells the model so.
 
@@ -232,7 +244,7 @@ def with_edit(outcome: Outcome, by: Sequence[str], arguments: Mapping[str, Any],
         by: who approved them.
         limit: the largest result in bytes; if it would be exceeded, the model is told less.
     """
-    note = f"{' and '.join(by) or 'Somebody'} changed the arguments before it ran"
+    note = edit_note(by)
     match outcome:
         case Returned(content):
             try:

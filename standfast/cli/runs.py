@@ -13,7 +13,7 @@ from standfast.cli.commands import INCOMPLETE, IncompleteError, on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, shown
 from standfast.cli.sessions import transcript, write_message
-from standfast.cli.stores import STORED, Store
+from standfast.cli.stores import STORED, Store, not_in_process
 from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError
 from standfast.messages import Usage
@@ -214,7 +214,7 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
     help="Also show the audit trail from the store: who started, decided, answered, cancelled.",
 )
 @STORED
-@on_temporal
+@partial(on_temporal, check=not_in_process)
 async def show(client: "Client", output: Output, run: str, messages: int | None, audit: bool, store: str) -> None:
     """Show how far a run is, or its result."""
     from standfast.temporal.client.runs import looked_at
@@ -247,7 +247,7 @@ async def show(client: "Client", output: Output, run: str, messages: int | None,
 
 @click.command()
 @RUN
-@on_temporal
+@partial(on_temporal, check=not_in_process)
 async def watch(client: "Client", output: Output, run: str) -> None:
     """Follow a run until it ends.
 

@@ -99,6 +99,21 @@ async def needs_server(*, run: str | None, store: str, **_: Any) -> bool:
         return board is None or not await is_without_temporal(board)
 
 
+def not_in_process(*, run: str, **_: Any) -> None:
+    """Refuse a run in process, of which no server knows.
+
+    Raises:
+        InputError: it is one; the text says which commands show it.
+    """
+    from standfast.runtime.stored_gates import is_in_process
+
+    if is_in_process(run):
+        raise InputError(
+            f"Run {run!r:.300} is in a store, and not on Temporal: `standfast pending RUN --store STORE` shows what it "
+            "waits for, and `standfast sessions SESSION --store STORE` its messages"
+        )
+
+
 def store_if_any(address: str | None) -> Store | None:
     """Open the store that is named, else standfast.db if it is there.
 

@@ -74,7 +74,7 @@ async def pending(
     if not items:
         output.note("Nothing is waiting.")
     for item in items:
-        write_waiting(output, item)
+        write_waiting(output, item, store=store)
 
 
 async def whole_item(item: dict[str, Any], path: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from standfast.cli.outputs import Output, ago, shown
+from standfast.cli.stores import USUAL, shown_address
 from standfast.messages import visible_json
 
 _HOW = {
@@ -18,8 +19,12 @@ _HOW = {
 }
 
 
-def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> None:
-    """Write an item that waits: everything that is decided on, who may decide, until when, and how."""
+def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, store: str = USUAL) -> None:
+    """Write an item that waits: everything that is decided on, who may decide, until when, and how.
+
+    Args:
+        store: where a run in process is found.
+    """
     name = f" {item['name']}" if item["name"] else ""
     given = item.get("approved_by") or ()
     of = f"{len(given)} of {item['quorum']}" if "quorum" in item else ""
@@ -35,7 +40,7 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> 
             "  Then": item.get("then"),
             "  Again": _again(item),
             "  How": _HOW.get("skip" if item.get("can_skip") else item["kind"], "").format(
-                run=shlex.quote(item["workflow_id"]), name=shlex.quote(item["name"])
+                run=shlex.quote(item["workflow_id"]), name=shlex.quote(item["name"]) + _where(item, store)
             )
             if how and item["workflow_id"].isprintable()
             else None,
@@ -45,6 +50,15 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> 
         output.line(f"  {shown(one.get('label') or 'Shown')} ({one['kind']}):", style="bold")
         for line in _lines(one):
             output.line(f"    {shown(line)}")
+
+
+def _where(item: Mapping[str, Any], store: str) -> str:
+    """Return the option without which the commands do not find a run in process."""
+    from standfast.runtime.stored_gates import is_in_process
+
+    if store == USUAL or not is_in_process(item["workflow_id"]):
+        return ""
+    return f" --store {shlex.quote(shown_address(store))}"
 
 
 def _again(item: Mapping[str, Any]) -> str | None:

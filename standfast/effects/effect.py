@@ -65,12 +65,7 @@ class Effect:
         not_run: tuple[type[BaseException], ...],
     ) -> None:
         self._owner = "effect" if name is None else f"Effect '{name}'"
-        if not hasattr(store, "durable"):
-            raise DefinitionError(
-                f"{self._owner}: store must be a store, such as sqlite_store('standfast.db'), got {store!r:.80}"
-            )
-        if not has_ledger(store) or not store.durable:
-            raise MemoryStoreNotDurableError(self._owner)
+        check_store(self._owner, store)
         if name is not None and not (isinstance(name, str) and name.isprintable() and 1 <= len(name) <= LONGEST_NAME):
             raise DefinitionError(
                 f"effect: name must be a printable text of 1 to {LONGEST_NAME} characters, got {name!r:.80}"
@@ -334,6 +329,21 @@ def effect(
         StoreError: the store does not answer; nothing was run.
     """
     return Effect(store, name, key, safe_to_retry, verify, timeout, approval, on_unknown, not_run)
+
+
+def check_store(owner: str, store: DurableStore) -> None:
+    """Check that a store can hold what must not be forgotten.
+
+    Raises:
+        DefinitionError: it is not a store.
+        MemoryStoreNotDurableError: it forgets.
+    """
+    if not hasattr(store, "durable"):
+        raise DefinitionError(
+            f"{owner}: store must be a store, such as sqlite_store('standfast.db'), got {store!r:.80}"
+        )
+    if not has_ledger(store) or not store.durable:
+        raise MemoryStoreNotDurableError(owner)
 
 
 def _is_of_call(approval: Approval[Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 from pydantic import AfterValidator, WithJsonSchema
 
+from standfast.agent_loop.tool_gates import is_edited
 from standfast.agents import NAME, Agent, AgentContext, AgentIdentity, Loop, OnTerminalToolError
 from standfast.errors import DefinitionError
 from standfast.messages import Message, ToolCall, cut
@@ -63,7 +64,8 @@ def make_agent(
     """
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
         raise DefinitionError(
-            f"Agent '{name}': as_agent has no option {unknown[0]!r}; it has {', '.join(Options.__annotations__)}"
+            f"Agent '{name}': as_agent has no option {unknown[0]!r}; besides those of its own signature it has "
+            f"{', '.join(Options.__annotations__)}"
         )
     return Agent(name, adapter=adapter, tools=tools, model=model, output=output, instructions=_runner, **options)
 
@@ -99,9 +101,14 @@ class Declared:
         timeout: Mapping[str, Duration] | None,
         trust_hints: bool = False,
     ) -> None:
-        if isinstance(safe_to_retry, str) or not all(isinstance(one or {}, Mapping) for one in (approval, timeout)):
+        for option, given, of in (("approval", approval, "gates"), ("timeout", timeout, "times")):
+            if not isinstance(given or {}, Mapping):
+                raise DefinitionError(
+                    f"Agent '{owner}': as_agent({option}=…) maps names of tools to {of}, got {given!r:.80}"
+                )
+        if isinstance(safe_to_retry, str) or not isinstance(safe_to_retry, Iterable):
             raise DefinitionError(
-                f"Agent '{owner}': approval and timeout map names of tools, and safe_to_retry lists names"
+                f"Agent '{owner}': as_agent(safe_to_retry=…) lists names of tools, got {safe_to_retry!r:.80}"
             )
         self._owner, self._approval, self._safe = owner, dict(approval or {}), {*safe_to_retry}
         self._timeout, self.trust_hints = dict(timeout or {}), trust_hints
@@ -205,11 +212,15 @@ def valued(given: Any, runner: Runner) -> Any:
     return given(runner) if callable(given) else given
 
 
-def data_of(content: str) -> Any:
-    """Return a tool's result as it was before it was written, JSON or text, without the note that people changed it."""
+def json_of(content: str) -> Any:
+    """Return a tool's result as the model is to read it, JSON or text, with the note that people changed its call."""
     try:
-        found = json.loads(content)
+        return json.loads(content)
     except ValueError:
         return content
-    is_noted = isinstance(found, dict) and {"note", "result"} <= found.keys() <= {"note", "arguments", "result"}
-    return found["result"] if is_noted else found
+
+
+def data_of(content: str) -> Any:
+    """Return a tool's result as it was before it was written, JSON or text, without the note of a change."""
+    found = json_of(content)
+    return found["result"] if isinstance(found, dict) and is_edited(found) else found

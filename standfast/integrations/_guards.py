@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from standfast.effects import Effect, EffectFailedError, ToolDurabilityError, effect
+from standfast.effects.effect import check_store
 from standfast.effects.keys import LONGEST_KEY, LONGEST_NAME, EffectKey
 from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
@@ -75,7 +76,8 @@ class ToolGuard:
             the call is made again.
 
     Raises:
-        MemoryStoreNotDurableError: the store forgets.
+        DefinitionError: it is not a store.
+        MemoryStoreNotDurableError: it forgets.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class ToolGuard:
         not_run: tuple[type[BaseException], ...] = (),
         told: tuple[type[Exception], ...] = (),
     ) -> None:
-        effect(store)  # which checks it
+        check_store("The guard around tools", store)
         self._store, self._not_run, self._told = store, not_run, {kind.__name__: kind for kind in told}
 
     async def run(

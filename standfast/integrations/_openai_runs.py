@@ -29,7 +29,7 @@ from openai.types.responses import ResponseFunctionToolCall
 from pydantic_core import to_json
 
 from standfast.errors import ModelError
-from standfast.integrations._foreign_agents import Declared, data_of, split, valued
+from standfast.integrations._foreign_agents import Declared, data_of, json_of, split, valued
 from standfast.integrations._openai_hosted import HOSTED
 from standfast.integrations._openai_servers import ServerTools
 from standfast.integrations._openai_tools import RunSettings, handoffs_of, model_name, shown_tools
@@ -187,9 +187,7 @@ class OpenAIRun:
                         name=message.tool_name or "",
                         arguments="{}",
                     )
-                    output = data_of(message.content)
-                    structured = isinstance(output, dict | list) and _is_structured(output)
-                    items.append(ItemHelpers.tool_call_output_item(call, output if structured else message.content))
+                    items.append(ItemHelpers.tool_call_output_item(call, _output_of(message.content)))
         return items
 
     def _response(self, agent: Agent[Any], answers: Sequence[ModelResponse], final: Any) -> LLMResponse:
@@ -273,6 +271,17 @@ def _user_content(message: Message) -> Any:
         return message.content
     images = [{"type": "input_image", "detail": "auto", "image_url": image.address} for image in message.images]
     return [*([{"type": "input_text", "text": message.content}] if message.content else []), *images]
+
+
+def _output_of(content: str) -> Any:
+    """Return a tool's result as the model is to read it: texts, images and files as such, with what people changed."""
+    output, read = data_of(content), json_of(content)
+    if not isinstance(output, dict | list) or not _is_structured(output):
+        return content
+    if output == read:
+        return output
+    note = {key: value for key, value in read.items() if key != "result"}
+    return [*(output if isinstance(output, list) else [output]), {"type": "text", "text": to_json(note).decode()}]
 
 
 def _is_structured(output: dict[str, Any] | list[Any]) -> bool:

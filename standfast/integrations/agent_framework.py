@@ -10,6 +10,7 @@ from pydantic import PlainSerializer, PlainValidator
 from standfast.effects.keys import in_activity
 from standfast.errors import InputError, StoreError
 from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of
+from standfast.messages import error_text
 from standfast.stores.protocol import DurableStore
 
 check_version("agent-framework-core", "1.23", "2", "agent-framework")
@@ -104,7 +105,13 @@ class AtMostOnce(FunctionMiddleware):
 
     def _key_of(self, context: FunctionInvocationContext) -> str | None:
         if self._key is not None:
-            return self._key(context)
+            try:
+                return self._key(context)
+            except Exception as error:  # which the framework would tell the model as a failure of the tool
+                raise InputError(
+                    f"Tool '{context.function.name}': key= has raised {type(error).__name__}: {error_text(error)}. "
+                    "Nothing was run"
+                ) from error
         if in_activity():
             return None
         if context.session is None:

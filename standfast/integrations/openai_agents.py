@@ -82,7 +82,9 @@ def as_agent(
             one name, a handoff that changes the conversation. What only MCP servers can tell is found when a run or a
             worker begins.
     """
-    name = name_of(agent, name, getattr(agent, "name", None))
+    if not isinstance(agent, Agent):
+        raise DefinitionError(f"as_agent needs an agent of the OpenAI Agents SDK, got {agent!r:.80}")
+    name = name_of(agent, name, agent.name)
     agents, declared = agents_of(agent), Declared(name, approval, safe_to_retry, timeout, trust_hints)
     settings = RunSettings(context, run_config or RunConfig())
     declare(agents, declared, settings)
@@ -133,6 +135,8 @@ def guarded(
         raise DefinitionError(
             f"guarded: agent '{agent_or_tool.name}' has no function tool that could be guarded; add its tools first"
         )
+    if isinstance(safe_to_retry, str):
+        raise DefinitionError(f"guarded: safe_to_retry lists names, got the text {safe_to_retry!r:.80}")
     if unknown := sorted({*safe_to_retry} - {tool.name for tool in found}):
         raise DefinitionError(f"guarded: safe_to_retry names {', '.join(unknown)}, which the agent does not have")
     found = [tool for tool in found if tool.name not in safe_to_retry]
@@ -170,7 +174,13 @@ class _Guarded(AroundTool):
         async def call() -> Any:
             return [written_result(await self._invoke(context, arguments))]
 
-        key = key_of(self._key(context))
+        said = self._key(context)
+        if not isinstance(said, str) or not said:
+            raise InputError(
+                f"Tool '{context.tool_name}': key= must return a text of its own for each call, got {said!r:.80}; "
+                "nothing was run"
+            )
+        key = key_of(said)
         given = {"arguments": _parsed(arguments)}
         return _read(await self._guard.run(context.tool_name, context.tool_call_id, given, call, key=key))
 
@@ -190,9 +200,14 @@ def guarded_activity(store: DurableStore) -> Callable[[FunctionT], FunctionT]:
     guard = ToolGuard(store)
 
     def decorate(function: FunctionT) -> FunctionT:
+        if isinstance(function, FunctionTool):
+            raise DefinitionError(
+                f"guarded_activity needs an async function, got the tool '{function.name}': give the activity that it "
+                "guards to activity_as_tool, which makes a tool of it"
+            )
         name = getattr(function, "__name__", "")
         if not iscoroutinefunction(function):
-            raise DefinitionError(f"guarded_activity: '{name or function!r:.80}' must be an async function")
+            raise DefinitionError(f"guarded_activity: '{name or repr(function)[:80]}' must be an async function")
         if hasattr(function, "__temporal_activity_definition"):
             raise DefinitionError(f"guarded_activity: write it below @activity.defn at '{name}', which calls past it")
         if has_guard(function):

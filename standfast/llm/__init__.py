@@ -89,7 +89,7 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
     if not _chooses(llm):
         raise InputError(
             f"llm must be an object with `async def chat(messages, tools)`, or a plain function from an agent's model "
-            f"to one, got {llm!r:.80}"
+            f"to one, got {llm!r:.80}{_instead_of(llm)}"
         )
     adapter = llm(agent.model)
     if adapter is None:  # the function leaves this one to us
@@ -99,10 +99,21 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
     return adapter
 
 
+def _instead_of(llm: object) -> str:
+    """Return what to write for what is often taken for an adapter."""
+    if isinstance(llm, str):
+        return "; the name of a model is the agent's: Agent(…, model=…)"
+    if any(kind.__module__.startswith("pydantic_ai.models") for kind in type(llm).__mro__):
+        return "; a model of pydantic-ai is made one by standfast.llm.pydantic_ai_model(model)"
+    return ""
+
+
 def _provided(agent: Agent) -> LLMAdapter:
     if (adapter := adapter_for_model(agent.model)) is not None:
         return adapter
-    what = "has no model to call" if agent.model is None else f"is to call {agent.model!r}, which names no provider"
+    provider, colon, _ = (agent.model or "").partition(":")
+    unknown = f"and there is no provider {provider!r}" if colon else "which names no provider"
+    what = "has no model to call" if agent.model is None else f"is to call {agent.model!r}, {unknown}"
     raise InputError(
         f"Agent '{agent.name}' {what}: name one as <provider>:<model>, such as \"anthropic:claude-sonnet-4-6\" (the "
         f"providers are {', '.join(PROVIDERS)}), or pass llm=, an object with `async def chat(messages, tools)` or a "

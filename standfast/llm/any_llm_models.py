@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from standfast.errors import DefinitionError, InputError, ModelError
-from standfast.extras import install
+from standfast.extras import install, install_package
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, in_time, timely
 from standfast.llm.chat_completions import (
     Answer,
@@ -96,6 +96,11 @@ class AnyLLMModel:
             if self._kind.TIMEOUT_SUPPORT == "unsupported":
                 self._timeout = None
             made = self._kind(**self._options)  # it says what is missing
+        except ImportError as error:
+            more = install_package(f"any-llm-sdk[{name}]")
+            raise ImportError(
+                f"Models of any-llm's provider '{name}' need more: {more} ({error_text(error)})"
+            ) from error
         except self._errors.AnyLLMError as error:
             raise DefinitionError(f"Provider 'any-llm': {error}") from error
         self._is_openai = issubclass(self._kind, _openai_kind())

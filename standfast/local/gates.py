@@ -29,7 +29,7 @@ from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
 
 GivenDecision = Decision | Mapping[str, Any]
 GuardrailCheck = Callable[[ToolCall], Awaitable[Iterable[Tripped]]]
-_EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada"}]'
+_EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada", "digest": "…"}]'
 
 
 def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:

@@ -175,7 +175,7 @@ class Offers:
                 raise DefinitionError(
                     f"{item.name}: a tool of MCP has at most {_LONGEST_NAME} characters, and {name} has {len(name)}"
                 )
-            about = getattr(item, "description", None)
+            about = (getattr(item, "description", None) or "").rstrip(" .")
             own = _own_arguments(item)
             yield Offer(
                 name,

@@ -372,6 +372,11 @@ async def test_the_errors_name_the_variable_or_the_command(monkeypatch: pytest.M
         create_adapter(provider=LIBRARY, model="openai:gpt-5")
     with pytest.raises(ImportError, match=r"pip install .*cohere"):
         create_adapter(provider=LIBRARY, model="cohere:command-r")
+    if LIBRARY == "any-llm":
+        with pytest.raises(
+            ImportError, match=r"^Models of any-llm's provider 'cohere' need more: pip install 'any-llm-sdk\["
+        ):
+            create_adapter(provider="any-llm", model="cohere:command-r")
 
 
 @pytest.mark.skipif(LIBRARY != "pydantic-ai", reason="of pydantic-ai alone")

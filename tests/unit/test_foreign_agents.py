@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from standfast import Agent, DefinitionError, InputError, LLMResponse, Message, pipeline, run, sqlite_store
+from standfast import Agent, Approval, DefinitionError, InputError, LLMResponse, Message, pipeline, run, sqlite_store
 from standfast.agents import adopted
+from standfast.integrations._foreign_agents import Declared, data_of, json_of, make_agent
 from standfast.llm import named
 from standfast.temporal import StandfastPlugin
 from standfast.testing import ScriptedModel
@@ -65,3 +66,29 @@ async def test_what_is_accepted_is_named() -> None:
 def test_a_class_of_the_users_that_is_named_like_one_of_theirs_is_left_alone() -> None:
     mine = of_a_framework_that_is_not_installed("my_agents", "AgentBase")
     assert adopted(mine) is mine
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"approval": Approval()}, r"as_agent\(approval=…\) maps names of tools to gates, got Approval"),
+        ({"timeout": "5m"}, r"as_agent\(timeout=…\) maps names of tools to times, got '5m'"),
+        ({"safe_to_retry": "look"}, r"as_agent\(safe_to_retry=…\) lists names of tools, got 'look'"),
+        ({"safe_to_retry": True}, r"as_agent\(safe_to_retry=…\) lists names of tools, got True"),
+    ],
+)
+def test_what_is_not_said_by_names_of_tools_is_refused_with_what_was_given(given: Any, said: str) -> None:
+    with pytest.raises(DefinitionError, match=f"Agent 'shop': {said}"):
+        Declared("shop", **{"approval": None, "safe_to_retry": (), "timeout": None, **given})
+
+
+def test_an_option_that_is_unknown_is_refused_with_all_that_there_are() -> None:
+    with pytest.raises(DefinitionError, match="no option 'retry'; besides those of its own signature it has formerly"):
+        make_agent("shop", Echo(), [], model=None, output=None, options={"retry": 3})  # type: ignore[typeddict-unknown-key]
+
+
+def test_only_our_own_note_is_taken_from_a_result() -> None:
+    ours = '{"note": "ada changed the arguments before it ran", "arguments": {"cents": 4}, "result": 4}'
+    assert (data_of(ours), json_of(ours)["arguments"]) == (4, {"cents": 4})
+    for own in ('{"note": "by hand", "result": 5}', '{"note": {"a": 1}, "arguments": 1, "result": 5}'):
+        assert data_of(own) == json_of(own)

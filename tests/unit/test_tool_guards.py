@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from standfast import InputError, MemoryStoreNotDurableError, ToolDurabilityError, memory_store
+from standfast import DefinitionError, InputError, MemoryStoreNotDurableError, ToolDurabilityError, memory_store
 from standfast.integrations._guards import ToolGuard, check_version, key_of
 from standfast.stores import SQLiteStore
 
@@ -199,8 +199,10 @@ def test_the_keys_of_other_calls_are_others_however_long() -> None:
 
 
 def test_a_store_that_forgets_is_refused() -> None:
-    with pytest.raises(MemoryStoreNotDurableError):
+    with pytest.raises(MemoryStoreNotDurableError, match=r"^The guard around tools: a memory store forgets"):
         ToolGuard(memory_store())  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=r"^The guard around tools: store must be a store, .* got 'shop.db'"):
+        ToolGuard("shop.db")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

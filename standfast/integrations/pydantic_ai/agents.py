@@ -43,7 +43,7 @@ from standfast.errors import (
     TerminalError,
     ToolDurabilityError,
 )
-from standfast.integrations._foreign_agents import Declared, Gate, Options, data_of, make_agent, name_of, split, valued
+from standfast.integrations._foreign_agents import Declared, Gate, Options, json_of, make_agent, name_of, split, valued
 from standfast.integrations._guards import has_guard
 from standfast.integrations.pydantic_ai.found_toolsets import (
     FoundTools,
@@ -270,7 +270,7 @@ def _conversation(said: Sequence[Message]) -> tuple[list[ModelMessage], Deferred
         else:
             history.append(ModelRequest(parts=[_part(message)]))
     results = {
-        message.tool_call_id: ToolReturn(data_of(message.content))
+        message.tool_call_id: ToolReturn(json_of(message.content))
         for message in said[last + 1 :]
         if message.role == "tool" and message.tool_call_id
     }
@@ -305,7 +305,7 @@ def _is_final(request: ModelRequest) -> bool:
 
 def _part(message: Message) -> UserPromptPart | ToolReturnPart:
     if message.role == "tool":
-        return ToolReturnPart(message.tool_name or "", data_of(message.content), message.tool_call_id or "")
+        return ToolReturnPart(message.tool_name or "", json_of(message.content), message.tool_call_id or "")
     return UserPromptPart(_content(message))
 
 

@@ -17,6 +17,7 @@ from pydantic_ai.durable_exec import (
 from pydantic_ai.messages import ModelResponse, ToolReturn
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
+from standfast.agent_loop.tool_gates import edit_note
 from standfast.effects.keys import EffectKey
 from standfast.integrations._guards import ToolGuard, key_of
 from standfast.integrations.pydantic_ai.conversations import Turn
@@ -90,8 +91,7 @@ class GuardedTools(WrapperToolset[Any]):
 def _told_of_edit(found: Any, verdict: Verdict) -> Any:
     """Return the result of a call that ran with edited arguments, so that the model reads that, too."""
     value = found.return_value if isinstance(found, ToolReturn) else found
-    note = f"{' and '.join(verdict.by) or 'Somebody'} changed the arguments before it ran"
-    told = {"note": note, "arguments": verdict.edit, "result": value}
+    told = {"note": edit_note(verdict.by), "arguments": verdict.edit, "result": value}
     return replace(found, return_value=told) if isinstance(found, ToolReturn) else told
 
 

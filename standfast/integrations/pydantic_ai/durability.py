@@ -42,13 +42,14 @@ from standfast.integrations.pydantic_ai.calls import (
 )
 from standfast.integrations.pydantic_ai.conversations import Given, open_conversation
 from standfast.integrations.pydantic_ai.deferrals import Deferrals, shown
-from standfast.integrations.pydantic_ai.gates import ApprovalRule, Gates
+from standfast.integrations.pydantic_ai.gates import ApprovalRule, Gates, check_rule
 from standfast.integrations.pydantic_ai.models import JournaledModel
 from standfast.integrations.pydantic_ai.outputs import run_output_function, type_of_output
 from standfast.integrations.pydantic_ai.toolsets import check_no_effects, check_unguarded, guard_of
 from standfast.local.gates import GivenDecision, read_decisions
 from standfast.runtime.child_agents import AskedAgents, child_session
 from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
+from standfast.tools.checks import check_function
 
 Owner = Callable[[RunContext[Any]], str | None]
 
@@ -70,7 +71,8 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
 
     Raises:
-        DefinitionError: the name, or that of an agent that is made with it, does not match.
+        DefinitionError: the name, or that of an agent that is made with it, does not match; or `approval`, `user_id` or
+            `tenant_id` is something else.
         MemoryStoreNotDurableError: the store forgets.
 
     A run of a conversation raises:
@@ -103,6 +105,10 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
     ) -> None:
         if name is not None:
             check_name(name, "StandfastDurability(name=…): an agent's")
+        check_rule(approval)
+        for option, owner in (("user_id", user_id), ("tenant_id", tenant_id)):
+            if owner is not None:
+                check_function(f"StandfastDurability: {option}", owner, "the run's context")
         super().__init__(name=name)
         self._trust_hints = trust_hints
         self._approval = approval

@@ -14,7 +14,7 @@ from standfast.agent_loop import CallPlace, Decision, LoopState
 from standfast.agent_loop.tool_gates import refusal
 from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval
-from standfast.errors import InputError
+from standfast.errors import DefinitionError, InputError
 from standfast.integrations.pydantic_ai.conversations import Conversation, KeptGates, KeptTool
 from standfast.local.gates import Standing, asked_at, at_gates, pending_approvals
 from standfast.mcp.schemas import checked_by
@@ -26,9 +26,25 @@ from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.runtime.users_functions import ask_at_gates
 from standfast.stores.protocol import DurableStore
 from standfast.tools import Approval, Tool
+from standfast.tools.checks import check_function
 
 ApprovalRule = Approval | Callable[[ToolCall], Approval | None]
 _ANYBODY = Approval()
+
+
+def check_rule(rule: object) -> None:
+    """Check what a user has given as `approval=`, before an agent runs.
+
+    Raises:
+        DefinitionError: it is neither an approval of a call nor a function.
+    """
+    if isinstance(rule, Approval):
+        if given := rule.of_gate:
+            raise DefinitionError(f"StandfastDurability: approval.{given[0]} is for a pipeline's gate, not for a call")
+    elif rule is not None:
+        if isinstance(rule, type):
+            raise DefinitionError(f"StandfastDurability: approval must be an Approval, not the class {rule.__name__}")
+        check_function("StandfastDurability: approval", rule, "the ToolCall, or an Approval")
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,23 @@ NO_ADAPTERS: dict[str, Any] = {
 }
 
 
+async def test_a_models_name_or_a_model_of_pydantic_ai_is_refused_with_where_it_belongs() -> None:
+    theirs = type("TestModel", (), {"__module__": "pydantic_ai.models.test"})()
+    for given, said in (
+        ("openai:gpt-5", r"Agent\(…, model=…\)"),
+        (theirs, r"standfast\.llm\.pydantic_ai_model\(model\)"),
+    ):
+        with pytest.raises(InputError, match=f"llm must be an object .*; .*{said}"):
+            await run(Agent("a"), message="go", llm=given)
+
+
+async def test_a_provider_that_is_unknown_is_named_as_that() -> None:
+    with pytest.raises(InputError, match="is to call 'gemini:pro', and there is no provider 'gemini': name one as"):
+        await run(Agent("a", model="gemini:pro"), message="go")
+    with pytest.raises(InputError, match="is to call 'gpt-5', which names no provider: name one as"):
+        await run(Agent("a", model="gpt-5"), message="go")
+
+
 @pytest.mark.parametrize("llm", [*NO_ADAPTERS.values()], ids=NO_ADAPTERS)
 async def test_what_is_no_adapter_is_refused_with_what_to_pass(llm: Any) -> None:
     with pytest.raises(InputError, match="llm must be"):

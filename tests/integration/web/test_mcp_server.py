@@ -122,7 +122,7 @@ async def test_each_agent_and_pipeline_is_a_tool_with_the_schema_of_its_input_an
     async with served_mcp(temporal) as address, client_of(address) as client:
         tools = {one.name: one for one in (await client.list_tools()).tools}
     assert set(tools) == {"start_clerk", "start_orders", "send_message", "status", "result", "pending"}
-    assert "Looks after accounts." in tools["start_clerk"].description
+    assert "in the background: Looks after accounts. It may act" in tools["start_clerk"].description
     assert tools["start_clerk"].input_schema["required"] == ["message"]
     schema = tools["start_orders"].input_schema
     assert schema["properties"]["input"]["properties"].keys() == {"number", "lines"}

@@ -131,7 +131,11 @@ async def test_commands_need_no_server_for_a_store_that_only_runs_in_process_hav
         await wait(store)
         (item,) = await data_of(None, "pending", "--store", path, *nowhere)
         assert (item["workflow_id"], item["name"], item["message"]) == (RUN, "c1", "Charge eve?")
-        assert "Charge eve?" in await done(None, "pending", RUN, "--store", path, *nowhere)
+        shown = await done(None, "pending", RUN, "--store", path, *nowhere)
+        assert "Charge eve?" in shown
+        assert f"standfast approve {RUN} c1 --store {path}  or: standfast reject {RUN} c1 --store {path}" in shown
+        for command in ("show", "watch"):
+            assert "is in a store, and not on Temporal: `standfast pending" in await refused(None, command, RUN)
         decide = (RUN, "c1", "--store", path, *nowhere)
         assert "mallory may not decide it" in await refused(None, "approve", *decide, "--yes", "--by", "mallory")
         assert "There is no run" in await refused(None, "approve", "in-process:shop/x", "--yes", "--store", path)

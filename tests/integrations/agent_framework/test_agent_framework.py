@@ -251,6 +251,14 @@ def test_a_key_that_is_not_a_function_is_refused_before_an_agent_runs(store: SQL
         AtMostOnce(store, key="order-7")  # type: ignore[arg-type]
 
 
+async def test_a_key_that_raises_ends_the_run_before_anything_runs(store: SQLiteStore) -> None:
+    shop = Shop(store)
+    await shop.ask()
+    with pytest.raises(MiddlewareFailure, match=r"Tool 'charge': key= has raised AttributeError: .* Nothing was run"):
+        await shop.approve(middleware=[AtMostOnce(store, key=lambda context: context.order)])  # type: ignore[attr-defined]
+    assert shop.charges == []
+
+
 def test_a_store_that_forgets_is_refused() -> None:
     with pytest.raises(MemoryStoreNotDurableError):
         AtMostOnce(memory_store())  # type: ignore[arg-type]

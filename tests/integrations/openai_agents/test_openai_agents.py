@@ -136,6 +136,15 @@ async def test_other_arguments_under_the_same_key_are_refused(store: SQLiteStore
     assert shop.count == 1
 
 
+async def test_a_key_that_is_not_a_text_is_refused_with_the_tool_before_anything_runs(store: SQLiteStore) -> None:
+    for given in (7, None, ""):
+        shop = Shop(store, lambda: "charged")
+        shop.tool.on_invoke_tool._key = lambda call, given=given: given
+        with pytest.raises(Exception, match=f"Tool 'charge': key= must return a text of its own .* got {given!r}"):
+            await shop.read()
+        assert shop.count == 0
+
+
 async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
     key = str
     shop = Shop(store, lambda: "charged")
@@ -149,10 +158,14 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
         guarded(Agent[Any]("idle"), store=store, key=key)
     with pytest.raises(DefinitionError, match="safe_to_retry names price"):
         guarded(shop.agent, store=store, key=key, safe_to_retry=["price"])
+    with pytest.raises(DefinitionError, match="safe_to_retry lists names, got the text 'charge'"):
+        guarded(shop.agent, store=store, key=key, safe_to_retry="charge")
     with pytest.raises(MemoryStoreNotDurableError):
         guarded(shop.agent, store=memory_store(), key=key)  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match="async function"):
+    with pytest.raises(DefinitionError, match="guarded_activity: '<lambda>' must be an async function"):
         guarded_activity(store)(lambda: None)
+    with pytest.raises(DefinitionError, match="guarded_activity needs an async function, got the tool 'charge'"):
+        guarded_activity(store)(shop.tool)
 
     async def charge() -> None:
         pass
@@ -177,7 +190,7 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
     unkeyed = guarded(Agent[Any]("shop", tools=[function_tool(lambda: "x", name_override="charge")]), store=store,
                       key=lambda call: "")  # fmt: skip
     shop.arguments = {}
-    with pytest.raises(Exception, match="without the ids"):
+    with pytest.raises(Exception, match="key= must return a text of its own for each call"):
         await shop.read(unkeyed)
 
 

@@ -13,6 +13,7 @@ from agents import (
     GuardrailFunctionOutput,
     ModelSettings,
     RunConfig,
+    ToolOutputImage,
     WebSearchTool,
     function_tool,
     handoff,
@@ -368,6 +369,26 @@ async def test_turns_and_calls_are_traced_as_one_group() -> None:
     assert spans.seen.count("function charged 5") == 1
 
 
+async def test_the_model_reads_that_people_changed_a_call_whose_result_is_a_picture(store: SQLiteStore) -> None:
+    @function_tool(needs_approval=True)
+    async def draw(what: str) -> ToolOutputImage:
+        """Draw a picture."""
+        return ToolOutputImage(image_url=f"data:image/png;base64,{what}")
+
+    model = scripted(("draw", {"what": "AA=="}), "drawn")
+    agent = Agent[Any]("shop", tools=[draw], model=model)
+    waits = await run(agent, message="Draw.", session_id="s", store=store)
+    assert is_interrupted(waits)
+    (item,) = waits.approvals
+    approval = {"gate": item.gate, "decision": "approve", "by": "ada", "digest": item.digest, "edit": {"what": "BB=="}}
+    await run(agent, session_id="s", store=store, decisions=[approval])
+    picture, told = model.calls[-1].input[-1]["output"]
+    assert picture["image_url"].endswith("BB==")
+    assert json.loads(told["text"]) == {
+        "note": "ada changed the arguments before it ran", "arguments": {"what": "BB=="},
+    }  # fmt: skip
+
+
 # --- declarations ---
 
 
@@ -385,6 +406,8 @@ def test_what_cannot_be_run_is_refused_with_its_name() -> None:
             adopted(wrong)
     with pytest.raises(DefinitionError, match="name 'pay', which it does not have"):
         as_agent(Agent[Any]("desk", tools=[tool]), safe_to_retry=["pay"])
+    with pytest.raises(DefinitionError, match="as_agent needs an agent of the OpenAI Agents SDK, got 'desk'"):
+        as_agent("desk")  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="no option 'model'"):
         as_agent(Agent[Any]("desk"), model="openai:gpt-5")  # type: ignore[call-arg]
 

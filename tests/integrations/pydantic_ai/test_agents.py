@@ -27,6 +27,7 @@ from standfast.temporal import connect, start_pipeline
 from standfast.testing import DevServer, ScriptedModel
 
 CHARGE = calls(("charge", {"cents": 5}))
+CHANGED = {"note": "ada changed the arguments before it ran", "arguments": {"cents": 4}, "result": 4}
 
 
 @pytest_asyncio.fixture
@@ -61,7 +62,7 @@ def check_sold(done: Completed, folder: Path) -> None:
     assert (len(noted(folder, "stamps")), len(noted(folder, "answers"))) == (2, 3)  # no answer was paid twice
 
 
-async def test_its_approval_is_a_gate_whose_edit_is_what_runs(store: SQLiteStore) -> None:
+async def test_its_approval_is_a_gate_whose_edit_is_what_runs_and_the_model_is_told(store: SQLiteStore) -> None:
     agent, till = shop_of(Script(CHARGE, reads), requires_approval=True)
     waits = await run(agent, message="Sell it.", session_id="s", store=store)
     assert is_interrupted(waits)
@@ -70,7 +71,16 @@ async def test_its_approval_is_a_gate_whose_edit_is_what_runs(store: SQLiteStore
     approval = {"gate": item.gate, "decision": "approve", "by": "ada", "digest": item.digest, "edit": {"cents": 4}}
     done = await run(agent, session_id="s", store=store, decisions=[approval])
     assert not is_interrupted(done)
-    assert (done.response, till.charged) == ("[4]", [4])
+    assert (json.loads(done.response), till.charged) == ([CHANGED], [4])
+
+
+async def test_a_result_of_a_tools_own_that_looks_like_a_note_is_read_whole(store: SQLiteStore) -> None:
+    said = {"note": "by hand", "result": 5}
+    agent = Agent(
+        FunctionModel(Script(calls(("look", {})), reads)), name="shop", tools=[Tool(lambda: said, name="look")]
+    )
+    done = await run(agent, message="Look.", session_id="s", store=store)
+    assert json.loads(done.response) == [said]
 
 
 async def test_what_pydantic_ai_does_around_a_request_goes_on(store: SQLiteStore) -> None:
@@ -135,7 +145,7 @@ async def test_on_temporal_each_request_and_each_tool_is_an_activity_and_people_
         [waits] = await pending(handle)
         assert (waits["kind"], waits["message"]) == ("approval", "Run charge?")
         await temporal.people.decide(handle.id, waits["name"], "approve", by="ada", edit={"cents": 4})
-        assert (await result(handle))["response"] == "[4]"
+        assert json.loads((await result(handle))["response"]) == [CHANGED]
         names = [name for name in scheduled(await events(handle)) if "." not in name]
     assert (names, till.charged) == (["call_model", "charge", "call_model"], [4])
 

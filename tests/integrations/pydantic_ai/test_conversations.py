@@ -14,6 +14,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RunUsage
 
 from standfast import (
+    Approval,
     DefinitionError,
     InputError,
     MemoryStoreNotDurableError,
@@ -429,3 +430,16 @@ async def test_the_transcript_is_the_sessions(store: SQLiteStore) -> None:
 async def test_a_store_that_forgets_is_refused() -> None:
     with pytest.raises(MemoryStoreNotDurableError):
         StandfastDurability(memory_store())  # type: ignore[arg-type]  # which the check is for
+
+
+async def test_what_cannot_say_whose_it_is_or_who_approves_is_refused_when_it_is_made(store: SQLiteStore) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"approval": "ada"}, "approval must be a function of the ToolCall, or an Approval, got 'ada'"),
+        ({"approval": Approval}, "approval must be an Approval, not the class Approval"),
+        ({"approval": Approval(show=lambda ctx: [])}, "approval.show is for a pipeline's gate, not for a call"),
+        ({"user_id": "ada"}, "user_id must be a function of the run's context, got 'ada'"),
+        ({"tenant_id": 7}, "tenant_id must be a function of the run's context, got 7"),
+    ]
+    for options, said in wrong:
+        with pytest.raises(DefinitionError, match=said):
+            StandfastDurability(store, **options)
