@@ -32,6 +32,7 @@ from standfast.agents.kept_json import ChangedValueError, write_kept
 from standfast.agents.limits import Loop
 from standfast.agents.output_validators import OutputValidator, read_output_validators
 from standfast.agents.run_contexts import read_context, write_context
+from standfast.agents.samplers import samplers
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import explain, read_json, unfenced
@@ -221,6 +222,11 @@ class Agent(Generic[T_co, DepsT_co]):
     def speakers(self) -> "Mapping[str, Agent[Any]]":
         """The agents of a conversation that this one begins, by name, itself included; none if it never hands over."""
         return speakers(self)
+
+    @functools.cached_property
+    def samplers(self) -> "Mapping[str, Agent[Any]]":
+        """The agents that answer for the models of those of the conversation whose tools may ask, by their names."""
+        return samplers(self)
 
     def speaking(self, name: str = "") -> "Agent[Any]":
         """Return an agent of a conversation that this one begins, as it speaks there; "" is this one.
