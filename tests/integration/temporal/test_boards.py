@@ -321,8 +321,12 @@ async def test_a_look_at_the_board_alone_changes_nothing(temporal: Temporal) -> 
     async with a_gate(temporal) as run:
         await is_shown(temporal)
         await run.terminate("by an operator")
-        found = await mend_board(temporal.client, temporal.store, dry_run=True)
-        assert (found.over, len(await shown(temporal))) == ([run.id], 1)
+
+        async def is_found() -> bool:  # Temporal lists the run as running for a moment
+            return (await mend_board(temporal.client, temporal.store, dry_run=True)).over == [run.id]
+
+        await until(is_found)
+        assert len(await shown(temporal)) == 1
 
 
 # --- going on as new ---
