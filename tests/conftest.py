@@ -1,6 +1,7 @@
 """What all tests share: a durable store on a real file, new for every test."""
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +19,10 @@ sys.path.append(str(Path(__file__).parent.parent))
 # inherit that, and never end by it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Every client of HTTP reads the certificates of the authorities, which takes 27 ms for all of the world's. Tests speak
+# to servers on this machine: one authority, whose key is gone, will do for them, and for the programs that they start.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "authority.pem")
 
 # What is collected lives to the end: looking through ten thousand tests for garbage, again and again as they are found,
 # was a quarter of the time in which they are found, in each process.

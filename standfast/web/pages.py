@@ -76,7 +76,7 @@ class Pages:
         self._ui, self._runs = temporal_ui, Runs(self.people, store)
         self._starts, self._task_queue, self._contexts = starts, task_queue, contexts
         self.looks = Looks(self._look, store)
-        self._templates = templates(assets)
+        self._assets = assets
         self._lists, self._timelines = RunLists(self), Timelines(self.people, store)
         self._again = RunAgain(self, self._lists.facts, store)
         self._items = Items(self, self._runs, self._timelines, store)
@@ -125,8 +125,10 @@ class Pages:
     ) -> Response:
         """Return a page; `decider` is the person who acts on it, if not the one who has signed in."""
         person = who(request)
-        html = self._templates.get_template(f"{name}.html").render(
+        template = templates().get_template(f"{name}.html")
+        html = template.render(
             root=root_of(request.scope),
+            asset=self._assets.address,
             person=person,
             decider=decider or person,
             csrf=self.access.csrf(request),

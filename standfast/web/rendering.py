@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,15 +16,15 @@ from standfast.tools import is_wider
 from standfast.web.actions import may_act
 from standfast.web.edits import editable_of
 from standfast.web.markdown import render, render_whole
-from standfast.web.mounts import Assets
 from standfast.web.shown import difference, difference_lines
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONG = 20_000  # characters of a text
 
 
-def templates(assets: Assets) -> Environment:
-    """Return the page's templates."""
+@lru_cache(maxsize=1)
+def templates() -> Environment:
+    """Return the page's templates. All applications of a process share them, since they take 0.1 s to compile."""
     found = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True, lstrip_blocks=True
     )
@@ -46,7 +47,7 @@ def templates(assets: Assets) -> Environment:
         "typed": _typed,
         "used": lambda usage: Usage(**usage).in_words,
     }
-    found.globals |= {"asset": assets.address, "editable_of": editable_of, "may_act": may_act, "wider": is_wider}
+    found.globals |= {"editable_of": editable_of, "may_act": may_act, "wider": is_wider}
     return found
 
 

@@ -322,7 +322,7 @@ async def test_a_look_at_the_board_alone_changes_nothing(temporal: Temporal) -> 
         await is_shown(temporal)
         await run.terminate("by an operator")
 
-        async def is_found() -> bool:  # the server lists it a little longer
+        async def is_found() -> bool:  # Temporal lists the run as running for a moment
             return (await mend_board(temporal.client, temporal.store, dry_run=True)).over == [run.id]
 
         await until(is_found)

@@ -14,10 +14,9 @@ from standfast import InputError
 from standfast.web.api.talks import response_schema
 from standfast.web.edits import editable_of, faults_of, read_edit
 from standfast.web.forms import filled_form
-from standfast.web.mounts import Assets
 from standfast.web.rendering import templates
 
-ENVIRONMENT = templates(Assets())
+ENVIRONMENT = templates()
 CARD = ENVIRONMENT.from_string(
     '{% from "waiting.html" import edits %}<form>{{ edits("id", what, typed, wrong) }}</form>'
 )
