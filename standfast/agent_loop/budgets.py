@@ -1,8 +1,11 @@
 """The budgets of a run and of its session, and whether they are spent."""
 
+import math
+from collections.abc import Iterable
 from typing import Literal
 
 from standfast.agents import Loop
+from standfast.checkpoints import Question
 from standfast.messages import Usage
 
 SpentStatus = Literal["cost-budget-exhausted", "token-budget-exhausted"]
@@ -22,6 +25,20 @@ def spent_budget(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Gr
         if tokens >= 1 + times:
             return "token-budget-exhausted"
     return None
+
+
+def with_held(usage: Usage | None, questions: Iterable[Question]) -> Usage | None:
+    """Return the usage of a run, with that of the answer that one of its questions holds."""
+    held = [one.usage for one in questions if one.is_held and one.usage is not None]
+    return held[0] + usage if held else usage
+
+
+def tokens_left(loop: Loop, used: Iterable[Usage | None], grants: Grants) -> int | None:
+    """Return the tokens that a run may use before its budget of tokens is spent; None if it has none."""
+    if (budget := loop.budget) is None:
+        return None
+    whole = math.ceil(budget.max * budget.stop_threshold * (1 + grants[0]))
+    return whole - sum(usage.total_tokens for usage in used if usage is not None)
 
 
 def more_grants(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Grants) -> Grants:

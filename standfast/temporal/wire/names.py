@@ -68,7 +68,11 @@ TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is its ca
 FAULTS_PAUSE = "standfast.faults-pause"  # a function of the user's that raises is no reason for a fallback model
 STAYS_SHOWN = "standfast.stays-shown"  # a gate is on the board also while its run continues as new
 MODELS_ANEW = "standfast.models-anew"  # a resume without a model calls the agent's own first, not its last fallback
+OUTAGES_OUTLAST = (
+    "standfast.outages-outlast"  # a fallback that is refused does not end the wait for a model that is down
+)
 OWN_HANDLERS = "standfast.own-handlers"  # a workflow's own handler is not replaced by one of `approval`
+READ_FIRST = "standfast.read-first"  # people are shown arguments as the activity reads them, if it changes them
 
 # Search attributes.
 STATUS_ATTRIBUTE = "StandfastStatus"
@@ -99,6 +103,7 @@ TIMED_OUT = "HandlerTimedOut"  # and the handler hears no cancel; it may still r
 MODEL_UNAVAILABLE = "ModelUnavailable"
 CALL_NOT_OURS = "CallNotOurs"
 HOOK_ERROR = "HookError"
+PASSES = "passes"  # in the details: as an outage does, by itself; `OUTAGES_OUTLAST`
 STEP_ERROR = "StepError"
 SAME_VERSION = "SameVersion"  # of a pipeline's step: the version that this worker declares has raised already
 MODEL_CHANGED = "ModelChanged"

@@ -1,7 +1,7 @@
-"""Runs our workflows so that no payload can wedge one.
+"""Runs our workflows so that no payload can wedge one, and those of users so that no failure can.
 
-Otherwise malformed JSON fails the workflow task again and again if it is the input, and is dropped silently if it is a
-signal (both measured).
+Otherwise malformed JSON fails the workflow task again and again if it is the input, or in the details of a failure, and
+is dropped silently if it is a signal (all measured).
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
-from temporalio.converter import PayloadConverter
+from temporalio.api.failure.v1 import Failure
+from temporalio.converter import FailureConverter, PayloadConverter
 from temporalio.worker import (
     StartActivityInput,
     UnsandboxedWorkflowRunner,
@@ -47,6 +48,7 @@ class AgentWorkflowRunner(WorkflowRunner):
                 raise RuntimeError(f"This worker has no agent and no workflow type '{det.info.workflow_type}'")
             known = workflow._Definition.must_from_class(workflow_type(cast(Any, base), det.info.workflow_type))
             det = replace(det, defn=known, disable_eager_activity_execution=True)  # other workers have its activities
+        det = replace(det, failure_converter_class=_tolerant(det.failure_converter_class))
         if issubclass(det.defn.cls, RunHandlers):
             factory = det.payload_converter_factory
             det = replace(
@@ -56,6 +58,22 @@ class AgentWorkflowRunner(WorkflowRunner):
             )
             return create_told(self._runner.create_instance, det)
         return self._runner.create_instance(det)
+
+
+def _tolerant(kind: type[FailureConverter]) -> type[FailureConverter]:
+    """Return a converter of failures that never fails: an operator may fail an activity with any details.
+
+    Users' own workflows need it, too: no code of theirs runs before the error of an activity of ours was read.
+    """
+
+    class Tolerant(kind):  # type: ignore[misc, valid-type]
+        def from_failure(self, failure: Failure, payload_converter: PayloadConverter) -> BaseException:
+            try:
+                return cast(BaseException, super().from_failure(failure, payload_converter))
+            except Exception:
+                return cast(BaseException, super().from_failure(failure, _TolerantConverter(payload_converter)))
+
+    return Tolerant
 
 
 class _Elsewhere(WorkflowInboundInterceptor):
