@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from standfast.agents import Loop
+from standfast.checkpoints import Question
 from standfast.messages import Usage
 
 SpentStatus = Literal["cost-budget-exhausted", "token-budget-exhausted"]
@@ -24,6 +25,12 @@ def spent_budget(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Gr
         if tokens >= 1 + times:
             return "token-budget-exhausted"
     return None
+
+
+def with_held(usage: Usage | None, questions: Iterable[Question]) -> Usage | None:
+    """Return the usage of a run, with that of the answer that one of its questions holds."""
+    held = [one.usage for one in questions if one.is_held and one.usage is not None]
+    return held[0] + usage if held else usage
 
 
 def tokens_left(loop: Loop, used: Iterable[Usage | None], grants: Grants) -> int | None:

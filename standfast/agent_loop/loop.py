@@ -20,7 +20,7 @@ from standfast.agent_loop.actions import (
     Settled,
     UsedByAgents,
 )
-from standfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget, tokens_left
+from standfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget, tokens_left, with_held
 from standfast.agent_loop.gates import Gate
 from standfast.agent_loop.handoffs import handed_over_to
 from standfast.agent_loop.next_calls import next_calls
@@ -294,19 +294,16 @@ class LoopState(Generic[CallT, ToolT_co]):
 
     @property
     def used(self) -> Usage | None:
-        """What the run has used, also for an answer that waits at a gate, and in no transcript."""
-        held = [one.usage for one in self.kept_questions if one.is_held and one.usage is not None]
-        return held[0] + self.usage if held else self.usage
+        return with_held(self.usage, self.kept_questions)  # an answer that waits at a gate is in no transcript
 
     def spent_budget(self) -> Finish | None:
         """Return how the run ends if its budget or its session's is spent; asked before each model call."""
-        if not self.loop.has_budget:
-            return None
-        status = spent_budget(self.loop, (self.used, self.session_usage), self.grants)
+        used = (self.used, self.session_usage)
+        status = spent_budget(self.loop, used, self.grants) if self.loop.has_budget else None
         return None if status is None else Finish(status, self.response)
 
     def tokens_left(self, *of_turn: Usage | None) -> int | None:
-        return tokens_left(self.loop, (self.usage, *of_turn), self.grants)  # the turn's is not in that of the run yet
+        return tokens_left(self.loop, (self.used, *of_turn), self.grants)  # the turn's is not in that of the run yet
 
     @property
     def asks_for_more(self) -> bool:
