@@ -1,5 +1,7 @@
 """The budgets of a run and of its session, and whether they are spent."""
 
+import math
+from collections.abc import Iterable
 from typing import Literal
 
 from standfast.agents import Loop
@@ -22,6 +24,14 @@ def spent_budget(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Gr
         if tokens >= 1 + times:
             return "token-budget-exhausted"
     return None
+
+
+def tokens_left(loop: Loop, used: Iterable[Usage | None], grants: Grants) -> int | None:
+    """Return the tokens that a run may use before its budget of tokens is spent; None if it has none."""
+    if (budget := loop.budget) is None:
+        return None
+    whole = math.ceil(budget.max * budget.stop_threshold * (1 + grants[0]))
+    return whole - sum(usage.total_tokens for usage in used if usage is not None)
 
 
 def more_grants(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Grants) -> Grants:

@@ -20,7 +20,7 @@ from standfast.agent_loop.actions import (
     Settled,
     UsedByAgents,
 )
-from standfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget
+from standfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget, tokens_left
 from standfast.agent_loop.gates import Gate
 from standfast.agent_loop.handoffs import handed_over_to
 from standfast.agent_loop.next_calls import next_calls
@@ -298,6 +298,9 @@ class LoopState(Generic[CallT, ToolT_co]):
             return None
         status = spent_budget(self.loop, (self.usage, self.session_usage), self.grants)
         return None if status is None else Finish(status, self.response)
+
+    def tokens_left(self, *of_turn: Usage | None) -> int | None:
+        return tokens_left(self.loop, (self.usage, *of_turn), self.grants)  # the turn's is not in that of the run yet
 
     @property
     def asks_for_more(self) -> bool:

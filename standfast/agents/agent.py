@@ -32,10 +32,12 @@ from standfast.agents.kept_json import ChangedValueError, write_kept
 from standfast.agents.limits import Loop
 from standfast.agents.output_validators import OutputValidator, read_output_validators
 from standfast.agents.run_contexts import read_context, write_context
+from standfast.agents.samplers import samplers
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import explain, read_json, unfenced
 from standfast.tools import AccessRules, DepsT_co, Tool, Toolset, check_access, check_choice, json_schema, schema_type
+from standfast.tools.checks import check_deps
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,9 +152,10 @@ class Agent(Generic[T_co, DepsT_co]):
         if not isinstance(self.loop, Loop):
             raise self._fault(f"loop must be a Loop, got {self.loop!r}")
         self._freeze_instructions()
-        for name in ("on_start", "on_complete", "on_stuck", "deps"):
+        for name in ("on_start", "on_complete", "on_stuck"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
+        check_deps(f"Agent '{self.name}'", self.deps)
         check_choice(
             f"Agent '{self.name}': on_terminal_tool_error", self.on_terminal_tool_error, ("message", "stop", "fail")
         )
@@ -221,6 +224,11 @@ class Agent(Generic[T_co, DepsT_co]):
     def speakers(self) -> "Mapping[str, Agent[Any]]":
         """The agents of a conversation that this one begins, by name, itself included; none if it never hands over."""
         return speakers(self)
+
+    @functools.cached_property
+    def samplers(self) -> "Mapping[str, Agent[Any]]":
+        """The agents that answer for the models of those of the conversation whose tools may ask, by their names."""
+        return samplers(self)
 
     def speaking(self, name: str = "") -> "Agent[Any]":
         """Return an agent of a conversation that this one begins, as it speaks there; "" is this one.

@@ -64,6 +64,8 @@ class StreamingLLMAdapter(Protocol):
 
 
 LLM = LLMAdapter | Callable[[str | None], LLMAdapter | None]
+_MAX_TOKENS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
+_FEWEST_TOKENS = 16  # OpenAI refuses to answer with fewer
 
 
 def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
@@ -136,10 +138,13 @@ def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
     return adapter_for(llm, dataclasses.replace(agent, model=model))
 
 
-def settings_for(adapter: LLMAdapter, agent: Agent) -> dict[str, Any]:
+def settings_for(adapter: LLMAdapter, agent: Agent, max_tokens: int | None = None) -> dict[str, Any]:
     """Return the settings of an adapter's call: the agent's, and its output if the provider can enforce it.
 
     Settings under the name of a provider are for its models alone.
+
+    Args:
+        max_tokens: the most that the answer may have, if the adapter takes such a setting.
     """
     settings = agent.plain_settings()
     own = settings.get(getattr(adapter, "provider", ""))
@@ -150,7 +155,19 @@ def settings_for(adapter: LLMAdapter, agent: Agent) -> dict[str, Any]:
         settings |= own
     if agent.output_schema is not None and getattr(adapter, "native_output", False):
         settings.setdefault("output_schema", agent.output_schema)
-    return settings
+    return (
+        settings if max_tokens is None else _shortened(settings, max_tokens, has_provider=hasattr(adapter, "provider"))
+    )
+
+
+def _shortened(settings: dict[str, Any], most: int, *, has_provider: bool) -> dict[str, Any]:
+    """Return settings by which an answer has no more than so many tokens; an adapter gets none that it may not take."""
+    most, thinking = max(most, _FEWEST_TOKENS), settings.get("thinking")
+    if isinstance(thinking, Mapping) and isinstance(budget := thinking.get("budget_tokens"), int):
+        most += budget  # which providers count as part of the answer
+    known = [name for name in _MAX_TOKENS if isinstance(settings.get(name), int)]
+    names = known or (["max_tokens"] if has_provider else [])
+    return settings | {name: min(settings.get(name, most), most) for name in names}
 
 
 def _chooses(llm: Any) -> bool:

@@ -14,7 +14,7 @@ from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError,
 from standfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools, with_tool_choice
 from standfast.llm.json_tool_calls import plain_messages, read_reply, response_format
 from standfast.llm.prices import Price, check_price, priced
-from standfast.llm.provider_errors import check_key, hidden, refusal
+from standfast.llm.provider_errors import check_key, connection_advice, hidden, refusal
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.tools import Duration, seconds
 
@@ -172,7 +172,7 @@ class OpenAICompatible:
                             raise self._refusal(response.status_code, said, response.headers)
                         yield body
             except self._http.ConnectError as error:
-                text = f"{_reason(error)} (check base_url, and the network)"
+                text = f"{_reason(error)} ({connection_advice(str(error))})"
                 raise ModelError(f"{self._who} gave no answer: {text}", transient=True) from error
             except (self._http.RequestError, InputError) as error:
                 raise ModelError(f"{self._who} gave no answer: {_reason(error)}", transient=True) from error

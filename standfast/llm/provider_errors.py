@@ -140,19 +140,29 @@ def no_answer(who: str, *unreachable: type[Exception]) -> Iterator[None]:
         raise ModelError(f"{who} gave no answer: {cut(text, _SHOWN)}", transient=True) from error
 
 
-def retry_delay(error: BaseException, policy: RetryPolicy, attempt: int, *, has_fallback: bool = False) -> float | None:
+def connection_advice(reason: str) -> str:
+    """Return what to check if no connection could be made; also a certificate that is not valid may be renewed."""
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        return "check base_url, the clock, and which certificates this machine trusts"
+    return "check base_url, and the network"
+
+
+def retry_delay(
+    error: BaseException, policy: RetryPolicy, attempt: int, *, has_alternative: bool = False
+) -> float | None:
     """Return the seconds until a model that raised this is called again, or None if it is not: one table for all.
 
     Args:
         attempt: the number of times that it was asked.
-        has_fallback: whether there is another model; then the wait is no longer than between any two attempts.
+        has_alternative: whether there is another model, or a pause; then the wait is no longer than between any two
+            attempts.
     """
     if not may_pass(error) or attempt >= policy.maximum_attempts:
         return None
     after = asked_to_wait(error)
-    if after is None:
+    if not after:  # without any wait, as 0 or a date that has passed would mean, all attempts would be used up at once
         return policy.delay(attempt)
-    return None if has_fallback and after > cast(float, policy.maximum_interval) else after
+    return None if has_alternative and after > cast(float, policy.maximum_interval) else after
 
 
 def asked_to_wait(error: BaseException) -> float | None:
@@ -191,9 +201,9 @@ def seconds_to_wait(retry_after: str | None, now: datetime) -> float | None:
     except ValueError:
         try:
             date = parsedate_to_datetime(retry_after)
-        except ValueError:
+            seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
+        except (ValueError, OverflowError):
             return None
-        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
     return _bounded(seconds)
 
 

@@ -15,7 +15,7 @@ from standfast.errors import DefinitionError, InputError, ModelError
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, in_time
 from standfast.llm.json_tool_calls import plain_messages, read_reply
 from standfast.llm.prices import Price, check_price, priced
-from standfast.llm.provider_errors import check_key, check_url, hidden, no_answer, refusal
+from standfast.llm.provider_errors import check_key, check_url, connection_advice, hidden, no_answer, refusal
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.tools import Duration, seconds
 
@@ -222,7 +222,7 @@ def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
         if isinstance(cause, PastLimitError):
             raise ModelError(f"{who} gave no answer: {cause}") from error
         where = error.request.url.netloc.decode()
-        text = f"{type(cause).__name__} at {where} (check base_url, and the network): {error_text(cause)}"
+        text = f"{type(cause).__name__} at {where} ({connection_advice(str(cause))}): {error_text(cause)}"
         raise ModelError(f"{who} gave no answer: {text}", transient=True) from error
     except sdk.APIError as error:
         raise refused(who, error.body, secrets=secrets) from error

@@ -1,7 +1,7 @@
 """Runs an agent on behalf of another agent's tool: `ctx.agents.invoke`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from standfast.agent_loop import agent_outcome, said_by_agent
@@ -9,9 +9,17 @@ from standfast.agents import Agent, AgentContext
 from standfast.errors import SessionNotFoundError
 from standfast.llm import LLM
 from standfast.messages import Usage
-from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth, session_of_call
+from standfast.runtime.child_agents import (
+    AskedAgents,
+    answer_of,
+    call_digest,
+    check_depth,
+    check_sampler,
+    child_session,
+    session_of_call,
+)
 from standfast.runtime.inputs import Handlers
-from standfast.stores.protocol import AgentStore
+from standfast.stores.protocol import AgentStore, Session, session_key_of
 from standfast.tools import Identity
 
 if TYPE_CHECKING:
@@ -40,11 +48,14 @@ class NestedRuns:
         self,
         agent: Agent,
         key: str,
-        instance_id: str | None,
-        user_id: str | Identity | None,
-        tenant_id: str | Identity | None,
+        instance_id: str | None = None,
+        user_id: str | Identity | None = Identity.INHERITED,
+        tenant_id: str | Identity | None = Identity.INHERITED,
+        *,
         session_id: str | None = None,
         context: object = None,
+        create_session: bool = False,
+        max_answer_tokens: int | None = None,
     ) -> "Run":
         """Return the run of an agent; its calls have keys that begin with `key`."""
         return self.make(
@@ -59,41 +70,45 @@ class NestedRuns:
             depth=self.depth + 1,
             store=None if session_id is None else self.store,
             session_id=session_id,
-            create_session=False,
+            create_session=create_session,
             home=self.home,
+            max_answer_tokens=max_answer_tokens,
         )
+
+    @property
+    def is_durable(self) -> bool:
+        return self.store is not None and self.store.durable
 
     def lost(self, session_id: str, key: str, call_id: str, agent: Agent) -> "Run":
         """Return the run that continues an agent which a lost call of a session has run on Temporal."""
-        child, own = session_of_call(session_id, call_id, key.removesuffix(f"/{call_id}")), Identity.INHERITED
-        return self.run(agent, key, None, own, own, child)
+        return self.run(agent, key, session_id=session_of_call(session_id, call_id, key.removesuffix(f"/{call_id}")))
+
+    async def kept(self, session_id: str | None) -> Session | None:
+        """Return the session of an agent that has answered before its run was cut off."""
+        if self.store is None or session_id is None:
+            return None
+        return await self.store.load_session(session_key_of(self.who.tenant_id, session_id))
 
 
+@dataclass(slots=True)
 class Invocations:
-    """The agents that one tool call runs. They keep no session of their own.
+    """The agents that one tool call runs. They keep no session of their own, unless they answer for a model.
 
     Args:
-        make: makes the run of an agent: (agent, key, instance_id, user_id, tenant_id, context=).
-        lost: makes the run that continues an agent which was lost on Temporal; None if there can be none.
         key: the idempotency key of the call; the keys of the agents' own calls begin with it.
-        depth: the number of agents above this one.
-        spent: is called with what each agent used, also with that of one that failed.
+        sampler: answers for the model of the agent that makes the call; None if no tool of it may ask.
+        left: returns the tokens that the run may still use; None if nothing limits them.
+        spent: is called with the call's id and with what each agent used, also with that of one that failed.
     """
 
-    def __init__(
-        self,
-        make: "Callable[..., Run]",
-        lost: "Callable[[Agent], Run] | None",
-        key: str,
-        depth: int,
-        spent: Callable[[Usage], None],
-    ) -> None:
-        self._make = make
-        self._lost = lost
-        self._key = key
-        self._depth = depth
-        self._spent = spent
-        self._asked = AskedAgents()
+    _runs: NestedRuns
+    _key: str
+    _call_id: str
+    _session_id: str | None
+    _sampler: Agent | None
+    _left: Callable[[], int | None]
+    _spent: Callable[[str, Usage], None]
+    _asked: AskedAgents = field(default_factory=AskedAgents)
 
     async def invoke(
         self,
@@ -106,27 +121,49 @@ class Invocations:
         context: Any = None,
     ) -> dict[str, str]:
         """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
-        check_depth(agent, self._depth)
+        check_depth(agent, self._runs.depth)
         # None stands for what is not given, as ever: the keys of calls follow from this, and must not change.
         who = [None if isinstance(one, Identity) else () if one is None else one for one in (user_id, tenant_id)]
         with_context = () if (written := agent.write_context(context)) is None else (written,)
         name, number, _ = self._asked.name(agent.name, message, instance_id, *who, *with_context)
-        run = self._make(agent, f"{self._key}.{name}.{number}", instance_id, user_id, tenant_id, context=context)
+        key = f"{self._key}.{name}.{number}"
+        run = self._runs.run(agent, key, instance_id, user_id, tenant_id, context=context)
         return await self._answer(agent, run, message)
 
     async def find(self, agent: Agent) -> str | None:
         """Continue the agent of this call, which a Temporal run has left; see `AgentFinder`."""
-        check_depth(agent, self._depth)
+        check_depth(agent, self._runs.depth)
+        if not self._runs.is_durable:
+            return None
         try:
-            return None if self._lost is None else (await self._answer(agent, self._lost(agent), None))["response"]
+            run = self._runs.lost(str(self._session_id), self._key, self._call_id, agent)
+            return (await self._answer(agent, run, None))["response"]
         except SessionNotFoundError:
             return None
+
+    async def ask_model(self, message: str, *, max_tokens: int) -> dict[str, str]:
+        """Let the model of the call's agent answer; see `ModelAsker`. A session keeps what it was paid for."""
+        agent = check_sampler(self._sampler, self._left())
+        check_depth(agent, self._runs.depth)
+        name, number, _ = self._asked.name(agent.name, message, max_tokens)
+        key, session_id = f"{self._key}.{name}.{number}", None
+        if self._runs.is_durable and self._session_id is not None:
+            session_id = child_session(self._session_id, f"{self._call_id}.{call_digest(key)}")
+        kept = await self._runs.kept(session_id)
+        if kept is not None and kept.usage is not None:
+            self._spent(self._call_id, kept.usage)
+        given: dict[str, Any] = {"context": self._runs.who.context} if kept is None else {}
+        run = self._runs.run(
+            agent, key, session_id=session_id, create_session=True, max_answer_tokens=max_tokens, **given
+        )
+        said = await self._answer(agent, run, message if kept is None else None)
+        return {**said, "model": agent.model or agent.name}
 
     async def _answer(self, agent: Agent, run: "Run", message: str | None) -> dict[str, str]:
         try:
             result = await run.go(message=message)
         finally:
             if run.usage is not None:
-                self._spent(run.usage)
+                self._spent(self._call_id, run.usage)
         said = said_by_agent(result.status, result.response, result.error)
         return answer_of(agent_outcome(agent.name, result.status, said, result.question))

@@ -29,8 +29,10 @@ class ModelCalls:
         llm: LLM | None,
         tools: Sequence[ToolDescription],
         emit: Callable[[Event], None] | None,
+        max_answer_tokens: int | None = None,
     ) -> None:
         self.compressions = 0
+        self._max_answer_tokens = max_answer_tokens
         self._llm, self._agent = llm, agent
         self._tools, self._adapters = tools, self._adapters_of(agent)
         self._view: list[Message] = []
@@ -97,7 +99,7 @@ class ModelCalls:
             try:
                 return await self._call(adapter, list(self._view))  # the adapter's own list: it may keep or change it
             except Exception as error:
-                delay = retry_delay(error, self._agent.loop.model_retry, attempt, has_fallback=has_fallback)
+                delay = retry_delay(error, self._agent.loop.model_retry, attempt, has_alternative=has_fallback)
                 if delay is None:
                     raise
                 _LOG.warning("Agent %s: the model is asked again in %g s: %s", self._agent.name, delay, error)
@@ -107,7 +109,7 @@ class ModelCalls:
             attempt += 1
 
     async def _call(self, adapter: LLMAdapter, view: list[Message]) -> LLMResponse:
-        settings = settings_for(adapter, self._agent)
+        settings = settings_for(adapter, self._agent, self._max_answer_tokens)
         if (emit := self._emit) is None or withholds(self._agent):
             return await chat(adapter, view, self._tools, settings)
         return await streamed(adapter, view, self._tools, settings, lambda text: emit(TextDelta(text)))

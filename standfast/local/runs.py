@@ -77,6 +77,7 @@ class Run:
         invoked_by: str | None = None,
         depth: int = 0,
         home: AgentStore | None = None,
+        max_answer_tokens: int | None = None,
     ) -> None:
         inputs.check_given(agent, user_id, max_stored_messages, tools)
         self._llm = llm
@@ -90,7 +91,7 @@ class Run:
         self._given_context = context
         self._emit = emit
         self._invoked_by = invoked_by
-        self._depth = depth
+        self._depth, self._max_answer_tokens = depth, max_answer_tokens
         self._context = AgentContext(
             AgentIdentity(instance_id or uuid4().hex, agent.name), agent.new_state(), user_id, tenant_id
         )
@@ -109,7 +110,7 @@ class Run:
     def _use(self, agent: Agent) -> None:
         self._agent, self._speakers = agent, Speakers(agent, self._injected)
         tools = tools_to_descriptions(self._speakers.tools(""))
-        self._model = ModelCalls(agent.speaking(), self._llm, tools, self._emit)
+        self._model = ModelCalls(agent.speaking(), self._llm, tools, self._emit, self._max_answer_tokens)
 
     async def go(
         self,
@@ -361,6 +362,7 @@ class Run:
         return self._log.last_seq + len(self._transcript.unwritten)
 
     def _contexts(self) -> Callable[[ToolCall, int], ToolContext]:
+        sampler = self._agent.samplers.get(last_speaker(self._transcript.messages) or self._agent.name)
         return tool_contexts(
             self._transcript.messages,
             self._last_seq,
@@ -368,14 +370,12 @@ class Run:
             session_id=self._log.session_id,
             who=self._context,
             invoker=lambda key, call_id: Invocations(
-                self._nested.run, self._lost(key, call_id), key, self._depth, partial(self._count_nested, call_id)
+                self._nested, key, call_id, self._log.session_id, sampler, self._tokens_left, self._count_nested
             ),
         )
 
-    def _lost(self, key: str, call_id: str) -> "Callable[[Agent], Run] | None":
-        if self._store is None or not self._store.durable:
-            return None
-        return partial(self._nested.lost, str(self._log.session_id), key, call_id)
+    def _tokens_left(self) -> int | None:
+        return self._state.tokens_left(*self._nested_usage.values())
 
     def _count_nested(self, call_id: str, usage: Usage) -> None:
         self._nested_usage[call_id] = usage + self._nested_usage.get(call_id)

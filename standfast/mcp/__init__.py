@@ -40,8 +40,9 @@ async def mcp_tools(
         elicitation: let the server ask people. The model reads what it asks; the further tool `ask_person` asks a
             person, for as long as that takes; and when the tool is called again, the server gets the answer. Needs
             `store`. Each call then has a connection of its own.
-        sampling: an agent that answers when the server asks for a model; its usage counts as that of the call. On
-            Temporal, the worker has to have it.
+        sampling: who answers when the server asks for a model: True is the model of the agent that makes the call,
+            without its instructions, tools and conversation; or another agent, which the worker on Temporal has to
+            have. What the answer uses counts as used by the call.
         resources: also give the tools `list_resources` and `read_resource`, which are safe to retry.
 
     Raises:

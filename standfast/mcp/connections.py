@@ -26,10 +26,12 @@ class Asked(Protocol):
 
     Args:
         responses, state: what goes with the call.
+        is_under_way: the tool may be called now, so that its server may ask a model.
     """
 
     responses: Any
     state: str | None
+    is_under_way: bool
 
     async def answered(self, result: Any) -> bool:
         """Take in what the server needs; returns whether it is to be called again."""
@@ -185,6 +187,7 @@ class Connection:
         try:
             async with self._using() as session:
                 await self._check_unchanged(session, item)
+                asked.is_under_way = True
                 while True:
                     result = await self._send(session, item, arguments, asked, sending)
                     if result is not None and not isinstance(result, self._mcp.types.InputRequiredResult):

@@ -30,7 +30,7 @@ class MCPOptions(TypedDict, total=False):
     headers: Headers
     auth: Any
     elicitation: bool
-    sampling: Agent | None
+    sampling: Agent | bool | None
     resources: bool
 
 
@@ -73,8 +73,8 @@ def check_options(server: object, options: Mapping[str, Any]) -> None:
     safe = options["safe_to_retry"]
     if not isinstance(safe, Mapping) or not all(isinstance(one, bool) for one in safe.values()):
         raise DefinitionError(f"mcp: safe_to_retry maps names of tools to True or False, got {safe!r:.80}")
-    if options["sampling"] is not None and not isinstance(options["sampling"], Agent):
-        raise DefinitionError(f"mcp: sampling must be an Agent, got {options['sampling']!r:.80}")
+    if options["sampling"] is not None and not isinstance(options["sampling"], Agent | bool):
+        raise DefinitionError(f"mcp: sampling must be an Agent, True or False, got {options['sampling']!r:.80}")
     headers, auth = options["headers"], options["auth"]
     if (headers or auth is not None) and not isinstance(server, str):
         raise DefinitionError("headers= and auth= are for servers with a URL")

@@ -12,6 +12,7 @@ of that, so the model makes both calls.
 
 import asyncio
 import importlib
+import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,9 +25,12 @@ from standfast.mcp.schemas import schema_problem
 from standfast.messages import Message, ToolCall, clean_text, cut, error_text
 from standfast.stores.protocol import session_key_of
 from standfast.tools import ToolContext
+from standfast.tools.attempts import ModelAsker
 
+_LOG = logging.getLogger("standfast")
 _LONGEST_SAMPLE = 256 * 1024  # bytes of what a server lets an agent answer
 _MOST_ASKED = 8  # questions of one call for people, and as many for a model
+_MOST_TOKENS = 10**6  # of an answer that a server may ask for
 _MOST_ROUNDS = 10  # of one call without people
 _PAUSE = 0.2  # seconds before a call goes on that wants nothing but its own state back
 
@@ -37,9 +41,10 @@ class Questions:
 
     Args:
         asking: the name of our tool that asks people; None if they are not asked.
-        sampling: the agent that answers in the place of a model.
+        sampling: the agent that answers in the place of a model; True is the model of the agent that makes the call.
         open: the ids of questions that have no answer, and what was asked.
         responses, state: what goes with the call, as the SDK has it.
+        is_under_way: whether a model is asked: from when the tool may be called until the call has ended.
     """
 
     store: Any
@@ -48,13 +53,15 @@ class Questions:
     arguments: Mapping[str, Any]
     ctx: ToolContext
     asking: str | None = None
-    sampling: Agent | None = None
+    sampling: Agent | bool | None = None
     open: dict[str, str] = field(default_factory=dict)
     responses: dict[str, Any] | None = None
     state: str | None = None
+    is_under_way: bool = False
 
     def __post_init__(self) -> None:
         self._loop, self._samples, self._rounds = asyncio.get_running_loop(), 0, 0
+        self._one_by_one, self._unanswered = asyncio.Lock(), ""
         self._types = importlib.import_module("mcp.types")
         self._kept: KeptQuestions | None = None
         self._messages: Sequence[Message] = ()
@@ -71,7 +78,7 @@ class Questions:
         found: dict[str, Any] = {}
         if self._asks_people:
             found["elicitation_callback"] = self._elicited
-        if self.sampling is not None:
+        if self.sampling:
             found["sampling_callback"] = self._sampled
         return found
 
@@ -104,10 +111,11 @@ class Questions:
                     given[key] = self._types.ElicitResult(action="decline")
                 else:
                     asked[key] = {"message": params.message, "schema": schema}
-            elif request.method == "sampling/createMessage" and self.sampling is not None:
+            elif request.method == "sampling/createMessage" and self.sampling:
                 given[key] = await self._sampled(None, params)
                 if isinstance(given[key], self._types.ErrorData):
-                    raise StandfastError(f"The MCP server asks a model, and gets no answer: {given[key].message}")
+                    why = self._unanswered or given[key].message
+                    raise StandfastError(f"The MCP server asks a model, and gets no answer: {why}")
             else:
                 raise StandfastError(f"The MCP server asks for {request.method}, which it may not")
         plain = {key: one.model_dump(mode="json", by_alias=True, exclude_none=True) for key, one in given.items()}
@@ -149,7 +157,8 @@ class Questions:
         return may
 
     async def ended(self, *, is_made: bool) -> None:
-        """Give back what was taken if the call has asked for more, or was not made."""
+        """Give back what was taken if the call has asked for more, or was not made; no model answers any more."""
+        self.is_under_way = False
         if self._kept is not None and (self.open or not is_made):
             for name in self._taken:
                 if not self.open or name != self._round:
@@ -239,14 +248,30 @@ class Questions:
         text = clean_text("\n\n".join([f"The MCP server {self.server} asks for an answer to this.", *parts]))
         if len(text.encode()) > _LONGEST_SAMPLE:
             return self._types.ErrorData(code=-1, message="it is too long")
+        async with self._one_by_one:  # each sees what the others have left of the budget
+            return await self._answered_by_model(text, asked.max_tokens)
+
+    async def _answered_by_model(self, text: str, max_tokens: int) -> Any:
+        if not self.is_under_way:
+            return self._types.ErrorData(code=-1, message="no call is under way")
         try:
-            said = await self._there(self.ctx.agents.invoke(self.sampling, message=text))
+            said = await self._there(self._ask(text, min(max(1, max_tokens), _MOST_TOKENS)))
         except Exception as error:
-            return self._types.ErrorData(code=-1, message=cut(error_text(error), 500))
+            self._unanswered = cut(error_text(error), 500)  # which a stranger need not know
+            _LOG.warning("%s asks a model, and gets no answer: %s", self.server, self._unanswered)
+            return self._types.ErrorData(code=-1, message="there is no answer")
         content = self._types.TextContent(type="text", text=said["response"])
-        assert self.sampling is not None
-        model = self.sampling.model or self.sampling.name
-        return self._types.CreateMessageResult(role="assistant", content=content, model=model, stop_reason="endTurn")
+        why = "endTurn" if isinstance(self.sampling, Agent) else None  # a model may have been cut short
+        return self._types.CreateMessageResult(role="assistant", content=content, model=said["model"], stop_reason=why)
+
+    async def _ask(self, text: str, max_tokens: int) -> dict[str, str]:
+        agents = self.ctx.agents
+        if isinstance(self.sampling, Agent):
+            said = await agents.invoke(self.sampling, message=text)
+            return {**said, "model": self.sampling.model or self.sampling.name}
+        if not isinstance(agents, ModelAsker):
+            raise StandfastError("the call has no run, and so no model")
+        return await agents.ask_model(text, max_tokens=max_tokens)
 
     async def _there(self, work: Awaitable[Any]) -> Any:
         """Await something on the loop of the call, which the connection need not have."""

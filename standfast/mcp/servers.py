@@ -55,7 +55,7 @@ class MCPToolset:
     headers: Headers = field(default_factory=dict, repr=False)
     auth: Any = field(default=None, repr=False)
     elicitation: bool = False
-    sampling: Agent | None = None
+    sampling: Agent | bool | None = None
     resources: bool = False
 
     def __post_init__(self) -> None:
@@ -83,7 +83,12 @@ class MCPToolset:
     @property
     def agents(self) -> Sequence[Agent]:
         """The agents that its tools run."""
-        return () if self.sampling is None else (self.sampling,)
+        return (self.sampling,) if isinstance(self.sampling, Agent) else ()
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether the server may ask the model of the agent that calls it."""
+        return self.sampling is True
 
     @property
     def key(self) -> str:
@@ -261,6 +266,7 @@ class MCPToolset:
             timeout=self.timeout,
             fingerprint=fingerprint(item),
             then=then,
+            asks_model=self.asks_model,
         )
 
 
@@ -286,7 +292,8 @@ def mcp_server(server: Any, **options: Unpack[MCPOptions]) -> MCPToolset:
     is there.
 
     Args:
-        server, options: see `mcp_tools`. A transport can be opened only once: give a function that makes it.
+        server, options: see `mcp_tools`, with `sampling=True` for a server that asks for a model. A transport can be
+            opened only once: give a function that makes it.
 
     Raises:
         DefinitionError: an option is wrong.

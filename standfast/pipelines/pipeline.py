@@ -16,7 +16,7 @@ from standfast.pipelines.contexts import StepContext
 from standfast.pipelines.shapes import digest_of, plain_value
 from standfast.pipelines.visits import check_step_name
 from standfast.tools import Approval, Tool, json_schema, schema_type
-from standfast.tools.checks import AccessRules, check_access, check_function
+from standfast.tools.checks import AccessRules, check_access, check_deps, check_function
 from standfast.tools.signatures import wanted_deps
 
 T = TypeVar("T", default=Any)
@@ -312,8 +312,7 @@ class Pipeline:
         _ = self._input_type
 
     def _check_deps(self) -> None:
-        if self.deps is not None and not callable(self.deps):
-            raise DefinitionError(f"Pipeline '{self.name}': deps must be callable, got {self.deps!r:.80}")
+        check_deps(f"Pipeline '{self.name}'", self.deps)
         for step in self.all_steps():
             wanted = None if step.run is None else wanted_deps(step.run.handler)
             if wanted is not None and self.deps is None:

@@ -23,6 +23,22 @@ def check_depth(agent: Agent, depth: int) -> None:
         raise StandfastError(problem)
 
 
+def check_sampler(agent: Agent | None, left: int | None) -> Agent:
+    """Return the agent that answers for the model of a call's agent.
+
+    Args:
+        left: the tokens that the run may use; None if nothing limits them.
+
+    Raises:
+        StandfastError: there is none, or the budget is spent.
+    """
+    if agent is None:
+        raise StandfastError("only tools of an agent have a model to ask")
+    if left is not None and left <= 0:
+        raise StandfastError("the token budget of the run is spent")
+    return agent
+
+
 def child_session(session: str, name: str) -> str:
     """Return the session id of an agent that a call of this session runs."""
     whole = f"{session}.{name}"

@@ -50,6 +50,7 @@ class Guardrails:
         self._said: Sequence[Message] = ()  # by the user
         self._stopped: list[tuple[Tripped, Any]] = []  # of it
         self.raised: Exception | None = None  # by a guardrail: not the model's fault
+        self.have_let_pass = False  # those before the model, which is asked now
 
     async def around(self, messages: Sequence[Message], ask: Callable[[], Awaitable[T]]) -> T | None:
         """Ask the model, if no guardrail trips at what the user has said to it; those beside it are asked meanwhile.
@@ -64,6 +65,7 @@ class Guardrails:
         self._stopped = await self._verdicts([one for one in inputs if not one.beside], said)
         if self._stopped:
             return None
+        self.have_let_pass = True
         beside = [one for one in inputs if one.beside]
         if not beside:
             return await ask()

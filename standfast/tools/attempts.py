@@ -99,6 +99,22 @@ class AgentFinder(Protocol):
         ...
 
 
+@runtime_checkable
+class ModelAsker(Protocol):
+    """Asks the model of the agent that makes a call, beside its conversation."""
+
+    async def ask_model(self, message: str, *, max_tokens: int) -> dict[str, str]:
+        """Return `{"response": text, "model": name}`: the answer to a message of somebody who is not trusted.
+
+        Args:
+            max_tokens: the most that the answer may have, where the model's settings can say so.
+
+        Raises:
+            StandfastError: there is no answer, or the run's token budget is spent.
+        """
+        ...
+
+
 class _NoAgents:
     async def invoke(self, agent: Any, **options: Any) -> dict[str, str]:
         raise StandfastError(f"Agent {getattr(agent, 'name', agent)!r} cannot be invoked: this context has no run")

@@ -34,6 +34,18 @@ def check_handler(tool: str, handler: object, safe_to_retry: bool) -> None:
         )
 
 
+def check_deps(owner: str, deps: Callable[..., Any] | None) -> None:
+    """Refuse what makes no dependencies, and what opens some that nothing would close."""
+    if deps is None:
+        return
+    if not callable(deps):
+        raise DefinitionError(f"{owner}: deps must be callable, got {deps!r:.80}")
+    if inspect.isasyncgenfunction(deps) or inspect.isgeneratorfunction(inspect.unwrap(deps)):
+        raise DefinitionError(
+            f"{owner}: deps yields what nothing would close again: make it an async def with @asynccontextmanager"
+        )
+
+
 def seconds(value: Duration, what: str) -> float:
     """Return the seconds of a duration above zero.
 

@@ -103,8 +103,8 @@ class Tool(Generic[P, R]):
     verify: Callable[..., Any] | None = None
     by_keyword: bool = field(default=False, repr=False)  # the handler takes the arguments themselves
     handoff: str = field(default="", repr=False)  # a call hands the conversation over to the agent of this name
-    # Returns the call that follows a call with this result, which is then made without the model; or None.
-    then: Then | None = field(default=None, repr=False)
+    then: Then | None = field(default=None, repr=False)  # returns the call that follows, without the model; or None
+    asks_model: bool = field(default=False, repr=False)  # the handler may ask the model of the agent that calls it
     fingerprint: str = field(default="", repr=False)  # of the tool's whole declaration by a server, which may change it
 
     def __post_init__(self) -> None:

@@ -21,6 +21,11 @@ class Toolset(Protocol):
         """The agents that its tools run, which a worker has to have."""
         ...
 
+    @property
+    def asks_model(self) -> bool:
+        """Whether its tools may ask the model of the agent that calls them."""
+        ...
+
     def opened(
         self, store: Any, renewed: Callable[[Sequence[Tool[..., Any]]], None] | None = None
     ) -> AbstractAsyncContextManager[Sequence[Tool[..., Any]]]:

@@ -14,15 +14,17 @@ from itsdangerous import BadSignature, Signer
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from standfast.errors import InputError
+from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.messages import person as identity
 from standfast.runtime.stored_gates import is_in_process
+from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.stores.waits import WaitFilter
 from standfast.temporal import StandfastClient
 from standfast.temporal.client.boards import WaitingFilters, filter_of, read_waiting
 from standfast.temporal.client.owners import last_admitted, owner_of
 from standfast.temporal.client.runs import described, listed, looks_ours, quoted
 from standfast.temporal.wire import names
+from standfast.temporal.wire.inputs import is_stranger
 from standfast.web.access import Person
 
 _AT_LEAST = 0.1  # seconds until somebody hears that a run of their tenant is not theirs, or does not exist
@@ -177,6 +179,21 @@ async def _is_admitted(people: StandfastClient, person: Person, workflow_id: str
     except (InputError, RPCError):
         return False
     return owns(person, user, tenant)
+
+
+async def check_session(
+    store: AgentStore | None, person: Person, session_id: str | None, tenant_id: str | None
+) -> None:
+    """Refuse a start in somebody else's session: that run would fail, and be looked at in place of the owner's.
+
+    Raises:
+        SessionAccessDeniedError: it is somebody else's.
+    """
+    if store is None or session_id is None:
+        return
+    session = await store.load_session(session_key_of(tenant_id, session_id))
+    if session is not None and is_stranger((session.user_id, session.tenant_id), (person.name, tenant_id)):
+        raise SessionAccessDeniedError(session_id)
 
 
 def owns(person: Person, user: str | None, tenant: str | None) -> bool:

@@ -14,6 +14,7 @@ from standfast.stores.protocol import check_session_id, session_key_of
 from standfast.temporal import OnRecord, start_agent, start_pipeline
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.access import Person
+from standfast.web.bounds import check_session
 from standfast.web.contexts import Contexts
 from standfast.web.edits import faults_of
 from standfast.web.forms import Field, form_of
@@ -73,6 +74,7 @@ class Start:
         Raises:
             InputError: what was typed cannot be used.
             SessionConflictError: the session that was asked for has a run in flight.
+            SessionAccessDeniedError: it is somebody else's.
             StoreError: it could not be put on the audit trail, and so it was not started.
         """
         session = None
@@ -92,6 +94,7 @@ class Start:
                     options["id_reuse_policy"] = WorkflowIDReusePolicy.REJECT_DUPLICATE
                 given = None if self.context is None or self.context.is_as_shown(form) else self.context.read(form)
                 of = {"session_id": session or None, "tenant_id": options.get("tenant_id")}
+                await check_session(on_record.store, person, **of)
                 options["context"] = await contexts.of(person, self.item, given, **of)
                 run = await start_agent(client, self.item, message=message, session_id=session or key, **options)
         except SessionConflictError:

@@ -329,6 +329,22 @@ async def outlasted(world: World) -> Saved:
         model_calls.OUTAGE_WAITS = usual
 
 
+async def refused(world: World) -> Saved:
+    """A provider that is down, and a fallback that refuses: the run waits for the first, and continues with it."""
+    usual, model_calls.OUTAGE_WAITS = model_calls.OUTAGE_WAITS, (timedelta(seconds=0.2), timedelta(seconds=0.2))
+    down = [ModelError("overloaded", transient=True, retry_after=0.05) for _ in range(10)]
+    models = {
+        "main": ScriptedModel([*down, "up"]),
+        "spare": ScriptedModel(lambda messages, tools: ModelError("bad key")),
+    }
+    helper = Agent("helper", model="main", fallback_models=["spare"])
+    try:
+        async with world.worker(helper, model=models.__getitem__):
+            return await ended(await world.start(helper))
+    finally:
+        model_calls.OUTAGE_WAITS = usual
+
+
 async def handed_over(world: World) -> Saved:
     """An agent hands the conversation over to another one, which hands it back."""
     billing = Agent("billing", handoffs=["desk"])
@@ -384,5 +400,5 @@ async def activity(run: Any, name: str) -> Any:
 
 
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
-LATER = (*LATER, shown, shown_late, sent_back, edited, outlasted, handed_over, stopped, held)
+LATER = (*LATER, shown, shown_late, sent_back, edited, outlasted, refused, handed_over, stopped, held)
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

@@ -22,18 +22,26 @@ OF_USERS = {"Release": Release, "Rounds": Rounds}
 HISTORIES = sorted(FOLDER.glob("*.json"))
 
 
-async def differing(path: Path) -> list[str]:
-    """Return how a replay differs from a saved history."""
+def saved_history(path: Path) -> WorkflowHistory:
     saved = json.loads(path.read_text())
-    history = WorkflowHistory.from_json(saved["id"], saved["history"])
+    return WorkflowHistory.from_json(saved["id"], saved["history"])
+
+
+def plugin_of(history: WorkflowHistory) -> StandfastPlugin:
+    """Return what a worker of today replays a history with."""
     started = history.events[0].workflow_execution_started_event_attributes
     # Bare definitions: a workflow reads what was recorded, never what its agent is today.
     name, bare = started.workflow_type.name, Agent("bare")
     is_pipeline = names.PIPELINE_MEMO in started.memo.fields
     agents = [bare] if is_pipeline or name in OF_USERS else [Agent(name)]
     pipelines = [pipeline(name).step("other", agent=bare).build()] if is_pipeline else []
-    plugin = StandfastPlugin(agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=ScriptedModel([]))
-    return await differences(history, plugin, workflows=list(OF_USERS.values()))
+    return StandfastPlugin(agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=ScriptedModel([]))
+
+
+async def differing(path: Path) -> list[str]:
+    """Return how a replay differs from a saved history."""
+    history = saved_history(path)
+    return await differences(history, plugin_of(history), workflows=list(OF_USERS.values()))
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)

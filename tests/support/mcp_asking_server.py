@@ -9,6 +9,8 @@ from typing import Annotated
 
 from mcp.server.mcpserver import Context, Elicit, MCPServer, RequestStateSecurity, Resolve, Sample
 from mcp.types import (
+    CreateMessageRequest,
+    CreateMessageRequestParams,
     CreateMessageResult,
     ElicitRequest,
     ElicitRequestFormParams,
@@ -81,6 +83,17 @@ def think(text: str, answer: Annotated[CreateMessageResult, Resolve(thought)]) -
     block = answer.content
     assert isinstance(block, TextContent)
     return f"thought: {block.text}"
+
+
+@server.tool()
+def ponder(times: int, ctx: Context) -> str | InputRequiredResult:
+    """Think several times."""
+    if ctx.request_state is None:
+        said = [SamplingMessage(role="user", content=TextContent(type="text", text="?"))]
+        asked = CreateMessageRequest(params=CreateMessageRequestParams(messages=said, max_tokens=9))
+        return InputRequiredResult(input_requests={str(one): asked for one in range(times)}, request_state="asked")
+    answers = (ctx.input_responses or {}).values()
+    return str([one.content.text for one in answers if isinstance(one, CreateMessageResult)])  # type: ignore[union-attr]
 
 
 @server.tool()

@@ -1,6 +1,7 @@
 """A worker of a user's own whose guarded activities stop where they are told: `operated_worker ADDRESS QUEUE FOLDER`.
 
 An activity stops at a point of its case while the file `CASE.POINT` is in the folder. Each effect is a line in a file.
+With a window, such as "before claim", as a further word the process is killed there; see `dying_effects`.
 """
 
 import asyncio
@@ -16,10 +17,11 @@ from temporalio.worker import Worker
 
 from standfast import Approval
 from standfast.effects import Happened, NotHappened, effect
-from standfast.stores import SQLiteStore, sqlite_store
+from standfast.stores import sqlite_store
 from standfast.temporal import StandfastPlugin, execute_effect
+from support.dying_effects import DyingStore
 
-ADDRESS, QUEUE, FOLDER = sys.argv[1:4] if __name__ == "__main__" else [""] * 3
+ADDRESS, QUEUE, FOLDER, *WINDOW = sys.argv[1:] if __name__ == "__main__" else [""] * 3
 SOON = timedelta(milliseconds=50)
 
 
@@ -56,7 +58,7 @@ def looked_up(case: str) -> Happened | NotHappened:
     return Happened(f"saw {case}") if path.exists() and case in path.read_text().splitlines() else NotHappened()
 
 
-def activities(store: SQLiteStore) -> dict[str, Any]:
+def activities(store: Any) -> dict[str, Any]:
     @effect(store, "charge", not_run=(BusyError,))
     async def charge(case: str) -> str:
         return await happen(case)
@@ -110,6 +112,8 @@ class Operated:
             "result_type": str,
         }
         match how:
+            case "gate, soon tried again":
+                return str(await execute_effect(ACTIVITIES[name], case, start_to_close_timeout=timedelta(seconds=2)))
             case "gate" | "gate, then as new":
                 done = str(await execute_effect(ACTIVITIES[name], case))
                 if how == "gate, then as new":
@@ -127,12 +131,16 @@ class Operated:
 
 
 async def main() -> None:
-    store = sqlite_store(Path(FOLDER) / "store.db")
+    store: Any = sqlite_store(Path(FOLDER) / "store.db")
+    for window in WINDOW:
+        store = DyingStore(store, window)
     ACTIVITIES.update(activities(store))
     client = await Client.connect(ADDRESS)
     found: list[Any] = list(ACTIVITIES.values())
     plugin = StandfastPlugin(store=store)
-    async with Worker(client, task_queue=QUEUE, workflows=[Operated], activities=found, plugins=[plugin]):
+    options: dict[str, Any] = {"workflows": [Operated], "activities": found, "plugins": [plugin]}
+    soon = timedelta(seconds=1)  # after which another worker has the workflows of one that was killed
+    async with Worker(client, task_queue=QUEUE, sticky_queue_schedule_to_start_timeout=soon, **options):
         await asyncio.Event().wait()
 
 

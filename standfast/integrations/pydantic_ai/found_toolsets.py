@@ -79,6 +79,11 @@ class PydanticAIToolset:
         """The agents that its tools run: none."""
         return ()
 
+    @property
+    def asks_model(self) -> bool:
+        """Whether they may ask the agent's model: not by us."""
+        return False
+
     @asynccontextmanager
     async def opened(self, store: Any, renewed: Callable[..., None] | None = None) -> AsyncIterator[FoundTools]:
         """Yield the tools for as long as a block lasts."""

@@ -1,6 +1,6 @@
 """Calls the adapter of a model, and turns its errors into failures of the activity."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from standfast.llm import LLMAdapter, ToolDescription, settings_for
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.messages import LLMResponse, Message, cut, error_text
 from standfast.runtime.cancellation import cancelled_within
-from standfast.runtime.model_answers import CANCELLED_WITHIN, chat, compressed, streamed
+from standfast.runtime.model_answers import CANCELLED_WITHIN, chat, streamed
 from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
@@ -32,23 +32,36 @@ async def call_adapter(
     messages: list[Message],
     tools: Sequence[ToolDescription],
     tell: Callable[[str], None] | None,
+    compress: Callable[[list[Message]], Awaitable[list[Message] | None]],
+    max_tokens: int | None = None,
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run the user's part: instructions, compression, the adapter. Runs on the handlers' loop."""
     prompt = await run_with_deps(agent, agent.system_prompt, context)
     with cancelled_within(ModelError(CANCELLED_WITHIN)):
-        shorter = await compressed(agent.loop.context_compression, messages)
+        shorter = await compress(messages)
         seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
-        settings = settings_for(adapter, agent)
+        settings = settings_for(adapter, agent, max_tokens)
         if tell is None:
             return await chat(adapter, seen, tools, settings), shorter
         return await streamed(adapter, seen, tools, settings, tell), shorter
 
 
-def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:
+def failure_of(
+    error: Exception, agent: Agent, model: str | None, *, may_pause: bool, is_paid: bool = False
+) -> Exception:
     """Say whether calling again may help, and when; see `retry_delay`. Temporal's policy says how often.
 
-    In an outage the run's own waits grow, and a provider that asks for a shorter one does not change that.
+    A long wait is one of the run's: while an activity waits, people see nothing of it, and no deadline ends it. In an
+    outage the run's own waits grow, and a provider that asks for a shorter one does not change that.
+
+    Args:
+        may_pause: whether the run pauses when no attempt is left, and does not end.
+        is_paid: whether the model was asked before a function of the user's raised: each attempt would ask it again.
     """
+    waits = _wait_in_outage()
+    if isinstance(error, ApplicationError) and error.type == names.HOOK_ERROR and error.details:
+        details = () if is_paid else error.details
+        return ApplicationError(error.message, *details, type=error.type, non_retryable=waits is None or is_paid)
     if isinstance(error, ModelRefusedError | ApplicationError) or (
         isinstance(error, StandfastError) and not isinstance(error, ModelError)
     ):
@@ -58,8 +71,9 @@ def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:
         return ModelRefusedError(text)
     policy, after = agent.loop.model_retry, asked_to_wait(error)
     endless = replace(policy, maximum_attempts=2)
-    too_long = retry_delay(error, endless, 1, has_fallback=agent.model_after(model) is not None) is None
-    if (waits := _wait_in_outage()) is not None:
+    has_alternative = may_pause or agent.model_after(model) is not None
+    too_long = retry_delay(error, endless, 1, has_alternative=has_alternative) is None
+    if waits is not None:
         too_long, after = False, None if after is None or after <= waits else after
     return ApplicationError(
         text,

@@ -14,7 +14,7 @@ from standfast.agent_loop import agent_failure
 from standfast.agents import Agent
 from standfast.errors import StandfastError
 from standfast.messages import Usage, read_json
-from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth, child_session
+from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth, check_sampler, child_session
 from standfast.stores.protocol import DurableStore, session_id_of, session_key_of
 from standfast.temporal.client.run_ends import cancelled_end, end_of
 from standfast.temporal.wire import names
@@ -28,7 +28,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Invocations:
-    """The agents that one tool call runs; used from the handlers' loop, while the client belongs to the worker's."""
+    """The agents that one tool call runs; used from the handlers' loop, while the client belongs to the worker's.
+
+    Args:
+        sampler: answers for the model of the agent that makes the call; None if no tool of it may ask.
+        context: of the run, as JSON.
+        left: the tokens that the run could use when the call was dispatched; None if nothing limits them.
+    """
 
     _loop: asyncio.AbstractEventLoop
     _client: Client
@@ -37,6 +43,9 @@ class Invocations:
     _call_id: str
     _record: TurnRecord
     _depth: int
+    _sampler: Agent | None
+    _context: str | None
+    _left: int | None
     _asked: AskedAgents = field(default_factory=AskedAgents)
     spent: Usage | None = None
 
@@ -62,9 +71,26 @@ class Invocations:
             depth=self._depth + 1,
             asks_caller=True,
         )
-        asked, number, is_first = self._asked.name(
-            self._record.key, self._call_id, agent.name, given, *(() if written is None else (written,))
+        return await self._run(agent, given, *(() if written is None else (written,)))
+
+    async def ask_model(self, message: str, *, max_tokens: int) -> dict[str, str]:
+        """Let the model of the call's agent answer; see `ModelAsker`."""
+        left = None if self._left is None else self._left - (0 if self.spent is None else self.spent.total_tokens)
+        agent = check_sampler(self._sampler, left)
+        check_depth(agent, self._depth)
+        given = AgentInput(
+            message=message,
+            context=None if self._context is None else read_json(self._context),
+            user_id=self._record.user_id,
+            tenant_id=self._record.tenant_id,
+            depth=self._depth + 1,
+            max_answer_tokens=max_tokens,
+            asks_caller=True,
         )
+        return {**await self._run(agent, given, max_tokens), "model": agent.model or agent.name}
+
+    async def _run(self, agent: Agent, given: AgentInput, *more: object) -> dict[str, str]:
+        asked, number, is_first = self._asked.name(self._record.key, self._call_id, agent.name, given, *more)
         # The first agent of a call has the call's own name. Others, and a retry, differ by a digest of their question.
         name = self._call_id if is_first else f"{self._call_id}.{asked}.{number}"
         handle = await self._there(self._start(agent.name, name, asked, given))

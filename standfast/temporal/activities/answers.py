@@ -1,17 +1,23 @@
 """Gets the next answer of a run: from its model, or from the gate that has held it; guardrails check each."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from temporalio.exceptions import ApplicationError
 
 from standfast.agent_loop import Held, answer_message, with_dropped, withholds
 from standfast.agents import Agent, AgentContext
+from standfast.agents.limits import MODEL_RETRY
 from standfast.checkpoints import Question
 from standfast.messages import LLMResponse, Message
 from standfast.runtime.following_calls import following_calls
-from standfast.runtime.model_answers import note_cost, note_failure
+from standfast.runtime.model_answers import compressed, note_cost, note_failure
 from standfast.temporal.activities.adapter_calls import call_adapter, failure_of, with_shown_notices
 from standfast.temporal.activities.dependencies import guardrails_in
 from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.transcript_cache import Recent
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire.activity_types import ModelReference
 from standfast.temporal.wire.inputs import user_message
@@ -49,6 +55,7 @@ class Answers:
     def __init__(self, host: AgentHost) -> None:
         self._host = host
         self._unpriced: set[tuple[str, str]] = set()  # models that a warning was logged for
+        self._shorter: Recent[tuple[str, int], tuple[bytes, list[Message]]] = Recent()  # of turns without an answer yet
 
     async def decided(self, reference: ModelReference) -> Question | None:
         """Return the gate that has held what comes next, as it was decided, with what it holds; None if none has."""
@@ -87,21 +94,27 @@ class Answers:
         guardrails = guardrails_in(agent, context, decided)
         described, heard = host.descriptions[agent], [*transcript.messages, *said]
         tell = None if withholds(agent) else tell
+        compress = partial(self._compressed, agent, (reference["run"], reference["turn"]))
         answered: tuple[LLMResponse, list[Message] | None] | None = None
         try:
             following = await following_calls(agent.tool_map, heard, transcript.session.key)
             if following is None:
+                most = reference.get("max_tokens")
                 asking = guardrails.around(
-                    heard, lambda: call_adapter(agent, adapter, context, messages, described, tell)
+                    heard, lambda: call_adapter(agent, adapter, context, messages, described, tell, compress, most)
                 )
                 answered = await host.thread.run(asking)
         except Exception as error:
-            failure = failure_of(error, agent, reference.get("model"))
+            may_pause = host.agent().loop.model_retry == MODEL_RETRY
+            is_paid = error is guardrails.raised and guardrails.have_let_pass
+            failure = failure_of(error, agent, reference.get("model"), may_pause=may_pause, is_paid=is_paid)
             if failure is error:
                 raise
-            # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
-            note_failure(agent, reference.get("model"), error)
+            if not isinstance(error, ApplicationError):  # that of a function of the user's is logged already
+                # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
+                note_failure(agent, reference.get("model"), error)
             raise failure from None
+        self._shorter.pop((reference["run"], reference["turn"]), None)
         response, shorter = answered or (following or LLMResponse(), None)
         if answered is not None:
             note_cost(agent, reference.get("model"), response, self._unpriced)
@@ -116,3 +129,18 @@ class Answers:
         )
         message = message if decided is None else with_dropped(message, decided)
         return Answered(await host.thread.run(guardrails.checked(message)), context, said, shorter)
+
+    async def _compressed(self, agent: Agent, turn: tuple[str, int], messages: list[Message]) -> list[Message] | None:
+        """Return the compressed context; an attempt that finds the same messages again does not make it anew.
+
+        Making it may have cost money, and in an outage there are many attempts.
+        """
+        rule = agent.loop.context_compression
+        if rule is None or not rule.applies_to(messages):
+            return None
+        digest = hashlib.blake2b(b"\0".join(one.model_dump_json().encode() for one in messages)).digest()
+        before, shorter = self._shorter.get(turn, (b"", []))
+        if before != digest:
+            shorter = await compressed(rule, messages) or []
+            self._shorter[turn] = digest, shorter
+        return list(shorter)

@@ -21,6 +21,7 @@ from standfast.errors import (
     StoreBehindError,
     StoreError,
 )
+from standfast.llm.provider_errors import may_pass
 from standfast.messages import error_text
 from standfast.runtime.users_functions import call_users
 from standfast.temporal.activities.hosts import TRIES, AgentHost
@@ -107,8 +108,12 @@ async def run_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
     except Exception as error:
         what = getattr(hook, "__name__", "hook")
         _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
+        details = [{names.PASSES: True}] if may_pass(error) else []
         raise ApplicationError(
-            f"{what} raised {type(error).__name__}: {error_text(error)}", type=names.HOOK_ERROR, non_retryable=True
+            f"{what} raised {type(error).__name__}: {error_text(error)}",
+            *details,
+            type=names.HOOK_ERROR,
+            non_retryable=True,
         ) from None
 
 

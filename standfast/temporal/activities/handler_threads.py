@@ -34,13 +34,21 @@ class HandlerThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            self._run_until_stopped()
             for task in (tasks := asyncio.all_tasks(self._loop)):
                 task.cancel()
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+
+    def _run_until_stopped(self) -> None:
+        while True:
+            try:
+                self._loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):  # of a function of the user's, whose caller hears of it
+                continue
+            return
 
     async def run(self, work: Coroutine[Any, Any, T], *, seconds: float | None = None) -> T:
         """Await a coroutine on the thread's loop. A cancel is passed on, and the coroutine's end is waited for.
@@ -51,6 +59,7 @@ class HandlerThread:
 
         Raises:
             asyncio.CancelledError: the coroutine was cancelled, and did not return anything in spite of it.
+            RuntimeError: it raised what would end the worker.
             TimeoutError: it has not ended in time.
         """
         here = asyncio.get_running_loop()
@@ -83,7 +92,10 @@ class HandlerThread:
                 self._loop.call_soon_threadsafe(lambda: task and task.cancel())
                 raise TimeoutError
         assert task is not None
-        return task.result()
+        try:
+            return task.result()
+        except (KeyboardInterrupt, SystemExit) as error:  # those of people come to the main thread
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 def heartbeat_of(loop: asyncio.AbstractEventLoop) -> Callable[..., None]:

@@ -16,6 +16,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agents import ACCEPTED, Agent, ForeignAgent, Loop, adopted
+from standfast.agents.samplers import with_samplers
 from standfast.errors import DefinitionError, SessionConflictError, SessionStoreError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
@@ -65,10 +66,10 @@ class AgentHost:
         self.agents: dict[str, Agent] = {}
         if isinstance(agents, Agent):
             raise DefinitionError("agents must be a list of agents")
-        for agent in map(adopted, agents):
-            if not isinstance(agent, Agent):
-                raise DefinitionError(f"agents: {agent!r:.80} is not {ACCEPTED}")
-            for name in agent.names:  # runs go on under the name that their agent had
+        for given in map(adopted, agents):
+            if not isinstance(given, Agent):
+                raise DefinitionError(f"agents: {given!r:.80} is not {ACCEPTED}")
+            for name, agent in with_samplers(given):  # runs go on under the name that their agent had
                 if name in self.agents:
                     raise DefinitionError(f"agents: two are named '{name}'")
                 self.agents[name] = agent

@@ -76,8 +76,20 @@ class ToolActivities:
         agent, tool = self._host.caller(record.message.agent), self._host.tool(call.name)
         agent = await with_step_deps(self._host, agent, reference, record)
         loop, info = asyncio.get_running_loop(), activity.info()
-        depth = reference.get("depth", 0)
-        invocations = Invocations(loop, activity.client(), self._host.store, info, call.id, record, depth)
+        first = self._host.agents.get(info.workflow_type or "")  # a pipeline is not there
+        written = await self._host.load_context(agent, reference["run"], reference.get("turn"))
+        invocations = Invocations(
+            loop,
+            activity.client(),
+            self._host.store,
+            info,
+            call.id,
+            record,
+            reference.get("depth", 0),
+            None if first is None else first.samplers.get(agent.name),
+            written,
+            reference.get("tokens_left"),
+        )
         context = ToolContext(
             agent_name=agent.name,
             agent_id=record.agent_id,
@@ -91,7 +103,6 @@ class ToolActivities:
             heartbeat=heartbeat_of(loop),
         )
         who = context_of_turn(agent, record)
-        written = await self._host.load_context(agent, reference["run"], reference.get("turn"))
         then = record.tools.get(call.name)
         is_swapped = then is not None and then.schema_digest != tool.schema_digest
         facts = strictest(then, self._host.facts[tool.name])

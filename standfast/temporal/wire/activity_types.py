@@ -66,7 +66,7 @@ class RunReference(Located, total=False):
 class ModelReference(RunReference, total=False):
     """A call of an `agent`'s model, `named` if a deploy has changed it; in an outage of one of `models`.
 
-    For `decided`, see `CallModel`.
+    For `decided`, see `CallModel`. `max_tokens` is the most that the answer may have.
     """
 
     agent: str
@@ -75,6 +75,7 @@ class ModelReference(RunReference, total=False):
     notices: list[list[Any]]
     view: int
     named: str
+    max_tokens: int
 
 
 class FinishReference(RunReference, total=False):
@@ -107,7 +108,10 @@ class LetThrough(TypedDict):
 
 
 class CallReference(Located, total=False):
-    """A tool's call: by turn and position, or by the path of a pipeline's step; `agent_state` is not written yet."""
+    """A tool's call: by turn and position, or by the path of a pipeline's step; `agent_state` is not written yet.
+
+    `tokens_left` is what the run may use yet, if its budget says so.
+    """
 
     turn: int
     path: str
@@ -116,6 +120,7 @@ class CallReference(Located, total=False):
     depth: int
     agent_state: BegunState
     approved: LetThrough
+    tokens_left: int
 
 
 class SettleReference(CallReference, total=False):

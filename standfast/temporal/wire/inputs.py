@@ -68,6 +68,7 @@ class AgentInput:
         step: the step of a pipeline that it was started for, as `{"run", "path"}`: its message is the input.
         depth: the number of agents above.
         max_tokens: the rest of their budget.
+        max_answer_tokens: the most that each answer may have, where the model's settings can say so.
         asks_caller: end with status "interrupted" where the agent would ask a person; its caller asks instead.
         carried: the state of the run that continues as new.
     """
@@ -78,13 +79,14 @@ class AgentInput:
     user_id: str | None = None
     tenant_id: str | None = None
     max_iterations: int | None = None
-    context: Any = field(default=None, repr=False)  # names of agents that calls run are made of the rest
+    context: Any = field(default=None, repr=False)  # names of agents that calls run are made of what is shown
     instance_id: str | None = None
     checkpoint: dict[str, Any] | None = None
     call: dict[str, Any] | None = None
     step: dict[str, Any] | None = None
     depth: int | None = None
     max_tokens: int | None = None
+    max_answer_tokens: int | None = field(default=None, repr=False)
     asks_caller: bool | None = None
     carried: dict[str, Any] | None = None
 
@@ -110,7 +112,7 @@ class AgentInput:
                 raise InputError("The input: call must have run, turn and position")
         if "step" in given and len(read_fields(given["step"], "The input: step", {"run": str, "path": str})) < 2:
             raise InputError("The input: step must have run and path")
-        for name in ("max_iterations", "max_tokens"):
+        for name in ("max_iterations", "max_tokens", "max_answer_tokens"):
             try:
                 check_count(name, given.get(name, 1), 1)
             except DefinitionError as error:
@@ -203,4 +205,4 @@ def _check_with_message(given: dict[str, Any]) -> None:
 
 
 _INPUT, _PIPELINE_INPUT = _kinds(AgentInput), _kinds(PipelineInput)
-_OWN = ("call", "step", "depth", "max_tokens", "asks_caller", "carried")
+_OWN = ("call", "step", "depth", "max_tokens", "max_answer_tokens", "asks_caller", "carried")

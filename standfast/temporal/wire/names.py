@@ -67,7 +67,11 @@ OTHERS_SAID = "standfast.others-said"  # an agent of another call is reported as
 TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is its caller's, and not only a text
 FAULTS_PAUSE = "standfast.faults-pause"  # a function of the user's that raises is no reason for a fallback model
 MODELS_ANEW = "standfast.models-anew"  # a resume without a model calls the agent's own first, not its last fallback
+OUTAGES_OUTLAST = (
+    "standfast.outages-outlast"  # a fallback that is refused does not end the wait for a model that is down
+)
 OWN_HANDLERS = "standfast.own-handlers"  # a workflow's own handler is not replaced by one of `approval`
+READ_FIRST = "standfast.read-first"  # people are shown arguments as the activity reads them, if it changes them
 
 # Search attributes.
 STATUS_ATTRIBUTE = "StandfastStatus"
@@ -98,6 +102,7 @@ TIMED_OUT = "HandlerTimedOut"  # and the handler hears no cancel; it may still r
 MODEL_UNAVAILABLE = "ModelUnavailable"
 CALL_NOT_OURS = "CallNotOurs"
 HOOK_ERROR = "HookError"
+PASSES = "passes"  # in the details: as an outage does, by itself; `OUTAGES_OUTLAST`
 STEP_ERROR = "StepError"
 SAME_VERSION = "SameVersion"  # of a pipeline's step: the version that this worker declares has raised already
 MODEL_CHANGED = "ModelChanged"

@@ -7,15 +7,28 @@ puts in as the result of a call is its result (see `wire.put_in`).
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, TypedDict, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Literal,
+    Required,
+    TypedDict,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Question
 from standfast.errors import StandfastError
 from standfast.messages import Usage, json_problem, read_json
+from standfast.pipeline_loop import MAX_ITEMS
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     ActivityName,
@@ -31,7 +44,7 @@ from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import BegunState, Facts, is_tool_facts, read_tool_facts
 from standfast.temporal.wire.states import read_state
-from standfast.temporal.wire.step_types import AskedAtGate, Stepped
+from standfast.temporal.wire.step_types import AskedAtGate, Shown, Stepped
 
 LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can go on
 OTHER = {"status": "other"}  # for an agent that was asked something else
@@ -45,7 +58,45 @@ class _ChangedCall(TypedDict):
     facts: dict[str, Any]
 
 
+class _Rule(TypedDict, total=False):
+    """What `GateRule.plain` returns, with those whom a gate asks later."""
+
+    timeout: float | int | None
+    remind_every: float | int | None
+    on_timeout: str
+    users: list[str]
+    groups: list[str]
+    quorum: int
+    exclude_requester: bool
+    escalate_to: "_Rule | None"
+    message: str
+    digest: str
+    by_digest: bool
+    remember: str
+    guardrail: str
+    holds: str
+    later: list["_Rule"]
+
+
+class _Gate(TypedDict, total=False):
+    """What `Gate.plain` returns, as far as it steers a run."""
+
+    name: Required[str]
+    rule: Required[_Rule]
+    digest: Required[str]
+    requesters: list[str]
+    edits: bool
+    is_call: bool
+    fingerprint: str
+    schema_digest: str
+    policy: str
+    status: str
+
+
 T = TypeVar("T")
+_MADE: dict[str, Any] = {"with": str | None, "on": str, "until": bool}  # by what a step's activity was to make
+_BEGIN, _LONGEST = datetime(2026, 1, 1, tzinfo=UTC), 1e10  # seconds, 300 years
+_NEEDS = {"left-out": "size", "image": "media_type"}  # by the kind of a value that people are shown
 RECEIPTED = (names.DECIDE, names.KEEP, names.COMMIT)
 
 
@@ -106,7 +157,7 @@ def _can_be_read(read: Callable[..., bool | None], reference: Mapping[str, Any],
     """Whether the run can use a value: it is tried with a copy."""
     try:
         return read(reference, deepcopy(found)) is not False
-    except (AttributeError, KeyError, TypeError, ValueError, StandfastError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, StandfastError):
         return False
 
 
@@ -124,17 +175,19 @@ def _is_state(_: object, found: BegunState) -> None:
     read_json(found if isinstance(found, str) else found[1])
 
 
-def _read_opened_pipeline(_: object, found: dict[str, Any]) -> None:
+def _read_opened_pipeline(_: object, found: dict[str, Any]) -> bool:
     read_gates(found["gates"])
     read_plan(found["plan"])
     for facts in found["tools"].values():
         read_tool_facts(facts)
+    return _conforms(found["gates"], dict[str, _Rule])
 
 
 def _read_recalled(_: object, found: dict[str, Any]) -> bool:
     for decision, at in found.get("decisions", ()):
         Decision(**decision)
-        datetime.fromisoformat(at)
+        if datetime.fromisoformat(at).tzinfo is None:
+            return False
     return "decisions" in found
 
 
@@ -183,10 +236,17 @@ def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
     if isinstance(made, dict) and "failed" in made:
         return _conforms(made, Stepped)
     if what == "gate":
-        return isinstance(made, dict) and ("decided" in made or _conforms(made, AskedAtGate))
+        return isinstance(made, dict) and ("decided" in made or (_conforms(made, AskedAtGate) and _is_shown(made)))
     if what == "with" and isinstance(made, dict):
         return _conforms(made, _ChangedCall) and is_tool_facts(made["facts"])
-    return "made" in found and (what != "with" or _conforms(made, str | None))
+    if what == "over":  # the number of the items
+        return _conforms(made, int) and 0 <= cast(int, made) <= MAX_ITEMS
+    return "made" in found and _conforms(made, _MADE.get(what, Any))
+
+
+def _is_shown(found: Mapping[str, Any]) -> bool:
+    """Whether people can be shown what is beside a gate's message."""
+    return all(_NEEDS.get(one["kind"], "kind") in one for one in found.get("shown", ()))
 
 
 def _is_declared(found: Declared) -> bool:
@@ -217,17 +277,24 @@ def _is_held(gate: Mapping[str, Any], found: ModelReply) -> bool:
     """Whether it is the one gate of an answer without calls, and says what people see."""
     shown = found.get("arguments", {}).get(gate["gate"]["name"])
     is_alone = not found.get("calls") and len(found.get("gates", ())) == 1
-    return is_alone and Question(**gate).is_held and isinstance(shown, dict)
+    return is_alone and Question(**gate).is_held and _conforms(shown, Shown) and _is_shown(cast(dict[str, Any], shown))
 
 
 def _is_gate(found: object) -> bool:
     """Whether people can be asked about it; the workflow adds when it was opened."""
     try:
         question = Question.model_validate(found, strict=True)
-        Gate.read({**(question.gate or {}), "since": "2026-01-01T00:00:00+00:00"})
+        gate = Gate.read({**(question.gate or {}), "since": _BEGIN.isoformat()})
+        return _conforms(question.gate, _Gate) and _ends(gate)
     except (AttributeError, KeyError, TypeError, ValueError):
         return False
-    return True
+
+
+def _ends(gate: Gate) -> bool:
+    """Whether there are times at which a gate's deadlines and reminders come."""
+    rules = (one for rule in (gate.rule, *gate.later) for one in rule.chain)
+    times = [time for rule in rules for time in (rule.timeout, rule.remind_every) if time is not None]
+    return all(0 <= time <= _LONGEST for time in times)
 
 
 _READERS: dict[str, Callable[..., bool | None]] = {

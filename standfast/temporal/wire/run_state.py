@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from standfast.agent_loop import Settled, handed_over_to
 from standfast.messages import Usage
@@ -20,6 +20,13 @@ from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.outcomes import write_outcome
 from standfast.temporal.wire.states import Call, RunLoop, write_call, write_state
 from standfast.tools import Unknown
+
+
+class Down(NamedTuple):
+    """Why a model could not be called that may be back later, and until when its provider asked to wait."""
+
+    why: str
+    until: datetime
 
 
 @dataclass(slots=True)
@@ -81,6 +88,7 @@ class Progress:
         last: the model's last answer, as its activity returned it.
         model: the model that a person chose in the place of the agent's.
         named: the agent's model, if a deploy has changed it since the start.
+        down: a model that could not be called, and may be back when no other can be.
         since: when the open questions were asked.
         resolved: what operators decided, for `status`.
         unknown: calls that wait for somebody who knows their outcome.
@@ -98,6 +106,7 @@ class Progress:
     last: LastReply = field(default_factory=LastReply)
     model: str | None = None
     named: str | None = None
+    down: Down | None = None
     since: datetime | None = None
     resolved: list[dict[str, Any]] = field(default_factory=list)
     unknown: dict[str, Call] = field(default_factory=dict)
@@ -143,10 +152,10 @@ class Progress:
     def note_sources(self, settled: list[Settled[Call]], state: RunLoop) -> None:
         """Note the results that a commit cannot read from the ledger: those that the loop makes of questions.
 
-        If the turn hands over, the model that a person chose is not the next agent's.
+        If the turn hands over, the model that a person chose is not the next agent's, nor is one that is down.
         """
         if handed_over_to(settled, state.tools):
-            self.model = self.named = None
+            self.model = self.named = self.down = None
         recorded = {call.id: outcome for call, outcome in state.recorded(settled)}
         for call, outcome in settled:
             if call.id not in recorded:
@@ -183,6 +192,7 @@ class Progress:
             "last": self.last,
             "model": self.model,
             "named": self.named,
+            "down": None if self.down is None else [self.down.why, self.down.until.isoformat()],
             "since": None if self.since is None else self.since.isoformat(),
             "resolved": self.resolved,
             "unknown": list(self.unknown),
@@ -206,9 +216,10 @@ class Progress:
             approved=dict(data.get("approved", ())),
             declared=data.get("declared", {}),
         )
-        since = data.get("since")
+        since, down = data.get("since"), data.get("down")
         return cls(
             turn=turn,
+            down=None if down is None else Down(down[0], datetime.fromisoformat(down[1])),
             since=None if since is None else datetime.fromisoformat(since),
             unknown={call_id: calls[call_id] for call_id in data.get("unknown", ())},
             **{name: data[name] for name in _PLAIN if name in data},

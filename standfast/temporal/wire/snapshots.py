@@ -63,9 +63,11 @@ class GateSurroundings(Surroundings):
     """Those of a user's workflow, found at its first gate.
 
     was_reset: it was reset before it came there. Workers of earlier versions do not say.
+    binds_run: the digests of its gates are of this run alone, as those of earlier versions were not.
     """
 
     was_reset: NotRequired[bool]
+    binds_run: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,13 +60,26 @@ class Stepped(TypedDict, total=False):
     result: dict[str, Any]
 
 
-class AskedAtGate(TypedDict):
-    """What a step's activity has made for a gate; see `StepRecords.asked_at`. If that is large, `shown` has sizes."""
+class ShownValue(TypedDict, total=False):
+    """A value that people see at a gate, by its `kind`; it may have further fields."""
 
-    message: str
-    digest: str
-    shown: NotRequired[list[dict[str, Any]]]
-    size: NotRequired[int]
-    reference: NotRequired[dict[str, Any]]
+    kind: Required[str]
+    size: int
+    media_type: str
+
+
+class Shown(TypedDict, total=False):
+    """What people see at a gate beside the message. If that is large, `shown` has sizes."""
+
+    shown: list[ShownValue]
+    size: int
+    reference: dict[str, Any]
+
+
+class AskedAtGate(Shown):
+    """What a step's activity has made for a gate; see `StepRecords.asked_at`."""
+
+    message: Required[str]
+    digest: Required[str]
     later: NotRequired[list["AskedAtGate"]]
     edits: NotRequired[bool]

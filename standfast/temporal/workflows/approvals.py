@@ -51,17 +51,19 @@ class _WorkflowGates(RunHandlers):
     async def digest(self, name: str, message: str) -> str:
         """Return the digest of a gate that is to be opened; another one each time that the run asks the same.
 
-        Otherwise each would find the first one's verdict after a reset. The run's surroundings are found out before,
-        once. A worker without our activities cannot tell them.
+        Otherwise each would find the first one's verdict after a reset. Another run that asks the same has others: an
+        approval that is sent again must not count for a workflow that was started anew under the same id. The run's
+        surroundings are found out before, once. A worker without our activities cannot tell them.
         """
-        shown = digest_of(name, message)
-        self._asked[shown] += 1
-        count = self._asked[shown]
+        self._asked[digest_of(name, message)] += 1
+        count = self._asked[digest_of(name, message)]
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._look())
         found = await asyncio.shield(self._looking)
         self._parts.learn(found)
-        return digest_of(name, message, count) if count > 1 and "was_reset" in found else shown
+        of_run = [self._journal_key] if found.get("binds_run") else []
+        of_call = [count] if count > 1 and "was_reset" in found else []
+        return digest_of(name, message, *of_run, *of_call)
 
     async def _look(self) -> GateSurroundings:
         with contextlib.suppress(ActivityError, ValueError):

@@ -200,6 +200,8 @@ class Calls:
             reference["dispatch"] = dispatch
         if self._run.given.depth:
             reference["depth"] = self._run.given.depth
+        if (left := self._run.loop.tokens_left(turn.spent)) is not None:
+            reference["tokens_left"] = left
         if (state := self._run.progress.opened.get("agent_state")) is not None:
             reference["agent_state"] = state
         if call.position in turn.approved:

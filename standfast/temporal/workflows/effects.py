@@ -11,6 +11,9 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from standfast.messages import cut, error_text
+from standfast.temporal.wire import names
+from standfast.temporal.wire.limits import AWAITED_BYTES
 from standfast.temporal.workflows.approvals import ask
 from standfast.temporal.workflows.raw_results import Undecodable, read_result
 from standfast.tools.checks import GUARDED
@@ -31,8 +34,8 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
 
     Raises:
         ApplicationError: of type "approval-rejected" or "approval-timeout", with who has decided and why; of type
-            `DefinitionError` if the function is no activity, or has no guard; of type `InputError` if an operator has
-            completed it by hand with what cannot be its result.
+            `DefinitionError` if the function is no activity, or has no guard; of type `InputError` if it cannot take
+            these arguments, or an operator has completed it by hand with what cannot be its result.
         ActivityError: as from `workflow.execute_activity`.
     """
     guard = getattr(effect, GUARDED, None)
@@ -40,11 +43,11 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
     if guard is None or definition is None:
         said = f"execute_effect: {effect!r:.80} is not a function with @activity.defn and @effect(…) below it"
         raise ApplicationError(said, type="DefinitionError", non_retryable=True)
-    given = bound(effect, arguments, {})
+    given = {} if guard.approval is None else _given(effect, definition, arguments)
     instance = workflow.instance()
-    names: _Names = getattr(instance, _ATTRIBUTE, None) or _Names()
-    setattr(instance, _ATTRIBUTE, names)
-    with names.of_call(guard.name) as name:
+    known: _Names = getattr(instance, _ATTRIBUTE, None) or _Names()
+    setattr(instance, _ATTRIBUTE, known)
+    with known.of_call(guard.name) as name:
         if guard.approval is not None:
             await _let_through(name, guard, given)
             options["activity_id"] = approved_id(name, hash_of(given))
@@ -56,6 +59,27 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
         said = f"{name} was completed by hand with what cannot be its result, and may have run: {found.reason}"
         raise ApplicationError(said, type="InputError", non_retryable=True)
     return found
+
+
+def _given(effect: Callable[..., Any], definition: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the arguments of a call by their names, as its activity is going to read them.
+
+    Another value than what people have seen would not be let through: where a `float` is declared, 7 becomes 7.0.
+
+    Raises:
+        ApplicationError: of type `InputError`: no activity could read them, so nobody is to be asked.
+    """
+    try:
+        here, converter = bound(effect, arguments, {}), workflow.payload_converter()
+        kinds = definition.arg_types if len(definition.arg_types or ()) == len(arguments) else None
+        there = bound(effect, tuple(converter.from_payloads(converter.to_payloads(arguments), kinds)), {})
+        if len(json.dumps(plain(there)).encode()) > AWAITED_BYTES:
+            raise ValueError(f"they have more than {AWAITED_BYTES:,} bytes, and could not be shown")
+        is_changed = hash_of(there) != hash_of(here)
+    except Exception as error:
+        said = f"{definition.name} cannot take its arguments, and nobody was asked: {cut(error_text(error), 500)}"
+        raise ApplicationError(said, type="InputError", non_retryable=True) from None
+    return there if is_changed and workflow.patched(names.READ_FIRST) else here
 
 
 class _Names:

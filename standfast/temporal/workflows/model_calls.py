@@ -1,6 +1,9 @@
 """Calls the model for an agent's next answer, until there is one or the run's state says what to do instead."""
 
 import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
 from typing import Any, Unpack
 
 from temporalio import workflow
@@ -11,6 +14,7 @@ from standfast.messages import read_usage
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ModelReference, ModelReply
 from standfast.temporal.wire.results import fits
+from standfast.temporal.wire.run_state import Down
 from standfast.temporal.workflows.activity_options import (
     OUTAGE_WAITS,
     model_options,
@@ -18,6 +22,7 @@ from standfast.temporal.workflows.activity_options import (
     until_the_outage_is_over,
 )
 from standfast.temporal.workflows.missing_workers import (
+    details_of,
     is_missing,
     is_unavailable,
     is_users_fault,
@@ -52,6 +57,7 @@ class ModelCalls:
             reference = self._reference(number, other, action)
             asks = f"{model} · turn {number}" if model else f"turn {number}"
             options = model_options(run.facts.loop.model_retry, asks)
+            has_waited = self._again is not None
             asking = self._again or self._workers.execute_until_cancelled(names.CALL_MODEL, reference, options)
             self._again = None
             try:
@@ -71,7 +77,8 @@ class ModelCalls:
             is_read = fits(names.CALL_MODEL, reference, reply)
             if is_read and "error" not in reply:
                 return self._answered(reply)
-            if not await self._asks_again(reply if is_read else None):
+            refer = partial(self._reference, number, other, action)
+            if not await self._asks_again(reply if is_read else None, has_waited, refer, options):
                 return None
 
     def _fallback(self, action: CallModel) -> str | None:
@@ -101,6 +108,8 @@ class ModelCalls:
             reference["model"] = model
         if progress.named is not None:
             reference["named"] = progress.named
+        if self._run.given.max_answer_tokens is not None:
+            reference["max_tokens"] = self._run.given.max_answer_tokens
         return reference
 
     def _answered(self, reply: ModelReply) -> ModelReply:
@@ -110,6 +119,8 @@ class ModelCalls:
             if model in self._run.loop.fallbacks:
                 self._run.progress.model = None
             self._run.loop = self._run.loop.goes_on_with(model)
+        if not self._run.loop.fallback:
+            self._run.progress.down = None
         return reply
 
     async def ask_for_more(self) -> None:
@@ -126,14 +137,33 @@ class ModelCalls:
         else:
             self._is_denied = True
 
-    async def _asks_again(self, reply: ModelReply | None) -> bool:
-        """Take in that the model could not be called; wait if somebody completed the activity by hand with junk."""
-        if reply is not None:
+    async def _asks_again(
+        self, reply: ModelReply | None, has_waited: bool, refer: Callable[[], ModelReference], options: dict[str, Any]
+    ) -> bool:
+        """Take in that the model has refused, or that somebody completed the activity by hand with junk.
+
+        Wait for a person who can mend that, or for a model that was left.
+        """
+        if has_waited:
+            self._run.progress.down = None  # all models were called just now
+        if reply is None:
+            problem = put_in_by_hand(names.CALL_MODEL)
+            asks_again = await self._pauses.pause("model", problem)
+        else:
             self._run.progress.wrote(reply["seq"])
-        elif await self._pauses.pause("model", put_in_by_hand(names.CALL_MODEL)) or self._running.cancelled:
-            return not self._running.cancelled
-        self._failed(put_in_by_hand(names.CALL_MODEL) if reply is None else reply["error"])
-        return False
+            down = self._may_be_back(reply["error"])
+            problem = reply["error"] if down is None else down.why
+            asks_again = down is not None and await self._outlast(down, refer(), options)
+        if not (asks_again or self._running.cancelled):
+            self._failed(problem)
+        return asks_again
+
+    def _may_be_back(self, refusal: str) -> Down | None:
+        """Return what to wait for if the last model has refused: one that was left, and may be back."""
+        loop, down = self._run.loop, self._run.progress.down
+        if loop.has_fallback or not loop.fallback or down is None or not workflow.patched(names.OUTAGES_OUTLAST):
+            return None
+        return Down(f"{down.why}; {refusal}", down.until)
 
     def _failed(self, why: str) -> None:
         if self._run.loop.has_fallback:
@@ -152,24 +182,36 @@ class ModelCalls:
         if is_missing(error):
             await self._workers.await_worker(error)
             return True
+        if self._passes(error):
+            may_go_on = await self._outlast(Down(why(error), workflow.now()), reference, options)
+            self._has_given_up = not may_go_on
+            return may_go_on
         if self._run.loop.has_fallback and is_users_fault(error) and workflow.patched(names.FAULTS_PAUSE):
             self._has_given_up = not await self._pauses.pause("model", why(error))
             return not self._has_given_up
-        if self._run.loop.has_fallback or (self._run.facts.limits_retries and is_unavailable(error)):
+        if is_unavailable(error) and not self._run.facts.limits_retries:
+            down, before = _down(error), self._run.progress.down
+            self._run.progress.down = down if before is None else Down(down.why, min(down.until, before.until))
+            if not self._run.loop.has_fallback:
+                return await self._outlast(self._run.progress.down, reference, options)
+        if self._run.loop.has_fallback or is_unavailable(error):
             return False
-        if is_unavailable(error) and self._run.facts.loop.on_model_outage == "retry":
-            return await self._outlast(error, reference, options)
-        return await self._pause(error)
+        return await self._pause(why(error))
 
-    async def _outlast(self, error: ActivityError, reference: ModelReference, options: dict[str, Any]) -> bool:
-        """Call the model again, at growing intervals, until it can be called or a person says what to do.
+    def _passes(self, error: ActivityError) -> bool:
+        """Whether to wait out what a function of the user's has raised: its own model may be down, too."""
+        passes = is_users_fault(error) and bool(details_of(error).get(names.PASSES))
+        return passes and not self._run.facts.limits_retries and workflow.patched(names.OUTAGES_OUTLAST)
+
+    async def _outlast(self, down: Down, reference: ModelReference, options: dict[str, Any]) -> bool:
+        """Call the models again, at growing intervals, until one can be called or a person says what to do.
 
         Each run has intervals of its own: thousands that have met the same outage do not all call at once.
         """
+        if self._run.facts.loop.on_model_outage == "pause":
+            return await self._pause(down.why)
         first, longest = (workflow.random().uniform(0.5, 1.5) * wait for wait in OUTAGE_WAITS)
-        if isinstance(error.cause, ApplicationError) and error.cause.next_retry_delay is not None:
-            first = max(first, error.cause.next_retry_delay)
-
+        first = max(first, down.until - workflow.now())
         patient = until_the_outage_is_over(options, first, longest)
         asked, fallbacks = reference, self._run.loop.fallbacks
         if fallbacks:
@@ -183,7 +225,7 @@ class ModelCalls:
 
         again = asyncio.ensure_future(call())
         shown: Retries = {"retry_at": workflow.now() + first, "retry_every": longest.total_seconds()}
-        may_go_on = await self._pause(error, again, **shown)
+        may_go_on = await self._pause(down.why, again, **shown)
         if may_go_on and not was_cancelled(again):
             self._again = again
         elif not may_go_on and not was_cancelled(again) and again.exception() is None:
@@ -191,13 +233,13 @@ class ModelCalls:
             self._count(asked, again.result())
         return may_go_on
 
-    async def _pause(
-        self, error: ActivityError, again: "asyncio.Future[Any] | None" = None, **shown: Unpack[Retries]
-    ) -> bool:
+    async def _pause(self, message: str, again: "asyncio.Future[Any] | None" = None, **shown: Unpack[Retries]) -> bool:
         """Wait for a person, or until the models can be called; a person may have mended any of the models."""
-        if not await self._pauses.pause("model", why(error), again, **shown):
+        if not await self._pauses.pause("model", message, again, **shown):
             return False
         has_resumed = again is None or was_cancelled(again)
+        if has_resumed:
+            self._run.progress.down = None
         has_fallen_back = self._run.loop.fallback and self._run.progress.model is None
         if has_resumed and has_fallen_back and workflow.patched(names.MODELS_ANEW):
             self._run.loop = self._run.loop.goes_on_with(None)
@@ -206,3 +248,10 @@ class ModelCalls:
     def _count(self, asked: ModelReference, reply: ModelReply) -> None:
         if fits(names.CALL_MODEL, asked, reply) and (usage := read_usage(reply.get("usage"))) is not None:
             self._run.loop = self._run.loop.spent(usage)
+
+
+def _down(error: ActivityError) -> Down:
+    """Return why a model could not be called, and until when its provider asks to wait."""
+    cause = error.cause
+    after = cause.next_retry_delay if isinstance(cause, ApplicationError) else None
+    return Down(why(error), workflow.now() + (after or timedelta()))

@@ -222,7 +222,7 @@ class PipelineRun(RunHandlers):
         if isinstance(shown, dict):  # a deploy has changed its tool since the start, or put another in its place
             name, tools = shown["tool"], {**tools, shown["tool"]: read_tool_facts(shown["facts"])}
             shown = shown["shown"]
-        call = Call(path, str(name), 0, shown)
+        call = Call(path, str(name), 0, shown or "")
         turn.calls[call.id] = call
         progress = Progress(run=self._run, turn=turn)
         calls = Calls(RunState(progress=progress), self._parts)

@@ -1,7 +1,7 @@
-"""Runs our workflows so that no payload can wedge one.
+"""Runs our workflows so that no payload can wedge one, and those of users so that no failure can.
 
-Otherwise malformed JSON fails the workflow task again and again if it is the input, and is dropped silently if it is a
-signal (both measured).
+Otherwise malformed JSON fails the workflow task again and again if it is the input, or in the details of a failure, and
+is dropped silently if it is a signal (all measured).
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
-from temporalio.converter import PayloadConverter
+from temporalio.api.failure.v1 import Failure
+from temporalio.converter import FailureConverter, PayloadConverter
 from temporalio.worker import (
     StartActivityInput,
     UnsandboxedWorkflowRunner,
@@ -53,7 +54,24 @@ class AgentWorkflowRunner(WorkflowRunner):
                 payload_converter_factory=lambda: _TolerantConverter(factory()),
                 interceptor_classes=[*det.interceptor_classes, _Elsewhere],
             )
+        det = replace(det, failure_converter_class=_tolerant(det.failure_converter_class))
         return self._runner.create_instance(det)
+
+
+def _tolerant(kind: type[FailureConverter]) -> type[FailureConverter]:
+    """Return a converter of failures that never fails: an operator may fail an activity with any details.
+
+    Users' own workflows need it, too: no code of theirs runs before the error of an activity of ours was read.
+    """
+
+    class Tolerant(kind):  # type: ignore[misc, valid-type]
+        def from_failure(self, failure: Failure, payload_converter: PayloadConverter) -> BaseException:
+            try:
+                return cast(BaseException, super().from_failure(failure, payload_converter))
+            except Exception:
+                return cast(BaseException, super().from_failure(failure, _TolerantConverter(payload_converter)))
+
+    return Tolerant
 
 
 class _Elsewhere(WorkflowInboundInterceptor):

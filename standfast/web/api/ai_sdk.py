@@ -41,7 +41,7 @@ async def chat(doors: Doors, request: Request, person: Person, name: str) -> Res
         said = texts_of(parts, "The last message")
         start = StartRun(name=agent.name, message=said, session_id=session, if_running="message", context=asked.context)
         return doors.streamed(person, _texts(doors, await say(doors, person, start, key)), **_HEADER)
-    answers = [part["approval"] for part in parts if part.get("state") == "approval-responded"]
+    answers = [part.get("approval") for part in parts if part.get("state") == "approval-responded"]
     talks = [await _settled(doors, person, request, one, key) for one in answers]
     if not talks:
         raise HTTPException(422, "messages must end with one of the user, or with an answered approval request.")

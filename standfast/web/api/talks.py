@@ -8,6 +8,7 @@ import base64
 import binascii
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from standfast.errors import StandfastError
+from standfast.errors import InputError, StandfastError
 from standfast.events import Event, GateOpened, QuestionAsked, StatusChanged, TextDelta, TurnEnded
+from standfast.temporal.client.event_streams import read_event_id
 from standfast.web.access import Person, Role
 from standfast.web.api.calls import Begun, Doors, act_id
 from standfast.web.api.models import StartRun
@@ -25,6 +27,7 @@ from standfast.web.bounds import admit
 from standfast.web.edits import editable_of
 
 ANSWERED = ("approval", "question", "unknown", "pause")  # what a person can end
+_FIRST = "0/1.0"  # stands for none
 _TRIES, _PAUSE = 20, 0.1  # looks for what waits, after an event that says that something does, and seconds between them
 _RIGHTS: dict[str, tuple[Role, str]] = {
     "approval": ("approver", "decide"),
@@ -155,7 +158,9 @@ def read_interrupt_id(text: str) -> tuple[str, str, str, str | None, str | None]
     match found:
         case [str(run), ("approval" | "question" | "unknown" | "pause") as kind, str(name), digest, after]:
             if all(one is None or isinstance(one, str) for one in (digest, after)):
-                return run, kind, name, digest, after
+                with suppress(InputError):
+                    read_event_id(after or _FIRST)
+                    return run, kind, name, digest, after
     raise HTTPException(422, "interruptId is not one that this door gave.")
 
 
@@ -200,6 +205,8 @@ async def settle(doors: Doors, person: Person, request: Request, interrupt: str,
     role, scope = _RIGHTS[kind]
     doors.senders.check_rights(person, role, scope)
     await admit(doors.people, person, run)
+    if after is not None:  # which anybody could have written: what is told next is that run's
+        await admit(doors.people, person, run, read_event_id(after)[0])
     given = dict(payload) if isinstance(payload, dict) else {"text": payload} if isinstance(payload, str) else {}
     allowed: dict[str, Any] = response_schema({"kind": kind})["properties"] | (
         {"edit": {}} if kind == "approval" else {}

@@ -1,6 +1,7 @@
 """A guarded function that people have to let through waits in a workflow of a user's own, and runs as it was seen."""
 
 import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -47,6 +48,39 @@ class PastTheGate:
         )
 
 
+@dataclass
+class Order:
+    card: str
+    price: float = 1
+    note: str = ""
+
+
+async def pay(order: Order, tip: float = 0) -> list[str]:
+    return [repr(order.price), repr(tip)]
+
+
+DEEP: Any = [1]
+for _ in range(2_000):
+    DEEP = [DEEP]
+UNFIT: dict[str, tuple[Any, ...]] = {
+    "none": (),
+    "too many": ("a", 1, 2),
+    "another type": ({"card": []}, 1),
+    "no JSON": (Order("a"), object()),
+    "deep": (Order("a"), DEEP),
+    "no text": (Order("\ud800"), 1),
+    "large": (Order("a" * 2_500_000), 1),
+}
+
+
+@workflow.defn(sandboxed=False)
+class Payment:
+    @workflow.run
+    async def run(self, card: str, unfit: str) -> Any:
+        given = UNFIT.get(unfit, ({"card": card, "price": 7}, 2))
+        return await execute_effect(activities(f"{card}-pay"), *given)
+
+
 BY_CARD: dict[str, Any] = {}
 
 
@@ -59,9 +93,10 @@ def worker(temporal: Temporal) -> Worker:
     BY_CARD[temporal.name] = activity.defn(guard(charge))
     guard = effect(temporal.store, "charge-2", approval=Approval(message="Charge?", approvers=["ada"]))
     BY_CARD[f"{temporal.name}-2"] = activity.defn(name="charge-2")(guard(again))
+    BY_CARD[f"{temporal.name}-pay"] = activity.defn(effect(temporal.store, approval=Approval())(pay))
     plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
-    options: dict[str, Any] = {"workflows": [Purchase, PastTheGate, AtOnce]}
-    options["activities"] = [BY_CARD[temporal.name], BY_CARD[f"{temporal.name}-2"]]
+    options: dict[str, Any] = {"workflows": [Purchase, PastTheGate, AtOnce, Payment]}
+    options["activities"] = [BY_CARD[temporal.name], BY_CARD[f"{temporal.name}-2"], BY_CARD[f"{temporal.name}-pay"]]
     return Worker(temporal.client, task_queue=temporal.name, plugins=[plugin], **options)
 
 
@@ -130,6 +165,31 @@ async def test_calls_at_once_have_gates_of_their_own_also_if_an_effect_is_named_
         assert await result(run) == [7, 7, 7]
         await check_healthy(run)
     assert charged(temporal) == [7, 7, 7]
+
+
+async def test_people_see_and_approve_arguments_as_the_activity_reads_them(temporal: Temporal) -> None:
+    async with worker(temporal):
+        arguments: list[Any] = [temporal.name, ""]
+        run = await temporal.client.start_workflow(
+            "Payment", args=arguments, id=temporal.session(), task_queue=temporal.name
+        )
+        (item,) = await pending(run)
+        assert all(text in item["message"] for text in ('"price": 7.0', '"note": ""', '"tip": 2.0'))
+        await run.signal("approve", {"gate": item["name"], "digest": item["digest"]})
+        assert await result(run) == ["7.0", "2.0"]
+        await check_healthy(run)
+
+
+async def test_nobody_is_asked_about_arguments_that_no_activity_can_take(temporal: Temporal) -> None:
+    async with worker(temporal):
+        for unfit in UNFIT:
+            run = await temporal.client.start_workflow(
+                "Payment", args=[temporal.name, unfit], id=temporal.session(), task_queue=temporal.name
+            )
+            told = await failure(run)
+            assert told.type == "InputError"
+            assert "pay cannot take its arguments, and nobody was asked: " in told.message
+            await check_healthy(run)
 
 
 async def test_an_activity_past_the_gate_runs_nothing(temporal: Temporal) -> None:

@@ -16,6 +16,7 @@ from temporalio.api.workflowservice.v1 import RespondActivityTaskCompletedByIdRe
 from temporalio.exceptions import FailureError
 from temporalio.worker import Worker
 
+from integration.temporal.test_failed_by_hand import fail
 from standfast import Agent, Approval
 from standfast.effects import effect
 from standfast.temporal import StandfastPlugin, execute_effect
@@ -134,6 +135,31 @@ async def test_what_cannot_be_read_in_the_place_of_a_record_of_a_decision_is_rec
         held.set()
         await check_healthy(run)
     assert shop.charged == ["a"]
+
+
+@pytest.mark.parametrize("name", ["not JSON", "unknown"])
+async def test_what_cannot_be_read_in_the_failure_of_a_record_of_a_decision_fails_the_call_in_words(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shop, held, inside = Shop(temporal), asyncio.Event(), asyncio.Event()
+
+    async def record(self: Any, *arguments: Any, **options: Any) -> None:
+        inside.set()
+        await held.wait()
+
+    details = UNREADABLE[name]
+    assert details is not None
+    monkeypatch.setattr(type(temporal.store), "record_decision", record)
+    async with shop.worker:
+        run = await shop.begin("ship")
+        (item,) = await pending(run)
+        await run.signal("approve", {"gate": "ship", "digest": item["digest"], "by": "ada"})
+        await inside.wait()
+        await fail(temporal, run, "standfast.decide", "AnyError", [details])
+        assert await told(run) == ["ActivityError", "AnyError: by hand"]
+        held.set()
+        await check_healthy(run)
+    assert shop.charged == []
 
 
 @pytest.mark.parametrize("name", ["not JSON", "another shape"])

@@ -34,11 +34,12 @@ class Shop:
 
     def __init__(self, client: Client, address: str, folder: Path) -> None:
         self.client, self.address, self.queue = client, address, f"q-{uuid4().hex[:12]}"
-        self._folder, self._people = folder, StandfastClient(client, timeout=60)
+        self._folder, self.people = folder, StandfastClient(client, timeout=60)
 
     @asynccontextmanager
-    async def worker(self) -> AsyncIterator[asyncio.subprocess.Process]:
-        command = (sys.executable, "-m", "support.operated_worker", self.address, self.queue, str(self._folder))
+    async def worker(self, *window: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        words = (self.address, self.queue, str(self._folder), *window)
+        command = (sys.executable, "-m", "support.operated_worker", *words)
         tests = str(Path(__file__).parents[2])
         async with child_process(*command, environment={**os.environ, "PYTHONPATH": tests}) as process:
             yield process
@@ -85,7 +86,7 @@ class Shop:
 
         async def waits() -> list[Any]:
             with contextlib.suppress(InputError):  # its worker is being started
-                return list(await self._people.pending(run.id))
+                return list(await self.people.pending(run.id))
             return []
 
         (item,) = await until(waits)
@@ -93,7 +94,7 @@ class Shop:
 
     async def approve(self, run: Run) -> None:
         item = await self.opens(run)
-        await self._people.decide(run.id, item["name"], "approve", by="ada", digest=item["digest"])
+        await self.people.decide(run.id, item["name"], "approve", by="ada", digest=item["digest"])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -282,6 +283,48 @@ async def test_a_workflow_that_is_terminated_behind_its_gate_and_started_again_a
     await shop.approve(again)
     assert await told(again) == f"did {case}"
     assert shop.effects(case) == in_all
+
+
+@same_loop
+async def test_of_decisions_that_come_at_once_through_several_doors_one_counts(shop: Shop) -> None:
+    async def decided(number: int) -> tuple[int, str]:
+        case = f"at-once-{number}"
+        run = await shop.start("approved", case, "gate")
+        item = await shop.opens(run)
+        given = {"gate": "approved", "digest": item["digest"], "by": "ada"}
+        rejected = {"by": "bob", "digest": item["digest"]}
+        await asyncio.gather(
+            run.signal("approve", given),
+            run.execute_update("decide", {**given, "decision": "reject", "by": "cy"}),
+            shop.people.decide(run.id, "approved", "reject", **rejected),
+            return_exceptions=True,
+        )
+        said = await told(run)
+        await check_healthy(run)
+        return shop.effects(case), said.partition(" ")[0]
+
+    ended = await asyncio.gather(*map(decided, range(6)))
+    assert set(ended) <= {(1, "did"), (0, "approval-rejected")}
+
+
+@same_loop
+async def test_an_approval_that_is_sent_again_does_not_count_for_the_workflow_that_was_started_in_its_place(
+    shop: Shop,
+) -> None:
+    run = await shop.start("approved", "again", "gate")
+    item = await shop.opens(run)
+    approval = {"by": "ada", "digest": item["digest"], "id": "a click"}
+    await shop.people.decide(run.id, "approved", "approve", **approval)
+    assert await told(run) == "did again"
+    again = await shop.start("approved", "again", "gate")
+    await shop.opens(again)
+    await shop.people.decide(run.id, "approved", "approve", **approval)  # its sender had not heard of the first
+    with pytest.raises(InputError):  # of somebody who still looks at what the first one has shown
+        await shop.people.decide(run.id, "approved", "approve", by="ada", digest=item["digest"])
+    await shop.opens(again)
+    await shop.approve(again)
+    assert await told(again) == "did again"
+    assert shop.effects("again") == 2
 
 
 @same_loop

@@ -22,7 +22,7 @@ async def look(at: str) -> str:
 class Shelf:
     """Tools that are found when a run or a worker begins."""
 
-    name, agents = "shelf", ()
+    name, agents, asks_model = "shelf", (), False
 
     def __init__(self, *tools: Tool[..., Any]) -> None:
         self._tools, self.opened_times = tools, 0

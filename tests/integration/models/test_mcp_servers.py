@@ -314,7 +314,7 @@ async def test_what_cannot_be_opened_again_is_refused_when_it_is_declared() -> N
         ("http://", {}, "got 'http://'"),
         ("http://x", {"auth": 5}, "auth must be an httpx2.Auth, a function that returns one, or OAuth"),
         ("http://x", {"headers": 5}, "headers must be a mapping"),
-        ("http://x", {"sampling": 5}, "sampling must be an Agent, got 5"),
+        ("http://x", {"sampling": 5}, "sampling must be an Agent, True or False, got 5"),
         ("http://x", {"only": "book"}, "only must be a list of the names of tools, got 'book'"),
         ("http://x", {"only": 5}, "only must be a list of the names of tools, got 5"),
         ("http://x", {"prefix": 5}, "prefix must match"),

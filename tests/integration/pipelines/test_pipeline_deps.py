@@ -1,7 +1,7 @@
 """What the tools of a pipeline's steps depend on, and what steps know of their run; the same with both drivers."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +316,20 @@ def test_what_makes_no_dependencies_is_refused_when_it_is_declared() -> None:
     wrong: Any = "till"
     with pytest.raises(DefinitionError, match="Pipeline 'p': deps must be callable, got 'till'"):
         pipeline("p", deps=wrong).step("look", run=look).build()
+
+
+def yields(ctx: Any) -> Iterator[Till]:
+    yield Till(ctx, [])
+
+
+async def yields_later(ctx: Any) -> AsyncIterator[Till]:
+    yield Till(ctx, [])
+
+
+@pytest.mark.parametrize("opens", [yields, yields_later, contextmanager(yields)])
+def test_what_opens_dependencies_that_nothing_would_close_is_refused_when_it_is_declared(opens: Any) -> None:
+    with pytest.raises(DefinitionError, match="Pipeline 'p': deps yields what nothing would close again"):
+        pipeline("p", deps=opens).step("look", run=look).build()
+    with pytest.raises(DefinitionError, match="Agent 'a': deps yields what nothing would close again"):
+        Agent("a", deps=opens)
+    assert Agent("a", deps=asynccontextmanager(yields_later))

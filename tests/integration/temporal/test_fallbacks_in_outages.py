@@ -178,6 +178,37 @@ async def test_an_outage_of_one_model_is_not_ended_by_the_mistake_of_another(tem
         assert (await result(run))["response"] == "done"
 
 
+@pytest.mark.parametrize("outage", ["retry", "pause"])
+async def test_a_fallback_that_refuses_does_not_end_the_outage_of_the_agents_own_model(
+    temporal: Temporal, outage: Literal["retry", "pause"]
+) -> None:
+    """It never had a good key, which nobody noticed while it was not needed."""
+    providers, broken = Providers("done"), ScriptedModel(lambda messages, tools: ModelError("bad key"))
+    agent = Agent("clerk", model="main", fallback_models=["spare"], loop=Loop(on_model_outage=outage))
+    async with temporal.worker(agent, llm=lambda name: broken if name == "spare" else providers(name)):
+        run = await temporal.start(agent)
+        (pause,) = await pending(run)
+        assert (pause["name"], pause["message"]) == ("model", "main is down; bad key")
+        providers.up = {"main"}
+        if outage == "pause":
+            await temporal.people.resume(run.id)
+        assert (await result(run))["response"] == "done"
+        await check_healthy(run)
+    assert await answering(temporal) == [None]
+
+
+async def test_an_outage_is_over_when_all_models_refuse(temporal: Temporal) -> None:
+    models = {
+        "main": ScriptedModel([*[ModelError("down", transient=True)] * 3, ModelError("no credit")]),
+        "spare": ScriptedModel(lambda messages, tools: ModelError("bad key")),
+    }
+    agent = Agent("clerk", model="main", fallback_models=["spare"])
+    async with temporal.worker(agent, llm=models.__getitem__):
+        ended = await temporal.run(agent)
+    assert (ended["status"], ended["response"]) == ("error", "bad key")
+    assert [len(model.calls) for model in models.values()] == [4, 3]
+
+
 # --- what is given up ---
 
 
@@ -231,6 +262,25 @@ async def test_calls_that_a_model_asks_for_after_the_run_gave_up_never_run(tempo
         "assistant later",
     ]
     assert "Not run: the run ended with error" in result_of(await temporal.messages(), "c2")
+
+
+async def test_a_text_that_comes_after_the_run_gave_up_stays_in_the_session(temporal: Temporal) -> None:
+    late, agent = Late(LLMResponse(text="late", usage=Usage(input_tokens=7, output_tokens=1))), Agent("clerk")
+    late._calls = 1
+    async with temporal.worker(agent, llm=late):
+        run = await temporal.start(agent)
+        await late.is_asked.wait()
+        await temporal.people.message(run.id, "are you there?")
+        await temporal.people.resume(run.id, "abort")
+        ended = await result(run)
+        assert (ended["status"], ended["usage"]["input_tokens"]) == ("error", 7)
+        assert (await temporal.run(agent, message=None))["response"] == "later"
+    assert shape(await temporal.messages()) == [
+        "user go",
+        "assistant late",
+        "user are you there?",
+        "assistant later",
+    ]
 
 
 async def test_a_provider_that_asks_for_short_waits_is_not_called_more_often(

@@ -2,7 +2,7 @@
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from support.temporal_runs import (
@@ -21,9 +21,10 @@ from support.transcripts import shape
 from temporalio.api.enums.v1 import EventType
 
 from standfast import Agent, DefinitionError, Loop, ModelError, RetryPolicy
+from standfast.llm import create_adapter
 from standfast.temporal.client.runs import looked_at
 from standfast.temporal.workflows import model_calls
-from standfast.testing import ScriptedModel
+from standfast.testing import Fault, ModelServer, ScriptedModel
 
 helper = Agent("helper", model="main")
 waits_for_people = Agent("helper", model="main", loop=Loop(on_model_outage="pause"))
@@ -135,6 +136,24 @@ async def test_a_provider_that_asks_to_wait_longer_is_not_called_before(temporal
         assert wait == timedelta(minutes=minutes)
         await temporal.people.resume(run.id)
         assert (await result(run))["response"] == "done"
+
+
+@pytest.mark.parametrize("outage", ["retry", "pause"])
+async def test_a_provider_that_asks_to_wait_for_a_day_is_waited_for_in_sight_of_people(
+    temporal: Temporal, outage: Literal["retry", "pause"]
+) -> None:
+    """And not in an activity, where nobody sees it and no deadline ends it."""
+    agent = Agent("helper", loop=Loop(answer_timeout=1.5, on_model_outage=outage))
+    async with ModelServer(lambda request: Fault(503, retry_after="99999999")) as server:
+        model = create_adapter(provider="openai-compatible", model="m", base_url=server.url)
+        async with temporal.worker(agent, llm=model):
+            run = await temporal.start(agent)
+            pause = await paused(run)
+            if outage == "retry":
+                wait = datetime.fromisoformat(pause["retry_at"]) - datetime.fromisoformat(pause["since"])
+                assert wait == timedelta(days=1)
+            assert (await result(run))["status"] == "error"
+    assert len(server.requests) == 1
 
 
 async def test_an_agent_can_leave_outages_to_people(temporal: Temporal) -> None:

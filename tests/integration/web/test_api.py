@@ -16,6 +16,7 @@ from support.pages import BOB, CHARGES, HOST, LOCAL, PEOPLE, TOKENS, browser, ch
 from support.temporal_runs import Temporal, pending, result
 
 from standfast import Agent, DefinitionError, pipeline, read_event, tool
+from standfast.temporal import start_agent
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app
 
@@ -61,7 +62,7 @@ async def test_a_program_starts_a_run_decides_at_its_gate_and_reads_its_result(t
 
 
 async def test_a_start_and_an_act_that_are_sent_again_with_their_key_are_done_once(temporal: Temporal) -> None:
-    model = ScriptedModel([CHARGES, "done"])
+    model = ScriptedModel([CHARGES] * 2 + ["done"])
     async with temporal.worker(clerk, llm=model), program(temporal) as olga, program(temporal, "ada") as ada:
         again = {"Idempotency-Key": temporal.session("once")}
         body = {"name": "clerk", "message": "go"}
@@ -276,11 +277,19 @@ async def test_who_has_only_their_own_runs_sees_no_other_of_the_tenant(temporal:
         assert (await ben.get(api(run))).status_code == 404
         assert run in (await amy.get(api())).text
         assert run not in (await ben.get(api())).text
-    # Ben begins a run in her session, and no worker is there to refuse it.
-    async with program(temporal, "ben-token-that-is-long-enough", access) as ben:
         session = run.rpartition("/")[2]
-        taken = await ben.post(api(), json={"name": "talker", "message": "hi", "session_id": session})
-        assert taken.status_code == 201
+        in_hers = {"name": "talker", "message": "hi", "session_id": session}
+        assert (await ben.post(api(), json=in_hers)).status_code == 404
+        form = {"key": "f" * 32, "message": "hi", "session": session}
+        assert (await ben.post("/start/talker", data=form)).status_code == 409
+        assert (await amy.get(api(run))).json()["status"] == "complete"
+        assert len((await amy.get(api(run, "transcript"))).json()["messages"]) == 2
+    # Ben begins a run in her session by other means, and no worker is there to refuse it.
+    async with program(temporal, "ben-token-that-is-long-enough", access) as ben:
+        await start_agent(
+            temporal.client, talker, message="hi", session_id=session, user_id="ben", tenant_id=tenant,
+            task_queue=temporal.name,
+        )  # fmt: skip
         assert (await ben.get(api(run, "events"), params={"after": event})).status_code == 404
         assert (await ben.get(api(run, "transcript"))).json().get("messages", []) == []
         assert event.partition("/")[0] not in (await ben.get(api())).text

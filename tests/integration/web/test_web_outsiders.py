@@ -8,11 +8,13 @@ from urllib.parse import quote
 import httpx
 import pytest
 from support.pages import BOB, PEOPLE, TOKENS, browser, served
-from support.temporal_runs import Temporal, result, until
+from support.temporal_runs import Temporal, clerk, pending, result, until
+from support.transcripts import asks_for, call
 
 from standfast import Agent
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app
+from standfast.web.api.talks import interrupt_id
 
 OLGA = {"Authorization": f"Bearer {TOKENS['olga']}"}
 BOUNDED = Person(name="amy", role="operator", token="amy-token-that-is-long-enough", tenants=["acme"], only_own=True)
@@ -37,9 +39,10 @@ BODIES = {
     "BOM": "\ufeff{}",
     "null": "null",
     "text": '"x"',
+    "half an approval": '{"id": "s", "messages": [{"role": "assistant", "parts": [{"state": "approval-responded"}]}]}',
 }
-DOORS = ["/api/v1/runs", "/api/v1/runs/clerk%2Fx/message", "/agents/talker/ag-ui", "/v1/chat/completions",
-         "/v1/responses"]  # fmt: skip
+DOORS = ["/api/v1/runs", "/api/v1/runs/clerk%2Fx/message", "/agents/talker/ag-ui", "/agents/talker/ai-sdk",
+         "/v1/chat/completions", "/v1/responses"]  # fmt: skip
 
 
 @pytest.mark.parametrize("who", [OLGA, AMY], ids=["olga", "amy"])
@@ -115,6 +118,45 @@ async def test_a_position_in_the_events_of_another_run_is_refused(temporal: Temp
             told = await client.get(path, headers={**OLGA, "Last-Event-ID": last})
             assert 400 <= told.status_code < 500 or told.json()["events"] == [], (last, told.text[:200])
             assert two.id not in told.text
+
+
+@pytest.mark.parametrize("door", ["ag-ui", "ai-sdk"])
+async def test_an_answer_to_a_run_tells_nothing_of_an_earlier_one_of_somebody_else(
+    temporal: Temporal, door: str
+) -> None:
+    amy, ben = (Person(name=name, role="operator", token=f"{name}-token-that-is-long-enough", tenants=["acme"],
+                       only_own=True) for name in ("amy", "ben"))  # fmt: skip
+    session, given = temporal.session(), {"agents": [clerk], "task_queue": temporal.name}
+
+    def answer(messages: Any, tools: Any) -> Any:
+        return asks_for(call("ask", "c1", question="Who?")) if messages[-1].content == "ask" else "a secret"
+
+    async def start(client: httpx.AsyncClient, person: Person, said: str) -> Any:
+        client.headers["Authorization"] = f"Bearer {person.token}"
+        await client.post("/api/v1/runs", json={"name": "clerk", "message": said, "session_id": session})
+        return temporal.client.get_workflow_handle(f"clerk/@acme/{session}", result_type=dict)
+
+    async with (
+        temporal.worker(clerk, llm=ScriptedModel(answer)),
+        browser(temporal, Access(people=[amy, ben]), **given) as client,
+    ):
+        run = await start(client, amy, "hi")
+        await result(run)
+        (first, *_) = await temporal.people.events(run.id)
+        await temporal.store.delete_session(f"@acme/{session}")
+        (item,) = await pending(await start(client, ben, "ask"))
+        for after, status in ((str(first.id), 404), ("junk", 422)):
+            interrupt = interrupt_id(run.id, item, after)
+            answered = {"interruptId": interrupt, "status": "resolved", "payload": "Ada"}
+            approval = {"state": "approval-responded", "approval": {"id": interrupt, "approved": True}}
+            body = {
+                "ag-ui": {"threadId": session, "runId": "r", "messages": [], "resume": [answered]},
+                "ai-sdk": {"id": session, "messages": [{"role": "assistant", "parts": [approval]}]},
+            }[door]
+            told = await client.post(f"/agents/clerk/{door}", json=body)
+            assert told.status_code == status
+            assert "secret" not in told.text
+        assert await pending(run) == [item]
 
 
 async def test_a_key_of_somebody_else_or_for_something_else_takes_nothing_from_anybody(temporal: Temporal) -> None:

@@ -31,6 +31,7 @@ class LibraryError(Exception):
         ("Mon, 01 Jan 2001 00:00:00 GMT", 0.0),
         ("Fri, 31 Dec 9999 23:59:59 -1200", 86_400.0),
         *((junk, None) for junk in ("", "soon", "nan", "inf", "1e400", "Mon, 99 Jan 2026 99:00:00 GMT", "9" * 5_000)),
+        ("Mon, 1 Jan 2026 00:00:00 +9999999999999999", None),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -39,7 +40,7 @@ def test_a_header_is_read_as_seconds_or_a_date_of_a_day_at_most(header: str, sec
 
 
 @pytest.mark.parametrize(
-    ("after", "delay"), [(-3, 0.0), (3, 3.0), (1e9, 86_400.0), (math.nan, 1.0), (True, 1.0), ("soon", 1.0)]
+    ("after", "delay"), [(-3, 1.0), (0, 1.0), (3, 3.0), (1e9, 86_400.0), (math.nan, 1.0), (True, 1.0), ("soon", 1.0)]
 )
-def test_an_error_of_a_library_asks_for_a_number_of_seconds_or_for_nothing(after: object, delay: float) -> None:
+def test_an_error_of_a_library_asks_for_some_seconds_or_for_nothing(after: object, delay: float) -> None:
     assert retry_delay(LibraryError(after), RetryPolicy(initial_interval=1.0), 1) == delay

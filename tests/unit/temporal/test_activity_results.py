@@ -14,12 +14,25 @@ OPENING = {"run": "r", "input": {"message": "hi"}}
 PLAN = {"pipeline": "w", "plan": [], "gates": {}, "tools": {"pay": FACTS}, "search": True}
 WHEN = "2026-11-22T10:00:00+00:00"
 RULE = {"guardrail": "look", "holds": "answer"}
-HELD = {
+HELD: dict[str, Any] = {
     "question": "May it?",
     "tool_call_id": "answer-2",
     "gate": {"name": "answer-2", "rule": RULE, "digest": "d", "approvals": []},
 }
-WITH = {"make": {"path": "pay", "what": "with"}}
+
+
+def asked_by(rule: dict[str, Any]) -> Any:
+    return {"seq": 2, "gates": [{**HELD, "gate": {**HELD["gate"], "rule": rule}}], "arguments": {"answer-2": {}}}
+
+
+ASKED = {"message": "Ship it?", "digest": "d"}
+
+
+def making(what: str) -> Any:
+    return {"make": {"path": "pay", "what": what}}
+
+
+WITH = making("with")
 
 
 @pytest.mark.parametrize(
@@ -31,6 +44,12 @@ WITH = {"make": {"path": "pay", "what": "with"}}
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"available": ["pay"], "tools": {"pay": FACTS}}}),
         (names.STEP, WITH, {"made": "{}"}),
         (names.STEP, WITH, {"made": {"shown": "{}", "tool": "pay", "facts": FACTS}}),
+        (names.CALL_MODEL, {}, asked_by({**RULE, "users": ["ada"], "timeout": 60, "escalate_to": {"quorum": 2}})),
+        (names.STEP, making("over"), {"made": 3}),
+        (names.STEP, making("until"), {"made": False}),
+        (names.STEP, making("on"), {"made": "red"}),
+        (names.STEP, making("input"), {"made": None}),
+        (names.STEP, making("gate"), {"made": {**ASKED, "shown": [{"kind": "left-out", "size": 5}, {"kind": "text"}]}}),
         (names.OPEN, OPENING, {"session": "s", "facts": {}, "seq": 0, "message": "hi", "unheard": [{"text": "x"}]}),
         (names.OPEN, {"run": "r"}, {}),
         (names.OPEN_PIPELINE, OPENING, PLAN),
@@ -50,9 +69,42 @@ def test_what_an_activity_returns_is_its_result(activity: str, reference: Any, f
         (names.CALL_MODEL, {}, {"seq": 2, "gates": [HELD]}),
         (names.CALL_MODEL, {}, {"seq": 2, "gates": [HELD, HELD], "arguments": {"answer-2": {"shown": []}}}),
         (names.CALL_MODEL, {}, {"seq": 2, "gates": [{**HELD, "gate": {}}], "arguments": {"answer-2": {}}}),
+        *(
+            (names.CALL_MODEL, {}, asked_by({**RULE, name: value}))
+            for name, value in (
+                ("users", [["ada"]]),
+                ("users", "ada"),
+                ("groups", [5]),
+                ("timeout", "1d"),
+                ("timeout", 1e300),
+                ("remind_every", [1]),
+                ("remind_every", -1),
+                ("quorum", "2"),
+                ("escalate_to", {"users": [5]}),
+                ("later", [{"timeout": "1d"}]),
+            )
+        ),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": ["pay"]}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"tools": {"pay": 1}}}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"more": 1}}),
+        (names.CALL_MODEL, {}, {"seq": 2, "gates": [HELD], "arguments": {"answer-2": {"shown": [{"label": "x"}]}}}),
+        *(
+            (names.STEP, making("over"), {"made": made})
+            for made in list[Any]([None, -1, 1.5, True, "3", [], 1_001, 10**30])
+        ),
+        *((names.STEP, making("until"), {"made": made}) for made in (None, 1, "yes")),
+        *((names.STEP, making("on"), {"made": made}) for made in (None, 1, ["red"])),
+        *(
+            (names.STEP, making("gate"), {"made": {**ASKED, "shown": [shown]}})
+            for shown in (
+                5,
+                {},
+                {"kind": 5},
+                {"kind": "left-out"},
+                {"kind": "left-out", "size": "5"},
+                {"kind": "image"},
+            )
+        ),
         (names.STEP, WITH, {"made": {"shown": "{}", "tool": "pay"}}),
         (names.STEP, WITH, {"made": {"shown": "{}", "tool": 1, "facts": FACTS}}),
         *(
@@ -63,11 +115,13 @@ def test_what_an_activity_returns_is_its_result(activity: str, reference: Any, f
         (names.OPEN, OPENING, {"session": "s", "facts": {}, "seq": 0, "unheard": [{}]}),
         (names.OPEN, OPENING, {"session": "s", "facts": {}, "seq": 0, "state": {"open_calls": [1]}}),
         (names.OPEN, {"run": "r"}, None),
+        (names.OPEN_PIPELINE, OPENING, {**PLAN, "gates": {"ok": {"timeout": "1d"}}}),
         *((names.OPEN_PIPELINE, OPENING, {**PLAN, name: 5}) for name in ("plan", "gates", "tools", "search")),
         (names.OPEN_PIPELINE, OPENING, {}),
         (names.RECALL, {}, {"decisions": 5}),
         (names.RECALL, {}, {"decisions": [[{"gate": "c1"}, WHEN]]}),
         (names.RECALL, {}, {"decisions": [[{"gate": "c1", "decision": "approve"}, "soon"]]}),
+        (names.RECALL, {}, {"decisions": [[{"gate": "c1", "decision": "approve"}, "2026-11-22T10:00:00"]]}),
         (names.ANSWERED, {}, {"c1": 5}),
         (names.ANSWERED, {}, {"c1": {"by": "ada"}}),
         (names.KEEP, {}, [{}]),

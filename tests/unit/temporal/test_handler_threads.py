@@ -54,3 +54,20 @@ async def test_what_has_not_ended_in_time_is_cancelled(thread: HandlerThread) ->
     with pytest.raises(TimeoutError):
         await running
     assert await asyncio.to_thread(cancelled.wait, 10)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("no"), SystemExit("no")], ids=repr)
+async def test_what_would_end_the_worker_ends_neither_the_thread_nor_its_caller(
+    thread: HandlerThread, error: BaseException
+) -> None:
+    async def raises() -> None:
+        raise error
+
+    async def begin() -> str:
+        task = asyncio.ensure_future(raises())
+        await asyncio.wait({task})
+        return str(task.exception())
+
+    with pytest.raises(RuntimeError, match=f"{type(error).__name__}: no"):
+        await thread.run(raises())
+    assert await thread.run(begin()) == "no"

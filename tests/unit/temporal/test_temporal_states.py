@@ -22,7 +22,7 @@ from standfast import (
     tool,
 )
 from standfast.agent_loop import AskHuman, CallModel, CallTools, Finish, LoopState, next_action
-from standfast.temporal.wire.run_state import Progress, Turn
+from standfast.temporal.wire.run_state import Down, Progress, Turn
 from standfast.temporal.wire.snapshots import GRACE, TIMEOUT, Facts, ToolFacts, tool_facts, write_facts
 from standfast.temporal.wire.states import Call, Reply, read_state, write_state
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
@@ -129,6 +129,7 @@ def progress() -> Progress:
         run="r", opened={"session": "s", "facts": {}, "created": "2026-01-01T00:00:00+00:00", "agent_state": "{}"},
         seq=7, turn=Turn(3, 6, calls, 1, {0: {"returned": "x"}, 1: {"dispatch": 2}}, {1: 2}),
         say=["one"], notices=[[5, "warning", 85]], view=2, last={"text": "t", "seq": 7}, model="spare",
+        down=Down("overloaded", datetime(2026, 1, 1, 13, tzinfo=UTC)),
         since=datetime(2026, 1, 1, 12, tzinfo=UTC), resolved=[{"tool_call_id": "c1", "decision": "leave"}],
         unknown={"c2": calls["c2"]},
     )  # fmt: skip
@@ -155,7 +156,7 @@ def test_what_agents_have_spent_is_not_lost_while_a_run_continues() -> None:
 def test_the_keys_of_what_is_carried_are_pinned() -> None:
     carried = progress().carried(LoopState(loop=Loop(), tools={}, iterations=3))
     assert sorted(carried) == [
-        "calls", "dispatches", "last", "model", "notices", "opened", "resolved", "run", "say", "seq", "since",
+        "calls", "dispatches", "down", "last", "model", "notices", "opened", "resolved", "run", "say", "seq", "since",
         "sources", "state", "turn", "unknown", "view",
     ]  # fmt: skip
     assert carried["turn"] == [3, 6, 1]

@@ -70,7 +70,10 @@ def test_the_persisted_names_are_pinned() -> None:
         "TERMINAL_KEPT": "standfast.terminal-kept",
         "FAULTS_PAUSE": "standfast.faults-pause",
         "MODELS_ANEW": "standfast.models-anew",
+        "PASSES": "passes",
+        "OUTAGES_OUTLAST": "standfast.outages-outlast",
         "OWN_HANDLERS": "standfast.own-handlers",
+        "READ_FIRST": "standfast.read-first",
         "TERMINAL_ERROR": "TerminalError",
         "STATUS_ATTRIBUTE": "StandfastStatus",
         "WAITING_ATTRIBUTE": "StandfastWaiting",
@@ -127,7 +130,7 @@ WHOLE: dict[str, Any] = {
     "message": "hi", "images": [{"url": "u"}], "session_id": "s", "user_id": "ada", "tenant_id": "acme",
     "max_iterations": 3, "context": {"shop": "s"}, "instance_id": "i-1", "checkpoint": {"messages": []},
     "call": {"run": "r", "turn": 1, "position": 0}, "step": {"run": "r", "path": "p"}, "depth": 2,
-    "max_tokens": 50, "asks_caller": True, "carried": {"run": "r"},
+    "max_tokens": 50, "max_answer_tokens": 5, "asks_caller": True, "carried": {"run": "r"},
 }  # fmt: skip
 
 
