@@ -181,12 +181,8 @@ class OpenAIRun:
                 case "tool" if message.tool_name == HOSTED:
                     items.append(_approval_response(message, asked))
                 case "tool":
-                    call = ResponseFunctionToolCall(
-                        type="function_call",
-                        call_id=message.tool_call_id or "",
-                        name=message.tool_name or "",
-                        arguments="{}",
-                    )
+                    call_id, name = message.tool_call_id or "", message.tool_name or ""
+                    call = ResponseFunctionToolCall(type="function_call", call_id=call_id, name=name, arguments="{}")
                     items.append(ItemHelpers.tool_call_output_item(call, _output_of(message.content)))
         return items
 
@@ -276,7 +272,7 @@ def _user_content(message: Message) -> Any:
 def _output_of(content: str) -> Any:
     """Return a tool's result as the model is to read it: texts, images and files as such, with what people changed."""
     output, read = data_of(content), json_of(content)
-    if not isinstance(output, dict | list) or not _is_structured(output):
+    if not _is_structured(output):
         return content
     if output == read:
         return output
@@ -284,7 +280,7 @@ def _output_of(content: str) -> Any:
     return [*(output if isinstance(output, list) else [output]), {"type": "text", "text": to_json(note).decode()}]
 
 
-def _is_structured(output: dict[str, Any] | list[Any]) -> bool:
+def _is_structured(output: Any) -> bool:
     parts = output if isinstance(output, list) else [output]
     return bool(parts) and all(
         isinstance(part, dict) and part.get("type") in ("text", "image", "file") for part in parts
