@@ -179,7 +179,7 @@ class ToolDurabilityError(StandfastError):
         """Return what happened, without what to do."""
         return (
             f"Tool '{tool_name}' (call {tool_call_id}) was requested but its execution did not complete durably"
-            f"{': ' + reason if reason else ''}."
+            f"{': ' + reason.removesuffix('.') if reason else ''}."
         )
 
     def payload(self) -> dict[str, str]:

@@ -110,6 +110,13 @@ def test_a_durability_error_gives_the_reason_it_knows() -> None:
     assert "did not complete durably: it was cut off. It may" in str(error)
 
 
+def test_a_reason_that_is_a_sentence_of_its_own_ends_with_one_full_stop() -> None:
+    error = ToolDurabilityError("post_slack", "toolu_01", reason="the server said: No.")
+
+    assert "the server said: No. It may" in str(error)
+    assert ToolDurabilityError.read_reason(error.payload()) == "the server said: No"
+
+
 def test_a_memory_store_error_says_what_to_use_instead() -> None:
     error = MemoryStoreNotDurableError("Session s1")
 

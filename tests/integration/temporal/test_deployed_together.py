@@ -12,8 +12,8 @@ from standfast import Agent, Approval, Pipeline, Step, pipeline, tool
 from standfast.temporal import start_pipeline
 from standfast.testing import ScriptedModel
 
-# The events of a run that one version carries; some 80.
-STRAIGHT = 100
+# The events of a run that one version carries: some 80, and more where workflow tasks time out under load.
+STRAIGHT = 130
 # Chance decides which of two versions gets a task, so it has no bound how often that is the wrong one. Each time costs
 # the attempt, its settling and the search for a worker, each with three events of its own and three of a workflow task;
 # a timer, with two and three; and two changes of what waits.
