@@ -149,7 +149,7 @@ class EffectCall:
             entry = await self._claimed()
             if entry.result is None and self.safe_to_retry and not self._is_mine(entry):
                 entry = await self.store.take_over(self.key.scope, self._entry_key, owner=self._owner)
-            if entry.state == "claimed" and entry.result is None and not self._is_mine(entry):
+            if self._is_anothers(entry):
                 found = await self._wait(entry)
                 if not isinstance(found, LedgerEntry):
                     return found
@@ -190,14 +190,17 @@ class EffectCall:
         return entry
 
     async def _wait(self, entry: LedgerEntry) -> LedgerEntry | Found | Unknown:
-        """Return the entry once it has changed, or what is to be said of it once nobody runs the call any more."""
+        """Return the entry once its call has ended, or what is to be said of it once nobody runs the call any more."""
         owner, begun, looked = entry.owner, entry.claimed_at or datetime.now(UTC), time.monotonic()
         while not self._is_left:
             lives = await keeper().lives(self.store, owner)
             # Once more: it may have ended, and its process too, since it was read.
             entry = (await self.store.load_entries(self.key.scope, [self._entry_key])).get(self._entry_key, entry)
-            if entry.owner != owner or entry.state != "claimed" or entry.result is not None:
+            if not self._is_anothers(entry):
                 return entry
+            if entry.owner != owner:  # one that was told that the call has happened has taken it over meanwhile
+                owner, begun, looked = entry.owner, entry.claimed_at or datetime.now(UTC), time.monotonic()
+                continue
             # A clock may have been set back since, or run behind that of another machine.
             age = max((datetime.now(UTC) - begun).total_seconds(), time.monotonic() - looked)
             # Its own time: an operator, or a deploy, may have changed what it is for this attempt.
@@ -219,6 +222,9 @@ class EffectCall:
 
     def _is_mine(self, entry: LedgerEntry) -> bool:
         return entry.owner == self._owner
+
+    def _is_anothers(self, entry: LedgerEntry) -> bool:
+        return entry.state == "claimed" and entry.result is None and not self._is_mine(entry)
 
     # --- ends ---
 

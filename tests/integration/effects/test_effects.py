@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -226,6 +226,26 @@ async def test_all_that_look_a_lost_call_up_at_once_have_its_result(tmp_path: Pa
         return "ran again"
 
     assert await asyncio.gather(*(charge("a") for _ in range(20))) == [{"id": 7}] * 20
+
+
+async def test_a_lost_call_that_another_attempt_takes_over_meanwhile_is_not_run(tmp_path: Path) -> None:
+    store = await killed_in("charge", tmp_path)
+    load_entries, taken = store.load_entries, []
+
+    async def load_when_taken(scope: str, keys: Sequence[str]) -> Any:
+        if not taken:  # what another attempt does that was told that the call has happened; then it dies, too
+            lost = (await load_entries(scope, keys))[keys[0]]
+            taken.append(await store.take_over(scope, keys[0], owner=f"{lost.owner}9"))
+        return await load_entries(scope, keys)
+
+    store.load_entries = load_when_taken  # type: ignore[method-assign]
+
+    @effect(store, "charge", key=by_order, verify=lambda order: Happened({"id": 7}))
+    async def charge(order: str) -> Any:
+        raise AssertionError("it ran again")
+
+    assert await charge("a") == {"id": 7}
+    assert len(taken) == 1
 
 
 async def killed_in(name: str, folder: Path) -> SQLiteStore:
