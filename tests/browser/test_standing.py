@@ -45,6 +45,7 @@ async def test_later_calls_are_approved_by_the_keyboard_and_ended_in_the_list(
         approve = page.get_by_role("button", name="Approve")
         await approve.focus()
         await page.keyboard.press("Enter")
+        await page.wait_for_url("**?said=approve")
         assert (await result(run))["status"] == "complete"
         [given] = await temporal.store.standing_approvals(StandingFilter())
         assert (given.arguments["amount"], given.used) == ({"maximum": 7}, 1)

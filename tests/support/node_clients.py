@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ _FOLDER = _HERE.parent.parent / ".cache" / "doors"
 _PACKAGES = ["@ag-ui/client@1.0.0", "ai@7.0.173", "openai@7.57.0"]
 
 
+@functools.cache  # where npm hears nothing, it is waited for once, and not by each file of tests
 def missing() -> str | None:
     """Return why there can be no such clients here; None if they are there, or have just been installed."""
     if shutil.which("node") is None or shutil.which("npm") is None:
