@@ -199,8 +199,7 @@ class EffectCall:
             if not self._is_anothers(entry):
                 return entry
             if entry.owner != owner:  # one that was told that the call has happened has taken it over meanwhile
-                owner, begun, looked = entry.owner, entry.claimed_at or datetime.now(UTC), time.monotonic()
-                continue
+                return await self._wait(entry)
             # A clock may have been set back since, or run behind that of another machine.
             age = max((datetime.now(UTC) - begun).total_seconds(), time.monotonic() - looked)
             # Its own time: an operator, or a deploy, may have changed what it is for this attempt.
