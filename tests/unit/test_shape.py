@@ -163,15 +163,15 @@ def test_time_is_limited_in_one_way() -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(LIBRARY)))
-def test_a_module_has_at_most_400_lines_and_says_what_it_is_for(path: Path) -> None:
+def test_a_module_has_at_most_700_lines_and_says_what_it_is_for(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) <= 400
+    assert len(text.splitlines()) <= 700
     assert ast.get_docstring(ast.parse(text))
 
 
-def test_nine_modules_of_ten_have_at_most_300_lines() -> None:
+def test_nine_modules_of_ten_have_at_most_500_lines() -> None:
     lengths = sorted(len(path.read_text().splitlines()) for path in MODULES)
-    assert lengths[len(lengths) * 9 // 10 - 1] <= 300
+    assert lengths[len(lengths) * 9 // 10 - 1] <= 500
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(LIBRARY)))
