@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from standfast.cli.outputs import Output
-from standfast.cli.stores import Store, existing_store, store_if_any, store_option
+from standfast.cli.stores import Named, existing_store, from_application, store_of_workers, store_option
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -16,29 +16,21 @@ if TYPE_CHECKING:
     from standfast.temporal.client.changes import Change
 
 BY = click.option("--by", help="Person who does it.  [env: STANDFAST_USER; else the login name]")
-AUDITED = store_option("Store whose audit trail records who did it", "standfast.db, if it exists", exists=True)
+AUDITED = from_application(
+    store_option("Store whose audit trail records who did it", "standfast.db, if it exists", exists=True)
+)
 
 
 @asynccontextmanager
-async def audit_store(address: str | None) -> AsyncIterator[Store | None]:
-    """Open the store that has the audit trail, if there is one."""
-    if (opened := store_if_any(address)) is None:
-        yield None
-        return
-    async with opened as store:
-        yield store
-
-
-@asynccontextmanager
-async def on_record(client: "Client", path: str | None) -> AsyncIterator["StandfastClient"]:
+async def on_record(client: "Client", output: Output, named: Named | None) -> AsyncIterator["StandfastClient"]:
     """Give a client that speaks to runs, and that records each act before it is done."""
     from standfast.temporal import StandfastClient
 
-    async with audit_store(path) as store:
+    async with store_of_workers(client, output, named) as store:
         yield StandfastClient(client, store=store)
 
 
-async def acts_of(store: str, run: str, seen: dict[str, Any]) -> list[dict[str, Any]]:
+async def acts_of(store: Named, run: str, seen: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the audit trail of a run, as JSON data; for one that does not exist, the acts that were to start it."""
     from standfast.temporal.client.audits import load_acts
 

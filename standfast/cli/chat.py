@@ -19,7 +19,7 @@ from standfast.cli.commands import client_of, server_options, with_output
 from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output, shown
 from standfast.cli.runs import CONTEXT, progress
-from standfast.cli.stores import Store, existing_store
+from standfast.cli.stores import Store, check_workers_store, existing_store
 from standfast.cli.waiting_items import write_waiting
 from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
@@ -81,6 +81,8 @@ def chat(
         else:
             kept = None if store is None else existing_store(store)
             client = runner.run(client_of(server))
+            if kept is not None:
+                runner.run(check_workers_store(client, output, store, kept, task_queue=task_queue))
             at: dict[str, Any] = {"task_queue": task_queue, "by": who(by), "store": kept, "context": given}
             talk = _TemporalConversation(output, client, agent, session, **at)
         try:

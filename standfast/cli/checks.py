@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import os
 import platform
+import socket
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,7 @@ from standfast.agents import Agent
 from standfast.cli.applications import load_application
 from standfast.cli.commands import FAILED, client_of, log_as_python_does, server_options, with_output
 from standfast.cli.outputs import Output
-from standfast.cli.stores import existing_store, is_file, shown_address, store_option
+from standfast.cli.stores import USUAL, existing_store, is_file, shown_address, store_option
 from standfast.errors import InputError, StandfastError
 from standfast.extras import distribution, install
 from standfast.mcp.known_tools import known_servers
@@ -25,6 +28,7 @@ from standfast.stores import session_key_of, sqlite_store
 if TYPE_CHECKING:
     from temporalio.client import Client, WorkflowHistory
 
+_POLLS_EVERY = 90.0  # seconds; a long poll ends after 60, and the worker begins the next one at once
 _RUNS = 100  # in flight, that are looked at
 _CHAIN = 100  # runs that continue each other
 _SHOWN = 5
@@ -37,7 +41,7 @@ Check = tuple[str, bool, str]  # the thing checked, whether it is well, and the 
 
 @click.command()
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue that workers should serve.")
-@store_option("Store to check; it should have the sessions of runs in flight")
+@store_option("Store to check; it should have the sessions of runs in flight", "standfast.db, if it exists")
 @server_options
 @with_output
 def doctor(output: Output, task_queue: str, store: str | None, server: dict[str, Any]) -> None:
@@ -45,6 +49,8 @@ def doctor(output: Output, task_queue: str, store: str | None, server: dict[str,
 
     Exit code 1 if something is wrong; each line says what to do about it.
     """
+    if store is None and Path(USUAL).is_file():  # as `pending` does
+        store = USUAL
     checks = [*_versions(), *asyncio.run(_surroundings(server, task_queue, store))]
     rows = [{"check": name, "ok": well, "found": found} for name, well, found in checks]
     output.rows(
@@ -163,11 +169,32 @@ async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
     )
-    names = sorted({poller.identity for poller in found.pollers})
-    lately = f"polled queue {task_queue!r} in the last 5 minutes"  # the server remembers even dead ones so long
-    if not names:
-        return False, f"none {lately}: start one, with `standfast worker APP`"
-    return True, f"{len(names)} {lately}, counting those that have died since: {', '.join(names)}"
+    # The server remembers a poller for 5 minutes, alive or dead.
+    since = datetime.now(UTC) - timedelta(seconds=_POLLS_EVERY)
+    polled = {poller.identity: poller.last_access_time.ToDatetime(UTC) for poller in found.pollers}
+    alive = sorted(name for name, last in polled.items() if last >= since and not _has_died_here(name))
+    start = "start one, with `standfast worker APP`"
+    if not polled:
+        return False, f"none polled queue {task_queue!r} in the last 5 minutes: {start}"
+    dead = sorted(polled.keys() - {*alive})
+    gone = f"stopped polling: {', '.join(dead)}" if dead else ""
+    if not alive:
+        return False, f"none polls queue {task_queue!r}: {start} ({gone})"
+    return True, f"{len(alive)} on queue {task_queue!r}: {', '.join(alive)}{gone and f' ({gone})'}"
+
+
+def _has_died_here(identity: str) -> bool:
+    """Whether a poller was a process of this machine that has ended: the SDK calls itself PID@HOST."""
+    pid, _, host = identity.partition("@")
+    if host != socket.gethostname() or not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
 
 
 async def _store_of_workers(client: "Client", task_queue: str, path: str | None) -> tuple[bool, str]:

@@ -12,7 +12,7 @@ from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output, stoppable
 from standfast.cli.runs import RUN
 from standfast.cli.standing import ANY, AT_MOST, REMEMBER, UNTIL, wish_of
-from standfast.cli.stores import STORED, board_if_any, needs_server
+from standfast.cli.stores import BOARD, Named, needs_server, store_of_workers
 from standfast.cli.waiting import people_of, whole_item
 from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError
@@ -45,7 +45,7 @@ GATES = click.argument("gates", metavar="[GATE]...", nargs=-1)
 @ANY
 @AT_MOST
 @click.option("-y", "--yes", is_flag=True, help="Do not ask in the terminal.")
-@STORED
+@BOARD
 @partial(on_temporal, needs_server=needs_server)
 async def approve(
     client: "Client",
@@ -59,7 +59,7 @@ async def approve(
     anything: tuple[str, ...],
     at_most: tuple[str, ...],
     yes: bool,
-    store: str,
+    store: Named,
     **given: Any,
 ) -> None:
     """Approve at gates of a run, after showing what is approved.
@@ -78,7 +78,7 @@ async def approve(
     what --any and --at-most name. `standfast standing` lists what was approved so, and ends it.
     """
     wish = wish_of(scope, until, anything, at_most)
-    async with board_if_any(store) as board:
+    async with store_of_workers(client, output, store, run=run) as board:
         people = people_of(client, board)
         chosen = await _chosen(people, run, gates, digests)
         changed = None if edit is None else read_json_option("--edit", edit)
@@ -106,7 +106,7 @@ async def approve(
 @BY
 @COMMENT
 @DIGEST
-@STORED
+@BOARD
 @partial(on_temporal, needs_server=needs_server)
 async def reject(
     client: "Client",
@@ -114,7 +114,7 @@ async def reject(
     run: str,
     gates: tuple[str, ...],
     digests: tuple[str, ...],
-    store: str,
+    store: Named,
     **given: Any,
 ) -> None:
     """Reject at gates of a run.
@@ -125,7 +125,7 @@ async def reject(
     What waits is read from the board in the store, and needs no worker. If no worker answers, the decision was sent and
     may count later; the command then says so, and fails.
     """
-    async with board_if_any(store) as board:
+    async with store_of_workers(client, output, store, run=run) as board:
         people = people_of(client, board)
         await _decide(people, output, run, await _chosen(people, run, gates, digests), "reject", **given)
 

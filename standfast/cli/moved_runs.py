@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from standfast.cli.audits import AUDITED, audit_store
+from standfast.cli.audits import AUDITED
 from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output
 from standfast.cli.runs import RUN, tell_if_failed
+from standfast.cli.stores import Named, store_of_workers
 from standfast.stores.private_files import private
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ async def import_run(
     user: str | None,
     tenant: str | None,
     task_queue: str,
-    store: str | None,
+    store: Named | None,
 ) -> None:
     """Start a run that continues from a checkpoint.
 
@@ -69,7 +70,7 @@ async def import_run(
     data = read_json_option("FILE", "-" if file == "-" else f"@{file}")
     if isinstance(data, dict) and "signature" not in data:
         data.pop("session_id", None)  # the run begins another one
-    async with audit_store(store) as trail:
+    async with store_of_workers(client, output, store, task_queue=task_queue) as trail:
         handle = await start_agent(
             client,
             agent,

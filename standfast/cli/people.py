@@ -15,6 +15,7 @@ from standfast.cli.commands import FAILED, on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, stoppable
 from standfast.cli.runs import RUN
+from standfast.cli.stores import Named
 from standfast.cli.waiting import people_of
 from standfast.errors import InputError
 
@@ -38,7 +39,7 @@ _TOLD_EVERY = 5.0  # seconds between two lines about how far a command is
 @AUDITED
 @on_temporal
 async def answer(
-    client: "Client", output: Output, run: str, text: str | None, call: str | None, by: str | None, store: str | None
+    client: "Client", output: Output, run: str, text: str | None, call: str | None, by: str | None, store: Named | None
 ) -> None:
     """Answer a question of a run.
 
@@ -52,7 +53,7 @@ async def answer(
         with stoppable():
             text = click.prompt("Answer", err=True)
     said = read_text(str(text))
-    async with on_record(client, store) as people:
+    async with on_record(client, output, store) as people:
         await people.answer(run, said, tool_call_id=call, by=who(by))
     output.item({"workflow_id": run, "answered": True}, lambda: output.line(f"Answered {run}"))
 
@@ -67,7 +68,7 @@ async def answer(
 @AUDITED
 @on_temporal
 async def message(
-    client: "Client", output: Output, run: str, text: str, images: tuple[str, ...], by: str | None, store: str | None
+    client: "Client", output: Output, run: str, text: str, images: tuple[str, ...], by: str | None, store: Named | None
 ) -> None:
     """Say something to a run.
 
@@ -75,7 +76,7 @@ async def message(
     """
     said = read_text(text)
     shown = [image_of(one) for one in images]
-    async with on_record(client, store) as people:
+    async with on_record(client, output, store) as people:
         await people.message(run, said, images=shown, by=who(by))
     output.item({"workflow_id": run, "said": True}, lambda: output.line(f"Said to {run}"))
 
@@ -129,7 +130,7 @@ async def resume(
     skip: bool,
     name: str | None,
     by: str | None,
-    store: str | None,
+    store: Named | None,
     **given: Any,
 ) -> None:
     """Let a paused run try again, give up, or continue without a call or step that no worker has.
@@ -140,7 +141,7 @@ async def resume(
     """
     action: Literal["retry", "abort", "skip"] = "skip" if skip else "abort" if abort else "retry"
     given["by"] = who(by)
-    async with on_record(client, store) as people:
+    async with on_record(client, output, store) as people:
         if run is None:
             which: dict[str, Any] = {"query": query, "name": name, "dry_run": dry_run, "yes": yes}
             await _resume_all(people, output, "abort" if abort else "retry", **which, **given)
@@ -240,7 +241,7 @@ async def resolve(
     leave: bool,
     reason: str | None,
     by: str | None,
-    store: str | None,
+    store: Named | None,
 ) -> None:
     """Settle a call whose outcome is unknown.
 
@@ -250,7 +251,7 @@ async def resolve(
         "happened" if happened is not None else "not-happened" if not_happened else "leave"
     )
     result = None if happened is None else read_json_option("--happened", happened)
-    async with on_record(client, store) as people:
+    async with on_record(client, output, store) as people:
         await people.resolve(run, call, decision, result=result, by=who(by), reason=reason)
     output.item(
         {"workflow_id": run, "call": call, "decision": decision}, lambda: output.line(f"{call} of {run}: {decision}")

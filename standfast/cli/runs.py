@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from standfast.cli.audits import AUDITED, BY, acts_of, audit_store, on_record, write_acts
+from standfast.cli.audits import AUDITED, BY, acts_of, on_record, write_acts
 from standfast.cli.commands import INCOMPLETE, IncompleteError, on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, shown
 from standfast.cli.sessions import transcript, write_message
-from standfast.cli.stores import STORED, Store, not_in_process
+from standfast.cli.stores import BOARD, Named, Store, not_in_process, store_of_workers
 from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError
 from standfast.messages import Usage
@@ -85,7 +85,7 @@ async def start(
     message: str | None,
     given: str | None,
     wait: bool,
-    store: str | None,
+    store: Named | None,
     **options: Any,
 ) -> None:
     """Start an agent (--message) or a pipeline (--input).
@@ -94,7 +94,7 @@ async def start(
     standfast start triage -m "ISSUE-42 came in" --session issue-42
     standfast start review --input '{"title": "Draft"}' --wait
     """
-    async with audit_store(store) as trail:
+    async with store_of_workers(client, output, store, task_queue=options["task_queue"]) as trail:
         if message is not None:
             handle = await _start_agent(client, name, message, options, trail)
         else:
@@ -213,12 +213,15 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
     is_flag=True,
     help="Also show the audit trail from the store: who started, decided, answered, cancelled.",
 )
-@STORED
+@BOARD
 @partial(on_temporal, check=not_in_process)
-async def show(client: "Client", output: Output, run: str, messages: int | None, audit: bool, store: str) -> None:
+async def show(client: "Client", output: Output, run: str, messages: int | None, audit: bool, store: Named) -> None:
     """Show how far a run is, or its result."""
     from standfast.temporal.client.runs import looked_at
 
+    if audit or messages is not None:
+        async with store_of_workers(client, output, store, run=run):
+            pass  # it is opened again below
     try:
         seen = await looked_at(client, run)
     except InputError as error:
@@ -367,14 +370,14 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
 @BY
 @AUDITED
 @on_temporal
-async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str | None, store: str | None) -> None:
+async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str | None, store: Named | None) -> None:
     """Cancel a run.
 
     What has finished is kept, running calls are told to stop, and nothing new begins.
     """
     from standfast.temporal.client.runs import watched
 
-    async with on_record(client, store) as people:
+    async with on_record(client, output, store) as people:
         await people.cancel(run, by=who(by))
     if wait:
         async for _ in watched(client, run):

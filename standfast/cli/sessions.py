@@ -10,7 +10,7 @@ from standfast.cli.audits import BY
 from standfast.cli.commands import with_output
 from standfast.cli.inputs import who
 from standfast.cli.outputs import Output, ago
-from standfast.cli.stores import STORED, existing_store, shown_address
+from standfast.cli.stores import STORED, Named, existing_store, shown_address
 from standfast.errors import InputError
 from standfast.messages import Message, Usage
 from standfast.runtime.deletion import delete_session
@@ -110,7 +110,7 @@ async def _show(output: Output, path: str, session_id: str, tenant: str | None) 
         output.rows(plain, {}, nothing="")
 
 
-async def transcript(path: str, session_id: str, tenant: str | None = None) -> tuple[Session, list[Message]]:
+async def transcript(path: Named, session_id: str, tenant: str | None = None) -> tuple[Session, list[Message]]:
     """Return a session of a store, and its messages.
 
     Raises:

@@ -13,6 +13,8 @@ from standfast.runtime.restores import begin_epoch, note_move
 from standfast.stores import open_store
 from standfast.stores.copying import Movable, give_up_move, move_store
 
+_NOT_THERE = ": FROM is the store to move, TO the empty one"
+
 
 @click.group()
 def store() -> None:
@@ -72,7 +74,7 @@ def copy(output: Output, source: str, target: str, give_up: bool) -> None:
 
 
 async def _given_up(source: str, target: str) -> None:
-    async with existing_store(source) as old, open_store(target) as new:
+    async with existing_store(source, _NOT_THERE) as old, open_store(target) as new:
         await give_up_move(cast(Movable, old), cast(Movable, new))
 
 
@@ -85,7 +87,7 @@ async def _copied(output: Output, source: str, target: str) -> dict[str, Any]:
             told = time.monotonic()
             output.note(f"{table}: {rows} rows")
 
-    async with existing_store(source) as old, open_store(target) as new:
+    async with existing_store(source, _NOT_THERE) as old, open_store(target) as new:
         moved = await move_store(cast(Movable, old), cast(Movable, new), tell)
         if moved.tables:
             await note_move(new)

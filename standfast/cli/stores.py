@@ -1,19 +1,26 @@
 """The store of a command: its option, and how it is opened."""
 
+import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
+from standfast.cli.outputs import Output
 from standfast.errors import InputError
-from standfast.stores import D1Store, PostgresStore, SQLiteStore, open_store
+from standfast.stores import D1Store, DurableStore, PostgresStore, SQLiteStore, open_store
+from standfast.stores.capabilities import has_waits
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
 
 Store = SQLiteStore | PostgresStore | D1Store
+Named = str | Store  # the address of a store, or the store of an application
 USUAL = "standfast.db"
-_ANOTHER = "--store or STANDFAST_STORE names another"
+_ANOTHER = "; --store or STANDFAST_STORE names another"
 
 
 def store_option(
@@ -38,7 +45,27 @@ def _existing(_context: click.Context, _parameter: click.Parameter, address: str
     return address
 
 
+def from_application(option: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the option `--store` together with `--app`, which takes the store of an application instead."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        @functools.wraps(function)
+        def run(*arguments: Any, app: str | None, store: str | None, **options: Any) -> Any:
+            named: Any = store
+            if app is not None and store in (None, USUAL):
+                from standfast.cli.applications import load_application
+
+                its = load_application(app, None).store
+                named = its.path if isinstance(its, SQLiteStore) else its
+            return function(*arguments, store=named, **options)
+
+        return option(click.option("--app", metavar="APP", help="File or module whose store is used.")(run))
+
+    return decorate
+
+
 STORED = store_option("Store", default=USUAL, exists=True)
+BOARD = from_application(STORED)
 
 
 def is_file(address: str) -> bool:
@@ -46,57 +73,121 @@ def is_file(address: str) -> bool:
     return "://" not in address
 
 
-def shown_address(address: str) -> str:
+def shown_address(address: Named) -> str:
     """Return an address without its password."""
+    if not isinstance(address, str):
+        return address.path if isinstance(address, SQLiteStore) else repr(address)
     if is_file(address):
         return address
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def existing_store(address: str) -> Store:
+def existing_store(address: Named, hint: str = _ANOTHER) -> Store:
     """Open a store that is there.
 
     Raises:
         InputError: there is none.
     """
-    check_exists(address)
+    if not isinstance(address, str):
+        return address
+    check_exists(address, hint)
     return open_store(address)
 
 
-def check_exists(address: str) -> None:
+def check_exists(address: str, hint: str = _ANOTHER) -> None:
     """Check that a store is there, as far as this machine can tell: opening a file would create it.
 
     Raises:
         InputError: there is none.
     """
     if is_file(address) and not Path(address).is_file():
-        raise InputError(f"There is no store {address!r}; {_ANOTHER}")
+        raise InputError(f"There is no store {address!r}{hint}")
+
+
+def store_if_any(address: Named | None) -> Store | None:
+    """Open the named store, or standfast.db if it exists.
+
+    Raises:
+        InputError: the one that is named is not there.
+    """
+    address = USUAL if address is None else address
+    return None if address == USUAL and not Path(USUAL).is_file() else existing_store(address)
 
 
 @asynccontextmanager
-async def board_if_any(address: str) -> AsyncIterator[Store | None]:
-    """Open a store to read its board; the usual one does not have to be there.
+async def store_of_workers(
+    client: "Client",
+    output: Output,
+    address: Named | None,
+    *,
+    run: str | None = None,
+    task_queue: str | None = None,
+) -> AsyncIterator[Store | None]:
+    """Open the store that is named, or the usual one if it is there, and check that it is the workers' store.
+
+    Args:
+        run: the workflow id that the command is about; an in-process run needs no server.
+        task_queue: the queue whose workers have the store; any queue of the namespace if None.
 
     Raises:
-        InputError: another one is named, which is not there.
+        InputError: there is none, or the workers have another.
     """
-    if address == USUAL and not Path(USUAL).is_file():
+    if (opened := store_if_any(address)) is None:
         yield None
         return
-    async with existing_store(address) as store:
+    async with opened as store:
+        await check_workers_store(client, output, address, store, run=run, task_queue=task_queue)
         yield store
 
 
-async def needs_server(*, run: str | None, store: str, **_: Any) -> bool:
+async def check_workers_store(
+    client: "Client",
+    output: Output,
+    address: Named | None,
+    store: DurableStore,
+    *,
+    run: str | None = None,
+    task_queue: str | None = None,
+) -> None:
+    """Check that a store is the workers' store, as `store_of_workers` does, and say which store it is.
+
+    Raises:
+        InputError: the workers have another.
+    """
+    from temporalio.service import RPCError
+
+    from standfast.runtime.stored_gates import is_in_process
+    from standfast.temporal.client.boards import is_without_temporal
+    from standfast.temporal.client.queue_stores import check_read_store
+
+    shown, is_named = shown_address(USUAL if address is None else address), address not in (None, USUAL)
+    alone = has_waits(store) and await is_without_temporal(store)
+    if output.is_text:
+        output.note(f"Store: {shown}{', which has in-process runs only' if alone else ''}")
+    if (run is not None and is_in_process(run)) or (alone and is_named):
+        return
+    try:
+        others = await check_read_store(client, store, shown, task_queue)
+    except (RPCError, RuntimeError) as error:  # a server that no longer answers, or that refuses a list to this client
+        if not alone:
+            output.note(f"Whether the workers have this store is not known: {getattr(error, 'message', error)}")
+        return
+    if others and run is None:
+        output.note(f"Not shown: the runs of task queues with another store ({', '.join(others)})")
+
+
+async def needs_server(*, run: str | None, store: Named, **_: Any) -> bool:
     """Whether only a server can say what waits in a run, or in all: the store alone knows of runs in process."""
     from standfast.runtime.stored_gates import is_in_process
     from standfast.temporal.client.boards import is_without_temporal
 
     if run is not None:
         return not is_in_process(run)
-    async with board_if_any(store) as board:
-        return board is None or not await is_without_temporal(board)
+    if (opened := store_if_any(store)) is None:
+        return True
+    async with opened as board:
+        return not await is_without_temporal(board)
 
 
 def not_in_process(*, run: str, **_: Any) -> None:
@@ -112,13 +203,3 @@ def not_in_process(*, run: str, **_: Any) -> None:
             f"Run {run!r:.300} is in a store, and not on Temporal: `standfast pending RUN --store STORE` shows what it "
             "waits for, and `standfast sessions SESSION --store STORE` its messages"
         )
-
-
-def store_if_any(address: str | None) -> Store | None:
-    """Open the store that is named, else standfast.db if it is there.
-
-    Raises:
-        InputError: the one that is named is not there.
-    """
-    address = address or (USUAL if Path(USUAL).is_file() else None)
-    return None if address is None else existing_store(address)

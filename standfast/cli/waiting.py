@@ -7,7 +7,7 @@ import click
 
 from standfast.cli.commands import on_temporal
 from standfast.cli.outputs import Output, ago
-from standfast.cli.stores import STORED, board_if_any, existing_store, needs_server
+from standfast.cli.stores import BOARD, Named, existing_store, needs_server, store_of_workers
 from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError
 
@@ -37,10 +37,10 @@ def people_of(client: "Client", store: "AgentStore | None" = None) -> "Standfast
 @click.option("--tenant", help="Only those of this tenant.")
 @click.option("--longer-than", "waits_longer_than", metavar="AGE", help="Only those that wait longer, such as 2h.")
 @click.option("--limit", type=click.IntRange(1), help="At most so many, the nearest deadlines first.")
-@STORED
+@BOARD
 @partial(on_temporal, needs_server=needs_server)
 async def pending(
-    client: "Client", output: Output, run: str | None, full: bool, limit: int | None, store: str, **filters: Any
+    client: "Client", output: Output, run: str | None, full: bool, limit: int | None, store: Named, **filters: Any
 ) -> None:
     """Show what waits for people, for one RUN or for all, the nearest deadline first.
 
@@ -49,7 +49,7 @@ async def pending(
     """
     if run is not None and any(value is not None for value in (limit, *filters.values())):
         raise InputError("Filters are for all runs: leave out RUN, or the filters")
-    async with board_if_any(store) as board:
+    async with store_of_workers(client, output, store, run=run) as board:
         people = people_of(client, board)
         if run is None:
             items = await people.waiting(limit=limit, **filters)
@@ -77,11 +77,11 @@ async def pending(
         write_waiting(output, item, store=store)
 
 
-async def whole_item(item: dict[str, Any], path: str) -> dict[str, Any]:
+async def whole_item(item: dict[str, Any], store: Named) -> dict[str, Any]:
     """Return an item with all that it asks about; what is large is in the store."""
     from standfast.temporal.client.asked import is_cut, load_item
 
     if not is_cut(item):
         return item
-    async with existing_store(path) as store:
-        return await load_item(store, item)
+    async with existing_store(store) as opened:
+        return await load_item(opened, item)

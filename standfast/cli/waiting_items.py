@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from standfast.cli.outputs import Output, ago, shown
-from standfast.cli.stores import USUAL, shown_address
+from standfast.cli.stores import USUAL, Named, shown_address
 from standfast.messages import visible_json
 
 _HOW = {
@@ -19,7 +19,7 @@ _HOW = {
 }
 
 
-def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, store: str = USUAL) -> None:
+def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, store: Named = USUAL) -> None:
     """Write an item that waits: everything that is decided on, who may decide, until when, and how.
 
     Args:
@@ -52,7 +52,7 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, sto
             output.line(f"    {shown(line)}")
 
 
-def _where(item: Mapping[str, Any], store: str) -> str:
+def _where(item: Mapping[str, Any], store: Named) -> str:
     """Return the option without which the commands do not find a run in process."""
     from standfast.runtime.stored_gates import is_in_process
 

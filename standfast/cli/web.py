@@ -12,7 +12,7 @@ from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import who
 from standfast.cli.listening import access_of, check_proxy, listening_options, serve_until_stopped
 from standfast.cli.outputs import Output
-from standfast.cli.stores import store_if_any
+from standfast.cli.stores import check_workers_store, store_if_any
 from standfast.cli.workers import STORE
 from standfast.errors import InputError
 from standfast.extras import install
@@ -89,6 +89,8 @@ async def web(
     local = None if people else Person(name=who(None), role="operator")
     access = access_of(people, local, https, proxy_header, proxies, output.note)
     loaded = application_of(output, app, store)
+    if loaded.store is not None:
+        await check_workers_store(client, output, store or loaded.store, loaded.store)
     page = create_app(
         client,
         access=access,

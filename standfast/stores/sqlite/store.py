@@ -74,6 +74,11 @@ class SQLiteStore:
     def __repr__(self) -> str:
         return f"sqlite_store({self._path!r})"
 
+    @property
+    def path(self) -> str:
+        """The path of the file, as it was given."""
+        return self._path
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -20,13 +20,16 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest, 
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from standfast.errors import SessionStoreError, StoreError
+from standfast.errors import InputError, SessionStoreError, StoreError
 from standfast.stores.protocol import DurableStore
 from standfast.temporal.wire import names
 
 _LOG = logging.getLogger("standfast")
 LOOK_EVERY = 30.0  # seconds; one request, for a note that somebody removed or a server that has lost it
 _MEMO = "store"
+_LISTED_WITHIN = 2.0  # seconds; a note appears in the server's list a moment after it is written
+_LISTED_EVERY = 0.1
+_NAMED = 5  # stores in an error
 _USUAL = ("localhost:7233", "127.0.0.1:7233")  # of the `temporal` command
 _NEVER = timedelta(days=36_500)  # without a delay its first task would be a backlog, and backlogs raise alarms
 
@@ -109,9 +112,53 @@ async def noted_store(client: Client, task_queue: str) -> str | None:
             raise
         return None
     info = found.workflow_execution_info
-    if info.status != WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING or _MEMO not in info.memo.fields:
+    if info.status != WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING:
         return None
-    return str(json.loads(info.memo.fields[_MEMO].data))
+    return _noted(info.memo)
+
+
+async def noted_stores(client: Client) -> dict[str, str]:
+    """Return the identity of the store that is noted for each task queue of the namespace."""
+    query = f"WorkflowType = '{names.QUEUE_STORE}' AND ExecutionStatus = 'Running'"
+    found = {run.id.removeprefix(names.queue_store_id("")): run async for run in client.list_workflows(query)}
+    noted = {queue: _noted(run.raw_info.memo) for queue, run in found.items()}
+    return {queue: identity for queue, identity in noted.items() if identity is not None}
+
+
+def _noted(memo: Memo) -> str | None:
+    return str(json.loads(memo.fields[_MEMO].data)) if _MEMO in memo.fields else None
+
+
+async def check_read_store(client: Client, store: DurableStore, where: str, task_queue: str | None = None) -> list[str]:
+    """Check that a store is the one that workers have, before it is read or written for people.
+
+    Args:
+        where: the store's address, for the error.
+        task_queue: the queue whose workers have it; any queue of the namespace if None.
+
+    Returns:
+        The task queues whose workers have another store, so that their runs are not in this one.
+
+    Raises:
+        InputError: no worker has it, and workers have another.
+    """
+    identity = await store.identity()
+    noted: dict[str, str] = {}
+    for _ in range(round(_LISTED_WITHIN / _LISTED_EVERY)):
+        if task_queue is None:
+            noted = await noted_stores(client)
+        elif (its := await noted_store(client, task_queue)) is not None:
+            noted = {task_queue: its}
+        if not noted or identity in noted.values():
+            return sorted(queue for queue, other in noted.items() if other != identity)
+        if task_queue is not None:
+            break
+        await asyncio.sleep(_LISTED_EVERY)
+    others = ", ".join(f"{other} (task queue '{queue}')" for queue, other in sorted(noted.items())[:_NAMED])
+    raise InputError(
+        f"{where} is the store {identity}, and the workers of namespace {client.namespace} have another one: {others}. "
+        "Name theirs with --store or STANDFAST_STORE, or their application with --app"
+    )
 
 
 async def check_noted(client: Client, task_queue: str, store: DurableStore) -> None:
