@@ -43,6 +43,8 @@ class Question(Record):
             is decided so far. It is kept until the call has a result.
         usage: of the agents that the call ran before it asked, or of the answer that is held.
         held: the answer that a gate holds; an empty one if it holds what the user said, on which no model has acted.
+        unknown: why the outcome of a call is unknown, if the question is about that; the call is this one, or one of
+            an agent that this one ran. None for any other question.
     """
 
     question: str
@@ -50,6 +52,7 @@ class Question(Record):
     gate: dict[str, Any] | None = None
     usage: Usage | None = None
     held: Message | None = None
+    unknown: str | None = None
 
     @property
     def is_open(self) -> bool:

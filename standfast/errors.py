@@ -245,10 +245,15 @@ class TerminalError(StandfastError):
 
 
 class InterruptError(StandfastError):
-    """Raise it in a tool to ask a person. The answer becomes the result of that tool call."""
+    """Raise it in a tool to ask a person. The answer becomes the result of that tool call.
+
+    Args:
+        unknown: the question is about an effect of unknown outcome. Without an answer, the model reads a durability
+            error.
+    """
 
     code = "INTERRUPT"
 
-    def __init__(self, question: str) -> None:
+    def __init__(self, question: str, *, unknown: bool = False) -> None:
         super().__init__(question)
-        self.question = str(question)
+        self.question, self.unknown = str(question), unknown

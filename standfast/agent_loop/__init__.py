@@ -75,6 +75,7 @@ from standfast.agent_loop.transcripts import (
     unanswered,
     with_notices,
 )
+from standfast.agent_loop.turn_outcomes import nobody_answered
 from standfast.agent_loop.unfit_answers import correction, refused_by_guardrails, unfit_calls
 
 __all__ = [
@@ -128,6 +129,7 @@ __all__ = [
     "needs_check",
     "next_action",
     "next_speaker",
+    "nobody_answered",
     "not_carried_out",
     "not_closed",
     "not_found",

@@ -27,13 +27,13 @@ from standfast.agent_loop.next_calls import next_calls
 from standfast.agent_loop.stuck_turns import when_stuck
 from standfast.agent_loop.tool_facts import Answer, CallT, LoopCall, ToolT_co
 from standfast.agent_loop.transcripts import last_answer, question_of, result_message, unanswered
-from standfast.agent_loop.turn_outcomes import asks, results_now
+from standfast.agent_loop.turn_outcomes import asks, results_now, why_unknown, with_unknown
 from standfast.agent_loop.unfit_answers import judge, unfit
 from standfast.agents import Loop, OnTerminalToolError
 from standfast.checkpoints import Question
 from standfast.errors import TerminalError
 from standfast.messages import Message, ToolCall, Usage, error_text
-from standfast.tools import Outcome, Returned, Terminated
+from standfast.tools import Asked, Outcome, Returned, Terminated, Unknown
 
 
 def next_action(state: "LoopState[CallT, ToolT_co]") -> Action[CallT]:
@@ -138,6 +138,7 @@ class LoopState(Generic[CallT, ToolT_co]):
         recovering = recovering and len(verdicts) == len(gates)
         last = last_answer(messages)
         calls = tuple(call for call in unanswered(messages) if call.id not in waiting)
+        questions = with_unknown(questions, unanswered(messages))
         answer = Message(role="assistant") if last is None else messages[last]
         ended, refused, cut, barred, stopped = unfit(answer, self.loop.max_tool_calls)
         return self._with(
@@ -366,7 +367,12 @@ class LoopState(Generic[CallT, ToolT_co]):
         if self._terminal(outcomes) is not None:
             return ()
         return self.questions + tuple(
-            Question(question=question_of(call, outcome), tool_call_id=call.id, usage=used.get(call.id))
+            Question(
+                question=question_of(call, outcome),
+                tool_call_id=call.id,
+                usage=used.get(call.id),
+                unknown=why_unknown(outcome),
+            )
             for call, outcome in outcomes
             if asks(outcome, self.loop)
         )
@@ -384,9 +390,10 @@ class LoopState(Generic[CallT, ToolT_co]):
             return self._with(questions=rest, finished=False, idle_turns=0)
         return self._turn_ended(questions=rest, progressed=True)
 
-    def asked_instead(self, question: Question, text: str) -> Self:
-        """A question turned out to be another one."""
-        instead = Question(question=text, tool_call_id=question.tool_call_id)
+    def asked_instead(self, question: Question, outcome: Asked | Unknown) -> Self:
+        """The call that a question is about has run, and asks again, or its outcome is unknown again."""
+        text = outcome.question if isinstance(outcome, Asked) else question.question
+        instead = question.model_copy(update={"question": text, "unknown": why_unknown(outcome)})
         return self._with(questions=tuple(instead if one == question else one for one in self.questions))
 
     def _turn_ended(self, **changes: Any) -> Self:

@@ -128,16 +128,19 @@ def batches(calls: Iterable[CallT], tools: Mapping[str, ToolFacts]) -> tuple[tup
 _WHY_BYTES = 8_192
 
 
-def agent_outcome(agent: str, status: str, said: str, question: str | None = None) -> Returned | Asked | Failed:
+def agent_outcome(
+    agent: str, status: str, said: str, question: str | None = None, *, unknown: bool = False
+) -> Returned | Asked | Failed:
     """Return the outcome of a call that has run an agent: its answer, its question, or why there is neither.
 
     Args:
         said: see `said_by_agent`.
+        unknown: see `Asked`.
     """
     if status == "complete":
         return Returned(said)
     if status == "interrupted":
-        return Asked(question or "")
+        return Asked(question or "", unknown)
     return Failed(cut(f"Agent '{agent}' ended with {status}: {said}", _WHY_BYTES))
 
 

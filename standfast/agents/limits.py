@@ -124,7 +124,8 @@ class Loop:
             "ask" asks a person first; the answer becomes the result of the call.
         answer_timeout: how long a question or a pause waits for a person on Temporal, and in both drivers a call that
             needs approval, unless that says so itself: seconds, a text like "30d", or None for ever. Then a question is
-            answered with an error that the model reads, and a paused run ends.
+            answered with an error that the model reads (the durability error for a call of unknown outcome), and a
+            paused run ends.
         checkpoint_interval: `run_streaming` yields a checkpoint every so many iterations.
         max_tool_concurrency: parallel tool calls at once.
         max_tool_calls: per turn; the rest are refused to the model.

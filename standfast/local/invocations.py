@@ -166,4 +166,5 @@ class Invocations:
             if run.usage is not None:
                 self._spent(self._call_id, run.usage)
         said = said_by_agent(result.status, result.response, result.error)
-        return answer_of(agent_outcome(agent.name, result.status, said, result.question))
+        unknown = any(one.unknown is not None for one in result.checkpoint.questions or ())
+        return answer_of(agent_outcome(agent.name, result.status, said, result.question, unknown=unknown))

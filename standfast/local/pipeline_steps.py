@@ -114,7 +114,7 @@ def _of_agent(result: RunResult) -> StepResult:
 def _of_tool(result: RunResult) -> Outcome:
     """Return the outcome of the one call."""
     if result.interrupted:
-        return Asked(result.question)
+        return Asked(result.question, any(one.unknown is not None for one in result.checkpoint.questions or ()))
     message = next((message for message in reversed(result.messages) if message.role == "tool"), None)
     return Failed(result.error or result.response) if message is None else outcome_of(message)
 

@@ -307,7 +307,7 @@ def tool_result(outcome: Outcome) -> StepResult:
     match outcome:
         case Returned(content):
             return StepResult(status="complete", response=content)
-        case Unknown(reason):
+        case Unknown(reason) | Asked(reason, unknown=True):
             text = f"it may or may not have run to its end{f': {reason}' if reason else ''}"
             return StepResult(status="error", response=f"{ToolDurabilityError.kind}: {text}")
         case Asked(question):
@@ -320,7 +320,10 @@ def tool_result(outcome: Outcome) -> StepResult:
 
 def begins_anew(outcome: Outcome) -> bool:
     """Whether a later run starts a failed step of a tool again: not if it had its effect, or may have had it."""
-    return not isinstance(outcome, Returned | Unknown)
+    match outcome:
+        case Returned() | Unknown() | Asked(unknown=True):
+            return False
+    return True
 
 
 def check_assigned(step: Step[Any]) -> None:

@@ -84,7 +84,7 @@ def answer_of(outcome: Returned | Asked | Failed) -> dict[str, str]:
     match outcome:
         case Returned(content):
             return {"response": content}
-        case Asked(question):
-            raise InterruptError(question)
+        case Asked(question, unknown):
+            raise InterruptError(question, unknown=unknown)
         case Failed(error):
             raise StandfastError(error)

@@ -186,9 +186,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The handler asked a person."""
+    """The handler asked a person.
+
+    Args:
+        unknown: the question is about a call of unknown outcome, such as one of an agent that the handler ran.
+    """
 
     question: str
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

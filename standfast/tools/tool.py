@@ -325,7 +325,7 @@ class Tool(Generic[P, R]):
             value = await call_handler(self.handler, self.bind(self.handler, given, context), in_thread)
             return await write(value, limit)
         except InterruptError as interrupt:
-            return Asked(cut(clean_text(interrupt.question), limit))
+            return Asked(cut(clean_text(interrupt.question), limit), interrupt.unknown)
         except TerminalError as error:
             return Terminated(error)
         except ToolDurabilityError as error:  # the handler itself cannot tell, say after a connection broke

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,17 @@ from hypothesis import strategies as st
 from support.loops import BAD, OK, TOOLS, after_turn, batches, call, calls, started, text
 
 from standfast import Question, TerminalError, ToolCall
-from standfast.agent_loop import Action, AskHuman, CallModel, CallTools, Correct, Finish, next_action
+from standfast.agent_loop import (
+    Action,
+    AskHuman,
+    CallModel,
+    CallTools,
+    Correct,
+    Finish,
+    next_action,
+    nobody_answered,
+    outcome_of,
+)
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 # --- model, tools, end ---
@@ -245,6 +256,20 @@ def test_every_call_of_a_run_that_ended_has_a_result(mode: str, statuses: list[t
     )
 
     assert [(message.tool_call_id, message.status) for message in messages] == statuses
+
+
+@pytest.mark.parametrize("lost", [Unknown("the line went dead"), Asked("Tool 'pay' was cut off.", unknown=True)])
+def test_a_call_of_unknown_outcome_ends_as_the_durability_error_whatever_ends_its_question(lost: Outcome) -> None:
+    calls: list[Any] = [(call("a"), lost), (call("b"), Terminated(GONE))]
+    (told, _) = started("stop", on_unknown="ask").results(calls)
+    (question,) = started(on_unknown="ask").asked(calls[:1])
+    late = nobody_answered(question, timedelta(days=30))
+
+    assert outcome_of(told) == Unknown(str(question.unknown).removesuffix("."))
+    assert late == Unknown(f"{str(question.unknown).removesuffix('.')}; it was not resolved within 30 days, 0:00:00")
+    assert nobody_answered(Question(question="Who?", tool_call_id="a"), timedelta(1)) == Failed(
+        "Nobody answered within 1 day, 0:00:00"
+    )
 
 
 def test_a_terminal_error_without_a_text_is_named_by_its_class() -> None:

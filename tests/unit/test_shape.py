@@ -275,7 +275,7 @@ def test_the_persisted_names_are_pinned() -> None:
             "signature",
             "usage",
         ],
-        "Question": ["gate", "held", "question", "tool_call_id", "usage"],
+        "Question": ["gate", "held", "question", "tool_call_id", "unknown", "usage"],
     }
     assert sorted(standfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert standfast.ToolDurabilityError.kind == "tool-durability-error"

@@ -39,6 +39,8 @@ _LOCAL = "core_local_activity"
 _ADDED: dict[str, tuple[tuple[str, ...], ...]] = {
     # What happens at the deadline, and the key of the run. Who is told reads them, and nothing else changes.
     names.NOTIFY: (("item", "then"), ("run",)),
+    # That a question is about a call of unknown outcome. The store keeps it beside the question's text.
+    **dict.fromkeys((names.COMMIT, names.EXPORT, names.FINISH), (("questions", "unknown"),)),
 }
 
 
@@ -91,13 +93,14 @@ def _without_added(new: Said, old: Said) -> Any:
     """Return what is told now, without what `_ADDED` lists and was not told before."""
     told = new.told
     for path in _ADDED.get(new.name, ()):
-        if isinstance(told, list) and isinstance(old.told, list) and len(told) == len(old.told):
-            told = [_without_path(one, before, path) for one, before in zip(told, old.told, strict=True)]
+        told = _without_path(told, old.told, path)
     return told
 
 
 def _without_path(value: Any, before: Any, path: tuple[str, ...]) -> Any:
     key, *rest = path
+    if isinstance(value, list) and isinstance(before, list) and len(value) == len(before):
+        return [_without_path(one, other, path) for one, other in zip(value, before, strict=True)]
     if not isinstance(value, dict) or not isinstance(before, dict) or key not in value:
         return value
     if rest:

@@ -202,6 +202,7 @@ class WrittenOutcome(TypedDict, total=False):
     terminated: str
     unknown: str
     cancelled: str
+    about_unknown: bool
     status_code: int
     metadata: dict[str, Any] | None
     state: KeptState

@@ -19,8 +19,8 @@ def write_outcome(outcome: Outcome) -> WrittenOutcome:
             return {"returned": content} if state is None else {"returned": content, "state": state}
         case Failed(error):
             return {"failed": error}
-        case Asked(question):
-            return {"asked": question}
+        case Asked(question, unknown):
+            return {"asked": question, "about_unknown": True} if unknown else {"asked": question}
         case Terminated(error):
             return {
                 "terminated": clean_text(str(error)),
@@ -49,7 +49,7 @@ def read_outcome(data: Mapping[str, Any]) -> Outcome:
         case {"failed": error}:
             return Failed(error)
         case {"asked": question}:
-            return Asked(question)
+            return Asked(question, data.get("about_unknown") is True)
         case {"terminated": text}:
             return Terminated(TerminalError(text, data.get("status_code", 500), data.get("metadata")))
         case {"unknown": reason}:
@@ -148,4 +148,4 @@ def outcome_of_result(agent: str, result: Mapping[str, Any]) -> Returned | Asked
     """Return the outcome of a call that has run an agent, by the result of its run."""
     status = str(result.get("status"))
     said = said_by_agent(status, result.get("response"), result.get("error"))
-    return agent_outcome(agent, status, said, result.get("question"))
+    return agent_outcome(agent, status, said, result.get("question"), unknown=result.get("about_unknown") is True)

@@ -150,7 +150,9 @@ class AgentRun(RunHandlers):
             case CallTools():
                 await self._call_tools(action)
             case AskHuman(question) if self._run.given.asks_caller:
-                return self._closing.result("interrupted", {"question": question.question})
+                unknown = any(one.unknown is not None for one in self._run.loop.questions)
+                about = {"about_unknown": True} if unknown else {}
+                return self._closing.result("interrupted", {"question": question.question, **about})
             case AskHuman(question):
                 self._continue_as_new_if_due()
                 await self._ask_and_write(question)

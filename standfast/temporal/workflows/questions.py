@@ -7,6 +7,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
+from standfast.agent_loop import nobody_answered
 from standfast.agents import Loop
 from standfast.checkpoints import Question
 from standfast.errors import InputError
@@ -87,7 +88,9 @@ class Questions:
                 box.note_taken(answer)
                 self._answered(question, Returned(answer.text), answer.by)
         elif deadline is not None and workflow.now() >= deadline and not self._running.cancelled:
-            self._answered(question, Failed(f"Nobody answered within {deadline - since}"))
+            if key in progress.unknown and question.unknown is None:  # an older worker asked
+                question = question.model_copy(update={"unknown": ""})
+            self._answered(question, nobody_answered(question, deadline - since))
 
     def _with_answer(self) -> Question | None:
         """Return the first question that has its answer, whether or not earlier questions have theirs."""
@@ -159,10 +162,9 @@ class Questions:
             case Unknown() | Asked():
                 progress.turn.sources.pop(call.position, None)
                 self._box.answered.remove(call.id)
-                text = outcome.question if isinstance(outcome, Asked) else question.question
                 if isinstance(outcome, Unknown):
                     progress.unknown[call.id] = call
-                self._run.loop = self._run.loop.asked_instead(question, text)
+                self._run.loop = self._run.loop.asked_instead(question, outcome)
             case _:
                 self._answered(question, outcome)
 

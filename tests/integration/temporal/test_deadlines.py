@@ -1,6 +1,7 @@
 """Decisions, answers and resumes after their time: refused in words, by the history's own times, whoever ran when."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -21,8 +22,19 @@ from support.temporal_runs import (
 from support.transcripts import asks_for, call, error_of, tool_results
 from temporalio.client import WorkflowUpdateFailedError
 
+import standfast
 from integration.local.test_tool_approvals import posts, world
-from standfast import Agent, Approval, InputError, Loop, pipeline
+from standfast import (
+    Agent,
+    Approval,
+    InputError,
+    Loop,
+    ToolContext,
+    ToolDurabilityError,
+    is_interrupted,
+    pipeline,
+    tool,
+)
 from standfast.temporal import start_pipeline
 from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
@@ -193,3 +205,86 @@ async def test_what_comes_in_time_costs_no_look_into_the_history(temporal: Tempo
         await handle.signal("approve", {"gate": "c1", "by": "ada", "digest": item["digest"]})
         await result(handle)
         assert "standfast.sent" not in scheduled(await events(handle))
+
+
+# --- calls of unknown outcome that are not resolved in time ---
+
+
+@tool
+async def pay() -> str:
+    """Pay, and do not know whether it worked."""
+    raise ToolDurabilityError("pay", "p1", reason="the line went dead")
+
+
+def payer(timeout: float | None) -> Agent:
+    return Agent("payer", model="payer", tools=[pay], loop=Loop(on_unknown="ask", answer_timeout=timeout))
+
+
+PATIENT = payer(None)
+
+
+@tool
+async def delegate(ctx: ToolContext) -> str:
+    """Let another agent pay."""
+    return (await ctx.agents.invoke(PATIENT, message="pay"))["response"]
+
+
+def one_payment(messages: Any, tools: Any) -> Any:
+    if messages[-1].role == "tool":
+        return "done"
+    name = tools[0]["name"] if isinstance(tools[0], dict) else tools[0].name
+    return asks_for(call(name, "p1", **({"message": "pay"} if name == "payer" else {})))
+
+
+async def in_process(temporal: Temporal) -> dict[str, Any]:
+    given: dict[str, Any] = {"store": temporal.store, "session_id": temporal.session()}
+    assert is_interrupted(await standfast.run(PATIENT, message="go", llm=ScriptedModel(one_payment), **given))
+    return {"message": None}
+
+
+async def exported(temporal: Temporal, *, by_an_older_version: bool = False) -> dict[str, Any]:
+    async with temporal.worker(PATIENT, llm=ScriptedModel(one_payment)):
+        run = await temporal.start("payer", session="before")
+        await pending(run)
+        checkpoint = await temporal.people.export(run.id)
+        await run.terminate()
+    changes: dict[str, Any] = {"exported_from": None}
+    if by_an_older_version:
+        (question,) = checkpoint.questions or ()
+        changes["questions"] = (question.model_copy(update={"unknown": None}),)
+    return {"message": None, "checkpoint": checkpoint.model_copy(update=changes)}
+
+
+async def exported_by_an_older_version(temporal: Temporal) -> dict[str, Any]:
+    return await exported(temporal, by_an_older_version=True)
+
+
+async def not_asked_before(temporal: Temporal) -> dict[str, Any]:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("asked_before", "tools"),
+    [
+        (not_asked_before, []),
+        (in_process, []),
+        (exported, []),
+        (exported_by_an_older_version, []),
+        (not_asked_before, [PATIENT]),  # an agent that is a tool asks, and its caller waits
+        (not_asked_before, [delegate]),
+    ],
+)
+async def test_a_call_of_unknown_outcome_that_is_not_resolved_in_time_ends_as_the_durability_error(
+    temporal: Temporal, asked_before: Any, tools: list[Any]
+) -> None:
+    agent = Agent("boss", tools=tools, loop=Loop(answer_timeout=0.3)) if tools else payer(0.3)
+    given = await asked_before(temporal)
+    agents, model = [agent, *([PATIENT] if tools else [])], ScriptedModel(one_payment)
+    async with (await temporal.elsewhere()).worker(*agents, llm=model):
+        run = await temporal.start(agent, **given)
+        assert (await result(run))["status"] == "complete"
+        await check_healthy(run)
+    (told,) = tool_results(await temporal.messages())
+    error = json.loads(told.content)
+    assert (error["kind"], error["toolCallId"]) == ("tool-durability-error", "p1")
+    assert "it was not resolved within 0:00:00.300000" in error["error"]

@@ -76,7 +76,7 @@ def next_state(data: st.DataObject, state: LoopState, number: int) -> LoopState 
             return state if spent is None else state.spent(spent)
         case AskHuman(question):
             if question.tool_call_id is not None and data.draw(st.booleans()):
-                state = state.asked_instead(question, "Again?")
+                state = state.asked_instead(question, Asked("Again?"))
             return state.answered()
         case Finish(status) if status == "complete" and data.draw(st.booleans()):
             return state.with_user_message()
