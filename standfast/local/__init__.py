@@ -34,6 +34,7 @@ async def run(
     agent: Agent[T] | ForeignAgent,
     *,
     message: str | None = None,
+    message_id: str | None = None,
     images: Images = (),
     messages: Transcript | None = None,
     checkpoint: GivenCheckpoint | None = None,
@@ -48,6 +49,8 @@ async def run(
     Args:
         message: what the user says. Without one, a session or transcript goes on where it stopped; one that is
             finished returns its response again without calling the model.
+        message_id: identifies the message in its session, 1 to 200 characters. The same message with the same id counts
+            once: the run goes on with it, or its result is returned again. Other words with that id are refused.
         images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`.
         messages: a transcript to go on from, instead of a stored one.
         checkpoint: a run to go on from: a `Checkpoint`, its JSON, or a dict.
@@ -76,7 +79,14 @@ async def run(
     """
     _check_options("run", options)
     work = Run(adopted(agent), **options)
-    return await work.go(message=message, images=images, messages=messages, checkpoint=checkpoint, decisions=decisions)
+    return await work.go(
+        message=message,
+        message_id=message_id,
+        images=images,
+        messages=messages,
+        checkpoint=checkpoint,
+        decisions=decisions,
+    )
 
 
 async def resume(
@@ -171,6 +181,7 @@ async def run_streaming(
     agent: Agent | ForeignAgent,
     *,
     message: str | None = None,
+    message_id: str | None = None,
     images: Images = (),
     messages: Transcript | None = None,
     checkpoint: GivenCheckpoint | None = None,
@@ -192,6 +203,7 @@ async def run_streaming(
             work = Run(adopted(agent), emit=events.put_nowait, **options)
             result = await work.go(
                 message=message,
+                message_id=message_id,
                 images=images,
                 messages=messages,
                 checkpoint=checkpoint,

@@ -46,6 +46,7 @@ from standfast.runtime import inputs
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
+from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, check_same, find_heard
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.toolsets import with_toolsets
 from standfast.runtime.users_functions import output_problem
@@ -116,6 +117,7 @@ class Run:
         self,
         *,
         message: str | None = None,
+        message_id: str | None = None,
         images: inputs.Images = (),
         messages: inputs.Transcript | None = None,
         checkpoint: inputs.GivenCheckpoint | None = None,
@@ -130,11 +132,14 @@ class Run:
             answer,
             read_decisions(decisions),
             images=images,
+            message_id=message_id,
             limit=self._agent.loop.max_message_bytes,
             agent=self._agent.name,
             key=self._key,
         )
         given, session_id = await at_home(given, self._store, self._session_id, self._context.tenant_id)
+        if given.message_id is not None:
+            check_can_hear_once(self._store, session_id)
         async with (
             with_toolsets(self._agent, self._home) as agent,
             open_log(self._store, agent, session_id, create=self._create_session, who=self._context) as self._log,
@@ -147,7 +152,11 @@ class Run:
             self._gates = RunGates(
                 self._agent, self._context, self._store, self._transcript, is_invoked=self._invoked_by is not None
             )
+            if (heard := await self._heard(given)) is not None:
+                given, self._given_context = given.without_message(), None
             self._state = self._begin(given)
+            if heard is not None and heard.answer is not None:
+                return self._answered_before(heard.answer)
             try:
                 async with dependencies(self._agent, self._context):
                     await call_hook(self._agent.on_start, self._context)
@@ -156,7 +165,7 @@ class Run:
                 show_checkpoint(error, self._transcript.checkpoint(self._state))
                 raise
             if self._log.has_written:
-                await self._log.prune(len(self._transcript.messages), self._keep)
+                await self._log.prune(agent, self._transcript.messages, self._keep)
             return result
 
     async def _run(self, given: inputs.RunInput) -> RunResult:
@@ -173,6 +182,21 @@ class Run:
             await self._log.flush()
 
     # --- where the run begins ---
+
+    async def _heard(self, given: inputs.RunInput) -> Heard | None:
+        """Return what became of the message, if the session has it already."""
+        if given.message_id is None:
+            return None
+        log, said = self._log, given.user_message(self._context.user_id)
+        transcript = given.messages or [] if log.is_new else [*log.messages, *given.not_in(log.messages)]
+        return await find_heard(said, transcript, self._agent, log.session, self._store, is_pruned=log.is_pruned)
+
+    def _answered_before(self, answer: MessageAnswer) -> RunResult:
+        """Return the result that the message had, and the session as it is now."""
+        result = run_result(
+            self._agent, answer.state, answer.finish, answer.ending, answer.problem, self._transcript, {}, None
+        )
+        return replace(result, checkpoint=self._transcript.checkpoint(self._state))
 
     def _begin(self, given: inputs.RunInput) -> LoopState:
         """Return the state from which the run starts, and show its transcript. Nothing is done or written yet."""
@@ -230,7 +254,12 @@ class Run:
             # Orphans are answered before the user's new message, so that results follow their calls.
             state = await self._end_turn(state)
         state = await self._transcript.hear(state)
-        self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
+        said = replace(given, message=message).user_message(self._context.user_id)
+        if said.message_id is not None:  # which a run on Temporal may have been sent, and not heard
+            for heard in [one for one in self._transcript.messages if one.message_id == said.message_id]:
+                check_same(heard, said)
+                return state
+        self._transcript.add([said])
         return state.with_user_message()
 
     # --- the loop ---

@@ -22,7 +22,7 @@ from standfast.messages import Message, usage_of
 from standfast.runtime.at_work import check_not_at_work, hold
 from standfast.runtime.cancellation import to_the_end, uninterrupted
 from standfast.runtime.inputs import check_access
-from standfast.runtime.session_states import prune_session
+from standfast.runtime.message_ids import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import (
@@ -45,12 +45,20 @@ class Log:
     is written at all.
     """
 
-    def __init__(self, store: AgentStore | None, session: Session, messages: list[Message], *, is_new: bool) -> None:
+    def __init__(
+        self,
+        store: AgentStore | None,
+        session: Session,
+        messages: list[Message],
+        *,
+        is_new: bool,
+        is_pruned: bool = False,
+    ) -> None:
         if session.usage is None and messages:  # written by a version that kept no account
             session = session.model_copy(update={"usage": usage_of(messages)})
         self.session = session
         self.messages = messages
-        self.is_new = is_new
+        self.is_new, self.is_pruned = is_new, is_pruned
         self.last_seq = session.last_seq
         self.key = session.key
         self._version = session.version
@@ -133,10 +141,10 @@ class Log:
             await self._store.append_messages(self.session.id, self._unwritten, self.session)
             self._unwritten = []
 
-    async def prune(self, stored: int, keep: int) -> None:
+    async def prune(self, agent: Agent, stored: Sequence[Message], keep: int) -> None:
         """Prune the session when its run has ended; see `prune_session`."""
         if self._store is not None:
-            await prune_session(self._store, self.session.id, stored, keep)
+            await prune_session(self._store, agent, self.session, stored, keep)
 
 
 @asynccontextmanager
@@ -191,7 +199,8 @@ async def open_log(
             yield Log(store, new, [], is_new=True)
             return
         messages = await store.load_messages(session.id)
-        yield Log(store, session, repair_transcript(messages), is_new=False)
+        is_pruned = session.last_seq > len(messages)
+        yield Log(store, session, repair_transcript(messages), is_new=False, is_pruned=is_pruned)
     finally:
         await uninterrupted(partial(store.let_go, new.id))
 

@@ -17,8 +17,10 @@ from standfast.messages.records import (
     usage_of,
 )
 from standfast.messages.texts import (
+    LONGEST_ID,
     MAX_DEPTH,
     MAX_DIGITS,
+    check_message_id,
     check_whole,
     clean_text,
     cut,
@@ -33,6 +35,7 @@ from standfast.messages.texts import (
 )
 
 __all__ = [
+    "LONGEST_ID",
     "MAX_DEPTH",
     "MAX_DIGITS",
     "Image",
@@ -44,6 +47,7 @@ __all__ = [
     "ToolCall",
     "Tripped",
     "Usage",
+    "check_message_id",
     "check_whole",
     "clean_text",
     "cut",

@@ -238,7 +238,8 @@ class Message(Record):
         model: which answered, if it was not the agent's own.
         agent: which answered, if the session's agent hands over to others.
         by: who said it, of what a person said or answered.
-        id: of what was said to a run: the same message is not heard again.
+        id: under which a message waits in the store until a run hears it.
+        message_id: that its sender gave it: the same message, sent again, counts once.
         context: as JSON, that of the run which has heard a user's message.
         tripped: of an answer in whose place this stands, or of calls of it that do not run: guardrails' refusals.
         unfit: why an output validator does not take this final answer.
@@ -259,6 +260,7 @@ class Message(Record):
     agent: CleanText | None = None
     by: Annotated[str, AfterValidator(lambda value: check_whole(value, "by"))] | None = None
     id: CleanText | None = None
+    message_id: CleanText | None = None
     context: CleanText | None = None
     tripped: tuple[Tripped, ...] | None = None
     unfit: CleanText | None = None

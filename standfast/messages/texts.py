@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from standfast.errors import InputError
 
 MAX_DEPTH = 64  # deeper JSON encodes but does not decode everywhere: about 980 levels wedge a Temporal workflow
+LONGEST_ID = 200  # characters of the id of a message
 MAX_DIGITS = 4_300  # of an integer; Python's own limit for reading one
 TOO_LONG = 10**MAX_DIGITS
 
@@ -39,6 +40,17 @@ def check_whole(name: object, what: str, most: int | None = None) -> str:
     if most is not None and len(name) > most:
         raise InputError(f"{what} is longer than {most:,} characters")
     return name
+
+
+def check_message_id(message_id: object) -> str:
+    """Return the id of a user's message.
+
+    Raises:
+        InputError: it is not one line of 1 to 200 characters.
+    """
+    if isinstance(message_id, str) and 0 < len(message_id) <= LONGEST_ID and message_id.isprintable():
+        return message_id
+    raise InputError(f"message_id must be 1 to {LONGEST_ID} printable characters, got {message_id!r:.80}")
 
 
 def error_text(error: BaseException) -> str:

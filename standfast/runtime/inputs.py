@@ -11,7 +11,16 @@ from standfast.agents import ACCEPTED, Agent
 from standfast.checkpoints import Checkpoint, CheckpointKey, Question, RunResult, check_signature
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.llm import LLM
-from standfast.messages import Image, Message, check_whole, clean_text, explain, read_images, size_over
+from standfast.messages import (
+    Image,
+    Message,
+    check_message_id,
+    check_whole,
+    clean_text,
+    explain,
+    read_images,
+    size_over,
+)
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import AgentStore, Session, check_session_id, session_id_of
 from standfast.tools import Tool
@@ -66,6 +75,7 @@ class RunInput:
     Args:
         messages: the transcript to start from, the checkpoint's if there is one.
         is_signed: whether the checkpoint is one of ours, with the true decisions at its gates.
+        message_id: of the message, which counts once.
     """
 
     message: str | None
@@ -75,6 +85,7 @@ class RunInput:
     decisions: tuple[Decision, ...] = ()
     images: tuple[Image, ...] | None = None
     is_signed: bool = False
+    message_id: str | None = None
 
     @classmethod
     def read(
@@ -86,6 +97,7 @@ class RunInput:
         decisions: tuple[Decision, ...] = (),
         *,
         images: Images = (),
+        message_id: str | None = None,
         limit: int,
         agent: str = "",
         key: bytes | None = None,
@@ -104,6 +116,8 @@ class RunInput:
             raise InputError("an answer needs the checkpoint that asks for it")
         if images and message is None:
             raise InputError("images= go with a message=")
+        if message_id is not None and message is None:
+            raise InputError("message_id= goes with a message=")
         read = None if checkpoint is None else _read_checkpoint(checkpoint)
         if read is not None and key is not None:
             check_signature(read, agent, key)
@@ -116,7 +130,16 @@ class RunInput:
             decisions=decisions,
             images=read_images(images, limit),
             is_signed=read is not None and key is not None,
+            message_id=None if message_id is None else check_message_id(message_id),
         )
+
+    def user_message(self, by: str | None) -> Message:
+        """Return the message as its user says it."""
+        return Message(role="user", content=self.message or "", images=self.images, by=by, message_id=self.message_id)
+
+    def without_message(self) -> "RunInput":
+        """Return the input of a run that goes on, since its session has the message already."""
+        return replace(self, message=None, images=None, message_id=None)
 
     @property
     def questions(self) -> tuple[Question, ...]:

@@ -1,17 +1,12 @@
-"""Begins a run's state from its session, and prunes the session when the run has ended."""
+"""Begins a run's state from its session."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from standfast.agent_loop import LoopState, ToolFacts, last_speaker, next_speaker
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, Question
-from standfast.errors import StoreError
 from standfast.messages import Message, Usage
-from standfast.stores.protocol import AgentStore
-
-_LOG = logging.getLogger("standfast")
 
 
 def begin_state(
@@ -50,12 +45,3 @@ def begin_state(
         usage = checkpoint.usage if checkpoint.usage.total_tokens else None
         state = replace(state, iterations=checkpoint.iterations, usage=usage)
     return state.fold(messages, recovering=recovering, questions=questions)
-
-
-async def prune_session(store: AgentStore, session_id: str, stored: int, keep: int) -> None:
-    """Prune a session of `stored` messages to `keep`. A failure is only logged: the next run prunes again."""
-    if stored > keep:
-        try:
-            await store.prune_messages(session_id, keep)
-        except StoreError as error:
-            _LOG.warning("Session %s was not pruned: %s", session_id, error)

@@ -25,6 +25,17 @@ class Placed(Protocol):
         ...
 
 
+class Journal(Protocol):
+    """A store that keeps values which never change; see `Ledger`."""
+
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str: ...
+    async def load_reply(self, journal_key: str, turn: int) -> str | None: ...
+
+
+def has_journal(store: object) -> TypeIs[Journal]:
+    return _has_methods(store, Journal)
+
+
 def has_ledger(store: object) -> TypeIs[Ledger]:
     return _has_methods(store, Ledger)
 

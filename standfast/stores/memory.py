@@ -26,6 +26,7 @@ class MemoryStore(WaitsInMemory, StandingInMemory):
         self._locks = SessionLocks(None)
         self._sessions: dict[str, Session] = {}
         self._messages: dict[str, list[Message]] = {}
+        self._replies: dict[tuple[str, int], str] = {}
 
     async def identity(self) -> str:
         return self._identity
@@ -87,8 +88,16 @@ class MemoryStore(WaitsInMemory, StandingInMemory):
         messages = self._messages.get(session_id, [])
         del messages[: first_kept_index([message.role for message in messages], keep)]
 
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
+        return self._replies.setdefault((journal_key, turn), reply)
+
+    async def load_reply(self, journal_key: str, turn: int) -> str | None:
+        return self._replies.get((journal_key, turn))
+
     async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
-        self._sessions.pop(session_id, None)
+        if (session := self._sessions.pop(session_id, None)) is not None:
+            kept = self._replies.items()
+            self._replies = {place: one for place, one in kept if not place[0].startswith(f"{session.key}/")}
         self._messages.pop(session_id, None)
         self._boards = {place: kept for place, kept in self._boards.items() if kept[0].session != session_id}
         self.forget_of_session(session_id)

@@ -34,6 +34,7 @@ _MORE = {  # few have them
     "agent",
     "by",
     "id",
+    "message_id",
     "context",
     "tripped",
     "unfit",

@@ -109,7 +109,7 @@ async def seed(store: SQLiteStore, messages: Sequence[Message], **fields: Any) -
     await store.append_messages_atomic("s", messages, session)
 
 
-async def crash_on_write(store: Any, agent: Agent, script: Sequence[Any], number: int) -> None:
+async def crash_on_write(store: Any, agent: Agent, script: Sequence[Any], number: int, **options: Any) -> None:
     with pytest.raises(RuntimeError, match="simulated crash after tool results"):
         await run(
             agent,
@@ -117,4 +117,5 @@ async def crash_on_write(store: Any, agent: Agent, script: Sequence[Any], number
             llm=ScriptedModel(script),
             store=crash_after_tool_results(store, number),
             session_id="s",
+            **options,
         )

@@ -13,7 +13,7 @@ from standfast.checkpoints import Question
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message, ToolCall, read_usage
 from standfast.runtime.dependencies import heard_in
-from standfast.runtime.session_states import prune_session
+from standfast.runtime.message_ids import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
@@ -259,7 +259,11 @@ class Transcript:
 
     async def prune(self) -> None:
         """Prune the session when its run has ended; see `prune_session`."""
-        await prune_session(self.host.store, self.session.id, len(self.messages), self.host.max_stored_messages)
+        store, keep = self.host.store, self.host.max_stored_messages
+        agent = self.host.agents.get(activity.info().workflow_type or "")
+        if agent is not None and len(self.messages) > keep:  # a worker without the agent leaves it to the next run
+            stored = await store.load_messages(self.session.id) if self.after else self.messages
+            await prune_session(store, agent, self.session, stored, keep)
 
     async def heard(self, messages: Sequence[Message]) -> None:
         """Tell the store that the transcript has messages that it has kept until now."""

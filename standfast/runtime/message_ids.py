@@ -1,0 +1,183 @@
+"""Recognizes a message that is sent again with the same id, so that it counts once, and finds the answer to it.
+
+The transcript is the record. Before pruning cuts a message with an id, the id moves to the journal, with the answer.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from standfast.agent_loop import Finish, LoopState, next_action
+from standfast.agents import Agent
+from standfast.errors import InputError, StoreError
+from standfast.messages import Message, Record
+from standfast.runtime.session_states import begin_state
+from standfast.runtime.users_functions import output_problem
+from standfast.stores.capabilities import has_journal
+from standfast.stores.kept_values import read_kept
+from standfast.stores.protocol import AgentStore, Session, first_kept_index
+
+_LOG = logging.getLogger("standfast")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAnswer:
+    """The final answer to a message.
+
+    Args:
+        finish, ending: how the run ended that gave it; see `LoopState.judged`.
+        problem: why the answer does not fit the agent's output; None if it does.
+    """
+
+    message: Message
+    state: LoopState[Any, Any]
+    finish: Finish
+    ending: Finish
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message that its session has heard before; `answer` is None if it is not answered yet."""
+
+    answer: MessageAnswer | None
+
+
+class _CutMessage(Record):
+    """A message that was pruned; `answer` is None if it had none."""
+
+    id: str
+    digest: str
+    by: str | None = None
+    answer: Message | None = None
+
+
+def check_can_hear_once(store: AgentStore | None, session_id: str | None) -> None:
+    """Refuse a message with an id where the same message, sent again, could not be recognized.
+
+    Raises:
+        InputError: the store keeps no ids, or a new session would be made each time.
+    """
+    if store is None:
+        return
+    if not has_journal(store):
+        raise InputError(f"message_id= needs a store with load_reply and save_reply, which {store!r:.80} has not")
+    if session_id is None and store.durable:  # a store in memory names its sessions itself
+        raise InputError("message_id= needs session_id=: without it, each run begins a new session")
+
+
+async def find_heard(
+    said: Message,
+    transcript: Sequence[Message],
+    agent: Agent,
+    session: Session,
+    store: AgentStore | None,
+    *,
+    is_pruned: bool,
+) -> Heard | None:
+    """Return what became of a message with this id in a session; None if the session has not heard it.
+
+    Args:
+        is_pruned: whether the transcript has lost earlier messages.
+
+    Raises:
+        InputError: the id belongs to another message.
+    """
+    place = next((place for place, one in enumerate(transcript) if one.message_id == said.message_id), None)
+    if place is not None:
+        check_same(transcript[place], said)
+        return Heard(await _answer_after(agent, session, transcript, place))
+    if not is_pruned or not has_journal(store):
+        return None
+    text = await store.load_reply(_place(session, str(said.message_id)), 0)
+    if text is None:
+        return None
+    cut = read_kept(f"message {said.message_id} of session {session.id}", text, _CutMessage.model_validate_json)
+    check_same(said.model_copy(update={"by": cut.by}), said, digest=cut.digest)
+    if cut.answer is not None:
+        return Heard(await _read_answer(agent, [said, cut.answer]))
+    return Heard(await _answer_after(agent, session, transcript, -1))
+
+
+def check_same(heard: Message, said: Message, *, digest: str | None = None) -> None:
+    """Refuse a message that differs from the one that was heard with its id.
+
+    Args:
+        digest: of the text and images of the one that was heard; made of it if None.
+
+    Raises:
+        InputError: it is another message, or somebody else's.
+    """
+    is_same = (digest or _digest(heard)) == _digest(said) and (None in (heard.by, said.by) or heard.by == said.by)
+    if not is_same:
+        raise InputError(
+            f"message_id {said.message_id!r} was already used for another message in this session: give each message "
+            "an id of its own"
+        )
+
+
+async def prune_session(
+    store: AgentStore, agent: Agent, session: Session, stored: Sequence[Message], keep: int
+) -> None:
+    """Prune a session of these messages to `keep`. A failure is only logged: the next run prunes again."""
+    if len(stored) > keep:
+        try:
+            await _keep_ids_of_cut(store, agent, session, stored, keep)
+            await store.prune_messages(session.id, keep)
+        except StoreError as error:
+            _LOG.warning("Session %s was not pruned: %s", session.id, error)
+
+
+async def _keep_ids_of_cut(
+    store: AgentStore, agent: Agent, session: Session, stored: Sequence[Message], keep: int
+) -> None:
+    """Keep the ids of the messages that pruning to `keep` cuts, each with its answer."""
+    first = first_kept_index([message.role for message in stored], keep)
+    with_ids = [place for place, one in enumerate(stored[:first]) if one.message_id is not None]
+    if not with_ids or not has_journal(store):
+        return
+    for place in with_ids:
+        said, found = stored[place], await _answer_after(agent, session, stored, place)
+        cut = _CutMessage(
+            id=str(said.message_id), digest=_digest(said), by=said.by, answer=None if found is None else found.message
+        )
+        await store.save_reply(_place(session, cut.id), 0, cut.model_dump_json())
+
+
+async def _answer_after(
+    agent: Agent, session: Session, transcript: Sequence[Message], place: int
+) -> MessageAnswer | None:
+    """Return the first final answer after a message."""
+    for at in range(place + 1, len(transcript)):
+        if at == len(transcript) - 1 and session.questions:
+            return None  # people are asked about it
+        is_final = transcript[at].role == "assistant" and not transcript[at].tool_calls
+        if is_final and (found := await _read_answer(agent, transcript[: at + 1])) is not None:
+            return found
+    return None
+
+
+async def _read_answer(agent: Agent, transcript: Sequence[Message]) -> MessageAnswer | None:
+    """Return the answer at the end of a transcript, unless the model was asked to correct it."""
+    last = transcript[-1]
+    state = begin_state(agent, transcript, (), recovering=True, used=None)
+    finish = next_action(state)
+    if not isinstance(finish, Finish):
+        return None
+    problem = None if last.unfit else await output_problem(agent, finish.answer)
+    ending = state.judged(finish, problem, last.unfit)
+    return MessageAnswer(last, state, finish, ending, last.unfit or problem) if isinstance(ending, Finish) else None
+
+
+def _digest(message: Message) -> str:
+    plain = [message.content, [image.model_dump() for image in message.images or ()]]
+    return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _place(session: Session, message_id: str) -> str:
+    """Return the key of a pruned message. It is deleted with the session, like the keys of calls, which are numbers."""
+    number = int.from_bytes(hashlib.blake2b(message_id.encode(), digest_size=8).digest(), "big")
+    return f"{session.key}/1{number:020}"  # longer than the number of any message
