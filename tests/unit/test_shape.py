@@ -251,6 +251,7 @@ def test_the_persisted_names_are_pinned() -> None:
             "cost",
             "id",
             "images",
+            "message_id",
             "model",
             "reasoning",
             "role",
