@@ -4,6 +4,7 @@ A turn is known by the number of the message that begins it, and what happens in
 run, and the place of a call in the model's response. So whoever takes the conversation up again finds the same entries.
 """
 
+import hashlib
 import itertools
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 from pydantic import Field
 from pydantic_ai.durable_exec import JSON_CODEC
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, UserContent, UserPromptPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart, UserContent, UserPromptPart
 
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
@@ -40,11 +41,13 @@ class KeptTurn(Record):
         number: of the message that began it.
         run_id: which the caller gave to it, if any.
         is_over: whether it has ended.
+        is_closed: whether another message ended it, so that it is not replayed.
     """
 
     number: int
     run_id: str | None = None
     is_over: bool = False
+    is_closed: bool = False
 
 
 class KeptTool(Record):
@@ -56,10 +59,10 @@ class KeptTool(Record):
 
 
 class KeptGates(Record):
-    """The calls that wait for people, or did, in the turn that has not ended.
+    """The calls of a step that wait for people, or did, in the turn that has not ended.
 
     Args:
-        step: of the run, which makes them.
+        step: the last one whose calls needed approval.
         refused: by id, why one cannot run at all.
     """
 
@@ -68,9 +71,12 @@ class KeptGates(Record):
     tools: tuple[KeptTool, ...]
     refused: dict[str, str] = Field(default_factory=dict)
 
-    def is_of(self, other: "KeptGates") -> bool:
-        """Whether these are the gates of the same calls."""
-        return (self.step, self.calls) == (other.step, other.calls)
+    def with_calls(self, calls: Sequence[ToolCall], tools: Sequence[KeptTool]) -> "KeptGates":
+        """Return them with further calls of the same step."""
+        ids = {call.id for call in calls}
+        others = tuple(call for call in self.calls if call.id not in ids)
+        named = {tool.name: tool for tool in (*self.tools, *tools)}
+        return self.model_copy(update={"calls": (*others, *calls), "tools": tuple(named.values())})
 
 
 class _Kept(Record):
@@ -116,7 +122,7 @@ class Conversation:
         message it is closed: what its open calls have come to is looked up, and none of them begins any more.
 
         Raises:
-            InputError: a run_id has another message than the one that began its turn.
+            InputError: a run_id has another message than the one that began its turn; or another message ended it.
         """
         last = self.turns[-1] if self.turns else None
         turn = next((one for one in self.turns if given.run_id is not None and one.run_id == given.run_id), None)
@@ -132,6 +138,11 @@ class Conversation:
                 )
             await self._close(turn)
             return await self._begin(given)
+        if turn.is_closed:
+            raise InputError(
+                f"Conversation {self.name}: another message ended this turn before it was done, so it cannot go on. "
+                "Send that message again, or a new one"
+            )
         return Turn(self, turn, begun["prompt"], await self._history_before(turn), is_resumed=True)
 
     async def _close(self, turn: KeptTurn) -> None:
@@ -145,7 +156,8 @@ class Conversation:
                 await settled_result(self.store, scope, step, place, call) for place, call in enumerate(last.tool_calls)
             ]
             messages += [last, *([ModelRequest(parts=settled)] if settled else [])]
-        await Turn(self, turn, None, [], _shown=shown).end(messages)
+        closed = turn.model_copy(update={"is_closed": True})
+        await Turn(self, closed, None, [], _shown=shown).end(messages)
 
     async def answers(self, number: int) -> AsyncIterator[tuple[int, Any]]:
         """Return what the model has answered in a turn, each with its step."""
@@ -255,6 +267,25 @@ class Turn:
         kept = await self.conversation.store.load_reply(self.scope, _RESULTS + step * _PER_STEP + place)
         return None if kept is None else json.loads(kept)
 
+    async def keep_verdict(self, step: int, call_id: str, verdict: str) -> str:
+        """Keep the verdict on a call, as JSON, for as long as the turn can be replayed; return the one that is kept."""
+        return await self.conversation.store.save_reply(self._verdict_key(step, call_id), 0, verdict)
+
+    async def load_verdict(self, step: int, call_id: str) -> str | None:
+        """Return what `keep_verdict` has kept."""
+        return await self.conversation.store.load_reply(self._verdict_key(step, call_id), 0)
+
+    def _verdict_key(self, step: int, call_id: str) -> str:
+        return f"{self.scope}/verdicts/{step}/{hashlib.blake2b(call_id.encode(), digest_size=16).hexdigest()}"
+
+    async def told(self, step: int) -> dict[str, ToolReturnPart] | None:
+        """Return what the model has read of a step's calls, by id; None before it has answered."""
+        kept = await self.conversation.store.load_reply(self.scope, (step + 1) * _PER_STEP)
+        if kept is None:
+            return None
+        parts = [part for message in _load_messages(json.loads(kept)["said"]) for part in message.parts]
+        return {part.tool_call_id: part for part in parts if isinstance(part, ToolReturnPart)}
+
     async def last_calls(self) -> tuple[int, list[str]]:
         """Return the ids of the calls in the model's last answer, and its step."""
         answers = [answer async for answer in self.conversation.answers(self.kept.number)]
@@ -303,7 +334,7 @@ class Turn:
             return
         reply = json.dumps({"messages": JSON_CODEC.dump(list[ModelMessage], list(messages))})
         turns = tuple(
-            one.model_copy(update={"is_over": True}) if one.number == self.kept.number else one
+            self.kept.model_copy(update={"is_over": True}) if one.number == self.kept.number else one
             for one in self.conversation.turns
         )
         new = messages_of(_unshown(self._since_last([*self.history, *messages])))

@@ -36,7 +36,7 @@ class Deferrals:
         if requests.approvals:
             calls = [_call(part) for part in requests.approvals]
             tools = [_tool(ctx, part.tool_name) for part in requests.approvals]
-            verdicts = await self.gates.reach(ctx.run_step, calls, tools, requesters)
+            verdicts = await self.gates.reach(self.turn, ctx.run_step, calls, tools, requesters)
         results = {part.tool_call_id: await self._load(ctx, part) for part in requests.calls}
         if verdicts is None or None in results.values():
             return None
@@ -72,6 +72,7 @@ class Deferrals:
             said = {"gate": call_id, "by": results.answered_by.get(call_id)}
             digest = (results.metadata.get(call_id) or {}).get("digest")
             if digest is None and call_id in pending:  # who brings it holds the requests of this very turn
+                await self._check_not_repeated(call_id)
                 digest = pending[call_id].digest
             said["digest"] = digest
             match approval:
@@ -93,6 +94,20 @@ class Deferrals:
                 if call_id not in waiting:
                     raise InputError(f"Conversation {self.turn.conversation.name} has no call {call_id!r} that waits")
                 await self.turn.keep_result(step, waiting.index(call_id), _data_of(result))
+
+    async def _check_not_repeated(self, call_id: str) -> None:
+        """Check that an id names one call only: results that are brought again must not decide on a later one.
+
+        Raises:
+            InputError: an earlier call of the turn has the same id.
+        """
+        step, _ = await self.turn.last_calls()
+        for earlier in range(1, step):
+            if await self.turn.load_verdict(earlier, call_id) is not None:
+                raise InputError(
+                    f"Conversation {self.turn.conversation.name}: the model has used call id {call_id!r} twice in this "
+                    f"turn. Say which call is meant: DeferredToolResults(metadata={{{call_id!r}: {{'digest': …}}}})"
+                )
 
 
 def shown(requests: DeferredToolRequests, pending: Sequence[Any]) -> None:

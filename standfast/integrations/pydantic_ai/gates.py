@@ -1,6 +1,7 @@
 """Asks people about the calls of a conversation that need approval, by the rules of gates, and keeps what they decide.
 
 A gate is in the session when its run ends, and its decisions are in the audit trail, so that a later run finds them.
+A turn is replayed from its start, so the verdict on each call stays in the turn's journal.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,16 +10,17 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, WithJsonSchema
+from pydantic_ai.messages import ToolReturnPart
 
 from standfast.agent_loop import CallPlace, Decision, LoopState
 from standfast.agent_loop.tool_gates import refusal
 from standfast.agents import Agent
-from standfast.checkpoints import PendingApproval
+from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import DefinitionError, InputError
-from standfast.integrations.pydantic_ai.conversations import Conversation, KeptGates, KeptTool
+from standfast.integrations.pydantic_ai.conversations import Conversation, KeptGates, KeptTool, Turn
 from standfast.local.gates import Standing, asked_at, at_gates, pending_approvals
 from standfast.mcp.schemas import checked_by
-from standfast.messages import Message, ToolCall
+from standfast.messages import Message, Record, ToolCall
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.standing_approvals import decided_in_advance
@@ -47,8 +49,7 @@ def check_rule(rule: object) -> None:
         check_function("StandfastDurability: approval", rule, "the ToolCall, or an Approval")
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Record):
     """What people have decided on a call.
 
     Args:
@@ -69,27 +70,53 @@ class Gates:
     approval: ApprovalRule | None
 
     async def reach(
-        self, step: int, calls: Sequence[ToolCall], tools: Sequence[KeptTool], requesters: Sequence[str | None]
+        self,
+        turn: Turn,
+        step: int,
+        calls: Sequence[ToolCall],
+        tools: Sequence[KeptTool],
+        requesters: Sequence[str | None],
     ) -> dict[str, Verdict] | None:
-        """Open the gates of calls, or find them as they are now, and return the verdicts once all are decided."""
-        asked = KeptGates(step=step, calls=tuple(calls), tools=tuple({tool.name: tool for tool in tools}.values()))
-        if self.conversation.gates is not None and self.conversation.gates.is_of(asked):
-            state = await self.decide(())
-        else:
-            state = await self._open(asked, requesters)
-        if state.gates:
-            return None
-        return {call.id: _verdict(state, call) for call in calls}
+        """Open the gates of a step's calls, or find them, and return the verdicts once all are decided."""
+        known = {call.id: await self._kept_verdict(turn, step, call) for call in calls}
+        verdicts = {call_id: verdict for call_id, verdict in known.items() if verdict is not None}
+        if waiting := [call for call in calls if call.id not in verdicts]:
+            state = await self._at_gates(step, waiting, tools, requesters)
+            if {one.tool_call_id for one in state.gates} & {call.id for call in waiting}:
+                return None
+            for call in waiting:
+                kept = await turn.keep_verdict(step, call.id, _verdict(state, call).model_dump_json())
+                verdicts[call.id] = Verdict.model_validate_json(kept)
+        return verdicts
 
-    async def _open(self, asked: KeptGates, requesters: Sequence[str | None]) -> LoopState:
-        agent, kept = self._agent(asked), self._kept
-        people = [self.conversation.session.user_id, *requesters, *await kept.editors()]
-        questions, refused = await ask_at_gates(agent, asked.calls, at=datetime.now(UTC), requesters=people)
-        questions = await decided_in_advance(self._store, questions, asked.calls, self._place)
-        state = begin_state(agent, [_asking(asked)], (), recovering=False, used=None).gated(questions, refused)
-        await self._show(state)
-        await self.conversation.keep_gates(asked.model_copy(update={"refused": refused}), state.kept_questions)
+    async def _kept_verdict(self, turn: Turn, step: int, call: ToolCall) -> Verdict | None:
+        if (kept := await turn.load_verdict(step, call.id)) is not None:
+            return Verdict.model_validate_json(kept)
+        told = await turn.told(step)  # earlier versions kept no verdicts, but the model has read them
+        return None if told is None else _verdict_told(told.get(call.id))
+
+    async def _at_gates(
+        self, step: int, calls: Sequence[ToolCall], tools: Sequence[KeptTool], requesters: Sequence[str | None]
+    ) -> LoopState:
+        """Open the gates that are missing, and return all gates of the step."""
+        kept = self.conversation.gates
+        if kept is None or kept.step != step:
+            kept = KeptGates(step=step, calls=(), tools=())
+        if new := [call for call in calls if call not in kept.calls]:
+            await self._open(kept.with_calls(new, tools), new, requesters)
         return await self.decide(())
+
+    async def _open(self, gates: KeptGates, new: Sequence[ToolCall], requesters: Sequence[str | None]) -> None:
+        """Open the gates of new calls beside those that a step has already."""
+        agent, earlier = self._agent(gates), self.conversation.session.questions or ()
+        people = [self.conversation.session.user_id, *requesters, *await self._kept.editors()]
+        questions, refused = await ask_at_gates(agent, new, at=datetime.now(UTC), requesters=people)
+        questions = await decided_in_advance(self._store, questions, new, self._place)
+        gates = gates.model_copy(update={"refused": {**gates.refused, **refused}})
+        others = {call.id for call in gates.calls} - {call.id for call in new}
+        state = _state(agent, gates, tuple(one for one in earlier if one.tool_call_id in others), questions)
+        await self._show(state)
+        await self.conversation.keep_gates(gates, state.kept_questions)
 
     async def decide(self, decisions: Sequence[Decision]) -> LoopState:
         """Return the gates after decisions, those that were made before, and deadlines that have passed.
@@ -100,10 +127,8 @@ class Gates:
         gates = self.conversation.gates
         if gates is None:
             raise InputError(f"Conversation {self.conversation.name} does not wait for anybody")
-        questions = self.conversation.session.questions or ()
         agent = self._agent(gates)
-        before = begin_state(agent, [_asking(gates)], questions, recovering=False, used=None)
-        before = before.gated(before.questions, gates.refused)
+        before = _state(agent, gates, self.conversation.session.questions or ())
         after = await at_gates(before, decisions, agent, self._kept, (), Standing(self._store, self._place))
         await self._show(after)
         if after.kept_questions != before.kept_questions:
@@ -158,8 +183,11 @@ class Gates:
         return _ANYBODY if found is None else found
 
 
-def _asking(gates: KeptGates) -> Message:
-    return Message(role="assistant", tool_calls=gates.calls)
+def _state(agent: Agent, gates: KeptGates, kept: tuple[Question, ...], new: Sequence[Question] = ()) -> LoopState:
+    """Return the state of a step's gates: those that are kept, and new ones."""
+    asking = Message(role="assistant", tool_calls=gates.calls)
+    state = begin_state(agent, [asking], kept, recovering=False, used=None)
+    return state.gated((*state.questions, *new), gates.refused)
 
 
 def _verdict(state: LoopState, call: ToolCall) -> Verdict:
@@ -169,3 +197,12 @@ def _verdict(state: LoopState, call: ToolCall) -> Verdict:
     if gate.status != "approved":
         return Verdict(refused=refusal(gate))
     return Verdict(edit=gate.edit, by=gate.approved_by)
+
+
+def _verdict_told(told: ToolReturnPart | None) -> Verdict:
+    """Return the verdict on a call, given its result as the model has read it."""
+    if told is not None and told.outcome == "denied":
+        return Verdict(refused=told.model_response_str())
+    content = None if told is None else told.content
+    is_edited = isinstance(content, dict) and set(content) == {"note", "arguments", "result"}
+    return Verdict(edit=content["arguments"] if is_edited else None)
