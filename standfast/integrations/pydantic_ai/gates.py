@@ -204,5 +204,6 @@ def _verdict_told(told: ToolReturnPart | None) -> Verdict:
     if told is not None and told.outcome == "denied":
         return Verdict(refused=told.model_response_str())
     content = None if told is None else told.content
-    is_edited = isinstance(content, dict) and set(content) == {"note", "arguments", "result"}
-    return Verdict(edit=content["arguments"] if is_edited else None)
+    if isinstance(content, dict) and set(content) == {"note", "arguments", "result"}:
+        return Verdict(edit=content["arguments"])
+    return Verdict()
