@@ -16,6 +16,7 @@ from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError,
 from standfast.llm.chat_completions import (
     Answer,
     AnswerSoFar,
+    mended,
     request_messages,
     request_tools,
     sendable_id,
@@ -116,28 +117,28 @@ class AnyLLMModel:
             ModelError: the provider could not be reached, refused, or sent something that is not an answer.
             InputError: the conversation cannot be written for it.
         """
-        request, answer = self._request(messages, tools, settings), _AnswerSoFar()
+        request, answer = self._request(messages, tools, settings), AnswerSoFar()
         with self._faults():
             async with self._client() as client, in_time(self._limits):
-                answer.add((await client.acompletion(**request)).model_dump())
+                answer.add(_piece((await self._asked(client, request)).model_dump()))
             return self._whole(answer)
 
     async def stream(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
     ) -> AsyncIterator[str | LLMResponse]:
         """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does."""
-        request, answer = {**self._request(messages, tools, settings), "stream": True}, _AnswerSoFar()
+        request, answer = {**self._request(messages, tools, settings), "stream": True}, AnswerSoFar()
         with self._faults():
             async with self._client() as client, AsyncExitStack() as opened:
                 if self._is_openai:
                     request.setdefault("stream_options", {"include_usage": True})
                 async with in_time(self._limits):
-                    chunks = await client.acompletion(**request)
+                    chunks = await self._asked(client, request)
                 if close := getattr(chunks, "aclose", None):
                     opened.push_async_callback(close)
                 async with aclosing(timely(chunks, self._limits)) as found:
                     async for chunk in found:
-                        if text := answer.add(chunk.model_dump()):
+                        if text := answer.add(_piece(chunk.model_dump())):
                             yield text
             if not answer.stop_reason:
                 raise InputError("the stream ended before the answer was whole")
@@ -155,31 +156,50 @@ class AnyLLMModel:
             settings.setdefault("response_format", {"type": "json_schema", "json_schema": form})
         if self._timeout is not None:
             settings.setdefault("timeout", self._timeout)
-        written = _written(messages, self._keeper)
+        written = _written(messages, self._keeper, self._thoughts)
         return {"model": self.model, **settings, "messages": written, **request_tools(tools)}
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Any]:
         """Make a client for one call, so that an adapter may be used in any event loop and needs no closing."""
-        options = dict(self._options)
+        made = self._kind(**self._options)
         if self._is_openai:
             import openai
 
             from standfast.llm.bounded_clients import bounding
 
-            # A key in a header would follow a redirect anywhere.
-            options["http_client"] = openai.DefaultAsyncHttpxClient(
-                follow_redirects=False,
-                headers={"Accept-Encoding": ENCODINGS},
-                event_hooks={"response": [bounding(self._limits)]},
+            # Not by an option of the provider, which may have a client of another SDK beside this one.
+            first = made.client
+            made.client = first.with_options(
+                # A key in a header would follow a redirect anywhere.
+                http_client=openai.DefaultAsyncHttpxClient(
+                    follow_redirects=False,
+                    headers={"Accept-Encoding": ENCODINGS},
+                    event_hooks={"response": [bounding(self._limits)]},
+                )
             )
-        made = self._kind(**options)
+            await first.close()
         try:
             yield made
         finally:
             await _close(getattr(made, "client", None))
 
-    def _whole(self, answer: "_AnswerSoFar") -> LLMResponse:
+    async def _asked(self, client: Any, request: dict[str, Any]) -> Any:
+        """Make a request; and once more, which costs nothing, if the provider refuses what an answer has kept."""
+        try:
+            return await client.acompletion(**request)
+        except self._errors.AnyLLMError as error:
+            messages = mended(request["messages"], error_text(error)) if error.status_code in (400, 422) else None
+            if messages is None:
+                raise
+        return await client.acompletion(**{**request, "messages": messages})
+
+    @property
+    def _thoughts(self) -> str:
+        """The field of a request that takes thoughts; any-llm translates it for providers with formats of their own."""
+        return "reasoning_content" if self._is_openai and self._name != "openrouter" else "reasoning"
+
+    def _whole(self, answer: AnswerSoFar) -> LLMResponse:
         provider = _PRICED_AS.get(self._name, self._name)
         return priced(answer.response(self._keeper), provider=provider, model=self.model, price=self._price)
 
@@ -214,43 +234,16 @@ class AnyLLMModel:
         return ModelError(f"{self._who} gave no answer: {text}", transient=type(error).__name__ not in _FINAL)
 
 
-class _AnswerSoFar:
-    """Assembles an answer, and what its provider wants to have back with it."""
+def _piece(body: dict[str, Any]) -> Answer:
+    """Read an answer of any-llm, or a piece of one.
 
-    def __init__(self) -> None:
-        self._answer = AnswerSoFar()
-        self._thoughts: list[str] = []
-        self._extra: dict[str, Any] = {}
-        self._of_calls: dict[str, Any] = {}  # by id
-
-    @property
-    def stop_reason(self) -> str | None:
-        return self._answer.stop_reason
-
-    def add(self, body: dict[str, Any]) -> str:
-        """Add an answer, or a piece of one; return the text that it brings."""
-        for choice in (body.get("choices") or ())[:1]:
-            said = choice.get("message") or choice.get("delta") or {}
-            if isinstance(thought := said.get("reasoning"), str):
-                self._thoughts.append(thought)
-            for name, extra in (said.get("extra_content") or {}).items():
-                self._extra[name] = {**self._extra.get(name, {}), **extra} if isinstance(extra, dict) else extra
-            for call in said.get("tool_calls") or ():
-                if call.get("id") and call.get("extra_content"):
-                    self._of_calls[call["id"]] = call["extra_content"]
-        try:
-            return self._answer.add(Answer.model_validate(body))
-        except ValidationError as error:
-            raise InputError(f"its answer is not in the format of Chat Completions: {explain(error)}") from error
-
-    def response(self, keeper: str) -> LLMResponse:
-        answer = self._answer.response()
-        calls = [self._of_calls.get(call.id) for call in answer.tool_calls]
-        # Without a signature thoughts are for readers: no provider wants them back.
-        if not self._extra and not any(calls):
-            return answer
-        kept = {"reasoning": "".join(self._thoughts), "extra_content": self._extra, "tool_calls": calls}
-        return answer.model_copy(update={"reasoning": Reasoning(provider=keeper, blocks=(kept,))})
+    Raises:
+        InputError: it is not in the format.
+    """
+    try:
+        return Answer.model_validate(body)
+    except ValidationError as error:
+        raise InputError(f"its answer is not in the format of Chat Completions: {explain(error)}") from error
 
 
 def _openai_kind() -> type:
@@ -260,25 +253,35 @@ def _openai_kind() -> type:
     return BaseOpenAIProvider  # type: ignore[no-any-return]
 
 
-def _written(messages: Sequence[Message], keeper: str) -> list[dict[str, Any]]:
-    """Write a conversation, with the thoughts of this provider's own answers."""
-    sent = [message for message in messages if message.role != "system" or message.content]
-    written = request_messages(sent)
-    for message, body in zip(sent, written, strict=True):
+def _written(messages: Sequence[Message], keeper: str, thoughts: str) -> list[dict[str, Any]]:
+    """Write a conversation, with the thoughts of this provider's own answers.
+
+    Args:
+        thoughts: the field that its thoughts go back in; any-llm reads them as "reasoning", whatever it was called.
+    """
+    written = request_messages([_as_kept_now(message, keeper) for message in messages], keeper)
+    for body in written:
         if body.get("tool_call_id"):
             body["tool_call_id"] = sendable_id(body["tool_call_id"])
         for call in body.get("tool_calls") or ():
             call["id"] = sendable_id(call["id"])
-        thoughts = message.reasoning
-        if thoughts is None or thoughts.provider != keeper or not thoughts.blocks:
-            continue
-        kept = thoughts.blocks[0]
-        if kept.get("extra_content"):
-            body |= {"reasoning": kept.get("reasoning") or "", "extra_content": kept["extra_content"]}
-        for call, extra in zip(body.get("tool_calls") or (), kept.get("tool_calls") or (), strict=False):
-            if extra:
-                call["extra_content"] = extra
+        if "reasoning" in body:
+            body[thoughts] = body.pop("reasoning")
     return written
+
+
+def _as_kept_now(message: Message, keeper: str) -> Message:
+    """Return a message with its thoughts in the form of today: older transcripts have them in one block."""
+    kept = message.reasoning
+    if kept is None or kept.provider != keeper or "tool_calls" not in (kept.blocks or ({},))[0]:
+        return message
+    before = kept.blocks[0]
+    signed = before.get("extra_content")
+    fields = {"reasoning": before.get("reasoning") or "", "extra_content": signed} if signed else {}
+    calls = [extra and {"extra_content": extra} for extra in before["tool_calls"]]
+    return message.model_copy(
+        update={"reasoning": Reasoning(provider=keeper, blocks=({"message": fields}, {"calls": calls}))}
+    )
 
 
 def _in_chain(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:

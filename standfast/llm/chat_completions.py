@@ -3,33 +3,41 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from standfast.errors import InputError
-from standfast.messages import LLMResponse, Message, ToolCall, explain
+from standfast.llm.reasoning import Part, parts_of, reasoning_of
+from standfast.messages import LLMResponse, Message, ToolCall, clean_text, explain, json_problem
 
 if TYPE_CHECKING:  # the package exports what is built on this module
     from standfast.llm import ToolDescription
 
 
-def request_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Write a conversation; a system prompt without text is left out."""
-    return [_message(message) for message in messages if message.role != "system" or message.content]
+def request_messages(messages: Sequence[Message], keeper: str | None = None) -> list[dict[str, Any]]:
+    """Write a conversation; a system prompt without text is left out.
+
+    Args:
+        keeper: the server; what it said beside its texts and calls goes back to it (see `AnswerSoFar.response`).
+    """
+    return [_message(message, keeper) for message in messages if message.role != "system" or message.content]
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message, keeper: str | None) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content}
     if message.images:
         pictures = [{"type": "image_url", "image_url": {"url": image.address}} for image in message.images]
         text = [{"type": "text", "text": message.content}] if message.content else []
         return {"role": message.role, "content": [*pictures, *text]}
+    extra, of_calls, content = _kept_of(message, keeper)
     if not message.tool_calls:
-        return {"role": message.role, "content": message.content}
-    calls = [
+        return {**extra, "role": message.role, "content": content}
+    calls: list[dict[str, Any]] = [
         {
             "id": call.id,
             "type": "function",
@@ -37,7 +45,69 @@ def _message(message: Message) -> dict[str, Any]:
         }
         for call in message.tool_calls
     ]
-    return {"role": "assistant", "content": message.content or None, "tool_calls": calls}
+    for call, more in zip(calls, of_calls, strict=False):
+        if isinstance(more, dict):
+            function: dict[str, Any] = {**(more.get("function") or {}), **call["function"]}
+            call |= {**more, **call, "function": function}
+    return {**extra, "role": "assistant", "content": content or None, "tool_calls": calls}
+
+
+def _kept_of(message: Message, keeper: str | None) -> tuple[dict[str, Any], Sequence[Any], Any]:
+    """Return what a server said beside an answer's text and calls: of the message, of each call; and its content."""
+    if keeper is None or message.reasoning is None or message.reasoning.provider != keeper:
+        return {}, (), message.content
+    extra: dict[str, Any] = {}
+    of_calls: Sequence[Any] = ()
+    parts: list[Any] = []
+    for kind, part in parts_of(message, keeper):
+        match kind, part:
+            case "thought", {"part": thought}:
+                parts.append(thought)
+            case "thought", {"message": dict(fields)}:
+                extra = fields
+            case "thought", {"calls": list(fields)}:
+                of_calls = fields
+            case "text", str(text) if text:
+                parts.append({"type": "text", "text": text})
+    has_other_parts = any(part.get("type") != "text" for part in parts if isinstance(part, dict))
+    return extra, of_calls, parts if has_other_parts else message.content
+
+
+_WANTED = re.compile(r"reasoning_content\W.*\b(must|missing|required)\b|missing\W+reasoning_content", re.DOTALL)
+
+
+def mended(messages: list[dict[str, Any]], refusal: str) -> list[dict[str, Any]] | None:
+    """Return a written conversation as a server may take it that has refused it; None if the reason is another.
+
+    Some servers refuse the fields that they have sent themselves. Others want thoughts with each answer that has calls,
+    even with those of other models; they take empty ones.
+    """
+    words = refusal.lower()
+    if _WANTED.search(words):
+        filled = [{"reasoning_content": "", **one} if one.get("tool_calls") else one for one in messages]
+        return filled if filled != messages else None
+    plain = [_plain(message) if message["role"] == "assistant" else message for message in messages]
+    fields = {name for one in messages for name in one} - {"role", "content", "tool_calls", "tool_call_id"}
+    of_calls = {name for one in messages for call in one.get("tool_calls") or () for name in call}
+    names = {"thinking", "signature"} | fields | of_calls - {"id", "type", "function"}
+    return plain if plain != messages and any(name in words for name in names) else None
+
+
+def _plain(answer: Mapping[str, Any]) -> dict[str, Any]:
+    content = answer["content"]
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content if part.get("type") == "text")
+    if not (calls := answer.get("tool_calls")):
+        return {"role": "assistant", "content": content}
+    plain = [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {name: call["function"][name] for name in ("name", "arguments")},
+        }
+        for call in calls
+    ]
+    return {"role": "assistant", "content": content or None, "tool_calls": plain}
 
 
 def sendable_arguments(call: ToolCall) -> dict[str, Any]:
@@ -81,20 +151,37 @@ def with_tool_choice(settings: Mapping[str, Any], *, has_tools: bool) -> dict[st
     return written
 
 
-class _Function(BaseModel):
+class _Open(BaseModel):
+    """An object of the format, with what its server adds to it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """What it has beyond the format, as far as there is something."""
+        extra = self.model_extra or {}
+        return {name: value for name, value in extra.items() if value not in (None, [], {}) and name not in _KNOWN}
+
+
+# What servers say in every answer; it is of no use to them, and some refuse it in a request.
+_KNOWN = {"role", "name", "index", "prefix", "metadata", "tool_call_id", "function_call", "annotations", "audio"}
+_KNOWN |= {"images", "logprobs", "token_ids"}
+
+
+class _Function(_Open):
     name: str | None = None
     arguments: Any = None  # text by the format; an object from some servers
 
 
-class _Call(BaseModel):
+class _Call(_Open):
     index: int | None = None
     id: str | None = None
     type: str | None = None
     function: _Function | None = None
 
 
-class _Said(BaseModel):
-    content: str | None = None
+class _Said(_Open):
+    content: str | list[Any] | None = None
     refusal: str | None = None
     tool_calls: list[_Call] | None = None
 
@@ -139,6 +226,8 @@ class _Begun:
         self.has_function = first.function is not None
         self._given = None if first.function is None else first.function.arguments
         self._pieces: list[str] = [self._given] if isinstance(self._given, str) else []
+        self._more: dict[str, list[Any]] = {}
+        self._keep(first)
         # How far the arguments were scanned: pieces, depth in objects, whether in a string, or after a backslash.
         self._seen, self._depth, self._in_string, self._escape = 0, 0, False, ""
 
@@ -146,7 +235,20 @@ class _Begun:
     def arguments(self) -> Any:
         return "".join(self._pieces) if self._pieces else self._given
 
-    def add(self, function: _Function) -> None:
+    @property
+    def more(self) -> dict[str, Any] | None:
+        """What its server says of it beyond the format; None if nothing."""
+        return joined(self._more) or None
+
+    def _keep(self, piece: _Call) -> None:
+        add_to(self._more, piece.more)
+        if piece.function is not None and (more := piece.function.more):
+            add_to(self._more, {"function": more})
+
+    def add(self, piece: _Call) -> None:
+        self._keep(piece)
+        if (function := piece.function) is None:
+            return
         self.name = self.name or function.name
         if isinstance(function.arguments, str) and (self._pieces or not self._given):
             self._pieces.append(function.arguments)
@@ -182,7 +284,8 @@ class AnswerSoFar:
 
     def __init__(self) -> None:
         self.stop_reason: str | None = None
-        self._text: list[str] = []
+        self._parts: list[Part] = []
+        self._more: dict[str, list[Any]] = {}
         self._calls: list[_Begun] = []
         self._last: dict[int | None, _Begun] = {}  # of each index
         self._usage: dict[str, Any] | None = None
@@ -195,9 +298,23 @@ class AnswerSoFar:
         said = choice.message or choice.delta or _Said()
         for call in said.tool_calls or ():
             self._add_call(call, is_whole=choice.message is not None)
+        if more := said.more:
+            add_to(self._more, more)
+        if isinstance(said.content, list):
+            return "".join([self._add_part(part) for part in said.content])
         text = said.content or said.refusal or ""
-        self._text.append(text)
+        self._parts.append(("text", text))
         return text
+
+    def _add_part(self, part: Any) -> str:
+        """Add a part of the content; return the text that it brings. Any other part is kept in its place."""
+        match part:
+            case str(text) | {"type": "text" | "output_text", "text": str(text)} | {"refusal": str(text)}:
+                self._parts.append(("text", text))
+                return text
+            case {"type": str(kind)} if kind not in ("text", "output_text") and json_problem(part) is None:
+                self._parts.append(("thought", part))
+        return ""
 
     def _add_call(self, piece: _Call, *, is_whole: bool) -> None:
         """Continue the last call of the same index, unless another begins."""
@@ -205,16 +322,29 @@ class AnswerSoFar:
         if is_whole or begun is None or not begun.has_function or begun.is_left_for(piece):
             begun = self._last[piece.index] = _Begun(piece)
             self._calls.append(begun)
-        elif piece.function is not None:
-            begun.add(piece.function)
+        else:
+            begun.add(piece)
 
-    def response(self) -> LLMResponse:
-        """Return the whole answer."""
-        usage = self._usage or {}
+    def response(self, keeper: str) -> LLMResponse:
+        """Return the whole answer.
+
+        Args:
+            keeper: the server, to which all that it says beyond the format goes back: fields of the message, fields of
+                each call, and parts of the content that are no text.
+        """
+        usage, calls = self._usage or {}, list(self._functions())
+        parts = [(kind, _merged(kind, run)) for kind, run in groupby(self._parts, key=itemgetter(0))]
+        said = [part for kind, found in parts for part in ((kind, one) for one in found)]
+        more, of_calls = joined(self._more), [call.more for call in calls]
+        kept: list[Part] = [("thought", {"message": more})] if more else []
+        if any(of_calls):
+            kept.append(("thought", {"calls": of_calls}))
         return LLMResponse.read(
             {
-                "text": "".join(self._text),
-                "tool_calls": tuple(self._tool_calls()),
+                "text": "".join(part for kind, part in said if kind == "text"),
+                "tool_calls": tuple(
+                    ToolCall(id=call.id or "", name=call.name or "", arguments=call.arguments) for call in calls
+                ),
                 "usage": {
                     "input_tokens": usage.get("prompt_tokens"),
                     "output_tokens": usage.get("completion_tokens"),
@@ -222,11 +352,88 @@ class AnswerSoFar:
                     "reasoning_tokens": _detail(usage, "completion_tokens_details", "reasoning_tokens"),
                 },
                 "stop_reason": self.stop_reason,
+                "reasoning": reasoning_of(
+                    keeper, [*kept, *_in_place(said), *(("call", index) for index in range(len(calls)))]
+                ),
             }
         )
 
-    def _tool_calls(self) -> Iterator[ToolCall]:
+    def _functions(self) -> Iterator[_Begun]:
         for call in self._calls:
             # The provider runs any other type itself, and needs no result from us.
             if (call.type or "function") == "function" and call.has_function:
-                yield ToolCall(id=call.id or "", name=call.name or "", arguments=call.arguments)
+                yield call
+
+
+def _merged(kind: str, run: Iterable[Part]) -> list[Any]:
+    """Return what parts of one kind, one after the other, are together."""
+    found = [part for _, part in run]
+    return ["".join(found)] if kind == "text" else joined_items(found)
+
+
+def _in_place(said: Sequence[Part]) -> Iterator[Part]:
+    for kind, part in said:
+        yield kind, {"part": part} if kind == "thought" else part
+
+
+# --- what is streamed beyond the format: fields that this module does not know ---
+
+_WHOLE = ("type", "id", "index", "format", "role", "name")  # said again with each piece, and not continued
+
+
+def add_to(pieces: dict[str, list[Any]], more: Mapping[str, Any]) -> None:
+    """Add pieces of fields; what is no strict JSON, or nested too deep, cannot be kept and sent back."""
+    for name, value in more.items():
+        if isinstance(value, str) or json_problem(value) is None:
+            pieces.setdefault(name, []).append(value)
+
+
+def joined(pieces: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Return the fields that came in pieces: texts are continued, objects completed, items of lists too."""
+    return {name: _joined(name, values) for name, values in pieces.items()}
+
+
+def _joined(name: str, values: list[Any]) -> Any:
+    if all(isinstance(value, str) for value in values):
+        return clean_text(values[-1] if name in _WHOLE else "".join(values))
+    if len(values) == 1 or name in _WHOLE:
+        return values[-1]
+    if all(isinstance(value, list) for value in values):
+        return joined_items([item for value in values for item in value])
+    if not all(isinstance(value, dict) for value in values):
+        return values[-1]
+    fields: dict[str, list[Any]] = {}
+    for value in values:
+        for key, of_key in value.items():
+            if of_key is not None or key not in fields:
+                of_before = fields.setdefault(key, [])
+                if of_before == [None]:
+                    of_before.clear()
+                of_before.append(of_key)
+    return joined(fields)
+
+
+def joined_items(items: Sequence[Any]) -> list[Any]:
+    """Return the items of a list that came in pieces: by their index, or of one kind of text after the other."""
+    found: list[list[Any]] = []
+    by_index: dict[tuple[Any, Any], list[Any]] = {}
+    for item in items:
+        if isinstance(item, dict) and isinstance(index := item.get("index"), int):
+            known = by_index.get((item.get("type"), index))
+            if known is not None:
+                known.append(item)
+                continue
+            found.append([item])
+            by_index[item.get("type"), index] = found[-1]
+        elif found and _continues(found[-1][-1], item):
+            found[-1].append(item)
+        else:
+            found.append([item])
+    return [_joined("", pieces) for pieces in found]
+
+
+def _continues(before: Any, item: Any) -> bool:
+    """Whether an item continues the text, or the thought, of the one before."""
+    if not isinstance(before, dict) or not isinstance(item, dict) or "id" in item or before.get("closed"):
+        return False
+    return item.get("type") == before.get("type") and item.get("type") in ("text", "thinking")

@@ -3,15 +3,23 @@
 One request per call. The driver decides, by the `ModelError`, whether a failed request is made again.
 """
 
+import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from standfast.errors import DefinitionError, InputError, ModelError
 from standfast.extras import install
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, in_time, read_bounded
-from standfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools, with_tool_choice
+from standfast.llm.chat_completions import (
+    Answer,
+    AnswerSoFar,
+    mended,
+    request_messages,
+    request_tools,
+    with_tool_choice,
+)
 from standfast.llm.json_tool_calls import plain_messages, read_reply, response_format
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.provider_errors import check_key, connection_advice, hidden, refusal
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 
     from standfast.llm import ToolDescription  # the package exports this adapter
 
+_REFUSED = re.compile(r"answered with status (400|422)\b")
 _CONNECT_TIMEOUT = 10.0  # seconds; a server that is up accepts a connection at once
 
 
@@ -93,9 +102,9 @@ class OpenAICompatible:
             ModelError: the server could not be reached, refused, or sent something that is not an answer.
         """
         answer = AnswerSoFar()
-        async with self._post(self._request(messages, tools, settings)) as body:
+        async with self._asked(self._request(messages, tools, settings)) as body:
             answer.add(self._read(b"".join([piece async for piece in body])))
-        response = self._priced(answer.response())
+        response = self._priced(answer.response(self._keeper))
         return read_reply(response) if self._in_json(tools) else response
 
     async def stream(
@@ -118,7 +127,7 @@ class OpenAICompatible:
             "stream": True,
         }
         answer, is_whole = AnswerSoFar(), False
-        async with self._post(streamed) as body, aclosing(events(body, self._limits)) as found:
+        async with self._asked(streamed) as body, aclosing(events(body, self._limits)) as found:
             async for data in found:
                 if data == b"[DONE]":
                     is_whole = True
@@ -128,7 +137,7 @@ class OpenAICompatible:
             # Not every server sends [DONE], but a stream with neither was cut.
             if not (is_whole or answer.stop_reason):
                 raise InputError("the stream ended before the answer was whole")
-        yield self._priced(answer.response())
+        yield self._priced(answer.response(self._keeper))
 
     def _priced(self, answer: LLMResponse) -> LLMResponse:
         return priced(answer, provider=self.provider, model=self.model, price=self._price)
@@ -142,7 +151,7 @@ class OpenAICompatible:
         has_tools = bool(tools) and self._tool_mode == "native"
         request: dict[str, Any] = {"model": self.model, **with_tool_choice(settings, has_tools=has_tools)}
         if self._tool_mode == "native":
-            return {**request, "messages": request_messages(messages), **request_tools(tools)}
+            return {**request, "messages": request_messages(messages, self._keeper), **request_tools(tools)}
         form = response_format(tools) if tools else {}
         return {**request, "messages": request_messages(plain_messages(messages, tools)), **form}
 
@@ -150,6 +159,29 @@ class OpenAICompatible:
     def _who(self) -> str:
         # Not the whole address, which may hold a password.
         return f"Model '{self.model}' at {self._url.netloc.decode()}"
+
+    @property
+    def _keeper(self) -> str:
+        """The name under which thoughts are kept: they go back to this server only."""
+        return f"{self.provider}:{self._url.host}" + (f":{self._url.port}" if self._url.port else "")
+
+    @asynccontextmanager
+    async def _asked(self, request: dict[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+        """Make a request; and once more, which costs nothing, if the server refuses it for what an answer has kept.
+
+        Some servers refuse what they have said themselves. Others want thoughts in each answer with calls, also in
+        those of other models; they take empty ones.
+        """
+        async with AsyncExitStack() as opened:
+            try:
+                body = await opened.enter_async_context(self._post(request))
+            except ModelError as error:
+                refused = _REFUSED.search(str(error))
+                messages = mended(request["messages"], str(error)) if refused else None
+                if messages is None:
+                    raise
+                body = await opened.enter_async_context(self._post({**request, "messages": messages}))
+            yield body
 
     def _connect(self) -> AbstractAsyncContextManager[Any]:
         return self._http.AsyncClient(verify=self._certificates) if self._client is None else nullcontext(self._client)

@@ -159,6 +159,39 @@ class Reasoning(Record):
     provider: str
     blocks: tuple[dict[str, Any], ...]
 
+    @property
+    def text(self) -> str:
+        """What of it is text for people; "" if the provider keeps it to itself."""
+        return "\n\n".join(filter(None, map(_thought, self.blocks)))
+
+
+_TEXT_OF_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "summary", "reasoning_details", "text")
+
+
+def _thought(block: Mapping[str, Any]) -> str:
+    """Return the text of a thought in the form of any provider."""
+    match block:
+        case {"message": Mapping() as fields}:
+            return _text_of(fields)
+        case {"type": "thinking" | "reasoning"} | {"reasoning": str()}:
+            return _text_of(block)
+        case {"part": {"type": "thinking"} as part}:
+            return _text_of(part)
+        case {"part": {"part_kind": "thinking", "content": str(text)}}:
+            return text
+    return ""
+
+
+def _text_of(value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case list():
+            return "".join(map(_text_of, value))
+        case Mapping():
+            return next((text for name in _TEXT_OF_THOUGHTS if name in value and (text := _text_of(value[name]))), "")
+    return ""
+
 
 class ToolCall(Record):
     """A tool call that a model asked for.

@@ -275,6 +275,47 @@ async def test_a_signature_of_gemini_goes_back_with_its_call(monkeypatch: pytest
     assert [part["text"] for part in parts if "text" in part] == ["I look."]
 
 
+def thoughtful(provider: str, server: ModelServer) -> Any:
+    """Return a model of a provider that says its thoughts in Chat Completions, and wants them back."""
+    if LIBRARY == "any-llm":
+        return create_adapter(provider="any-llm", model=f"{provider}:m", api_key=KEY, base_url=server.url)
+    return adapter(OPENAI, server)
+
+
+@pytest.mark.parametrize("provider", ["deepseek", "moonshot", "vllm"])
+async def test_thoughts_in_chat_completions_go_back_with_the_results(way: str, provider: str) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
+
+    def reply(request: Any) -> Reply:
+        answers = [one for one in request.body["messages"] if one["role"] == "assistant"]
+        if answers and answers[0].get("reasoning_content") != "Let me see.":
+            words = "The reasoning_content in the thinking mode must be passed back to the API."
+            return Reply({"error": {"message": words, "type": "invalid_request_error"}}, 400)
+        said: dict[str, Any] = {"role": "assistant", "content": "ok"}
+        deltas: list[dict[str, Any]] = [said]
+        if not answers:
+            said = {"role": "assistant", "content": "", "reasoning_content": "Let me see.", "tool_calls": [call]}
+            deltas = [{"reasoning_content": "Let me"}, {"reasoning_content": " see."}]
+            deltas.append({"tool_calls": [{**call, "index": 0}]})
+        head = {"id": "1", "created": 1, "model": "m"}
+        end = "stop" if answers else "tool_calls"
+        if not request.body.get("stream"):
+            choice = {"index": 0, "message": said, "finish_reason": end}
+            return Reply({**head, "object": "chat.completion", "choices": [choice]})
+        pieces = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+        pieces.append({"index": 0, "delta": {}, "finish_reason": end})
+        return Reply([*({**head, "object": "chat.completion.chunk", "choices": [one]} for one in pieces), b"[DONE]"])
+
+    async with ModelServer(reply) as server:
+        model = thoughtful(provider, server)
+        answer, _ = await ask(model, way, tools=[ECHO])
+        assert answer.reasoning is not None
+        assert answer.reasoning.text == "Let me see."
+        stored = Message.model_validate_json(said(answer).model_dump_json())
+        last, _ = await ask(model, way, [*HI, stored, done("c1")], [ECHO])
+    assert (last.text, len(server.requests)) == ("ok", 2)
+
+
 async def test_thoughts_of_another_provider_stay_here() -> None:
     async with served(ANTHROPIC, THOUGHTFUL.model_copy(update={"tool_calls": ()})) as (_, model):
         answer, _ = await ask(model)

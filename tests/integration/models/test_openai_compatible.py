@@ -282,7 +282,7 @@ async def test_an_error_under_status_200_is_one(body: Any, transient: bool, text
         ({"choices": 5}, "not in the format of Chat Completions: choices: "),
         (
             {"choices": [{"message": {"content": 5}}]},
-            "not in the format of Chat Completions: choices.0.message.content: ",
+            "not in the format of Chat Completions: choices.0.message.",
         ),
     ],
     ids=["cut", "HTML", "deep", "no text", "no object", "no list", "a number"],

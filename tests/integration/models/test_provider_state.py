@@ -1,0 +1,241 @@
+"""What servers with OpenAI's format say beside text and calls goes back to them, unchanged, and to nobody else."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.doubles import echo
+from support.model_server import ModelServer, Reply, calls, says, streams
+
+from standfast import Agent, LLMResponse, Loop, Message, ModelError, assert_complete, run
+from standfast.llm import OpenAICompatible
+from standfast.testing import ScriptedModel
+from standfast.testing.model_server import Request
+
+THOUGHT = "The user wants an echo."
+SIGNED = {"google": {"thought_signature": "CvcBAY89hZ8="}}
+DETAILS = [{"type": "reasoning.text", "text": "I should call it.", "signature": "sig", "index": 0}]
+PARTS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "Which tool? The echo."}], "closed": True},
+    {"type": "text", "text": "I look."},
+]
+CALL = calls("echo", '{"text": "a"}')
+
+
+def refused(words: str) -> Reply:
+    return Reply({"error": {"message": words, "type": "invalid_request_error"}}, 400)
+
+
+def answers(request: Request) -> list[dict[str, Any]]:
+    return [message for message in request.body["messages"] if message["role"] == "assistant"]
+
+
+def demanding(first: Reply, has_state: Callable[[dict[str, Any]], bool], words: str) -> Callable[[Request], Reply]:
+    """Answer first with a call, then with a text, if the first answer came back whole; else refuse as providers do."""
+
+    def reply(request: Request) -> Reply:
+        given = answers(request)
+        if not given:
+            return first
+        if not all(map(has_state, given)):
+            return refused(words)
+        return streams("Done.") if request.body.get("stream") else says("Done.")
+
+    return reply
+
+
+STATES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], str]] = {
+    # the message, its deltas, the message as it has to come back, and the text of its thoughts
+    "deepseek": (
+        {"content": "", "reasoning_content": THOUGHT, "tool_calls": [CALL]},
+        [
+            {"role": "assistant", "content": None, "reasoning_content": ""},
+            {"reasoning_content": "The user wants", "content": None},
+            {"reasoning_content": " an echo.", "content": None},
+            {"content": None, "reasoning_content": None, "tool_calls": [{**CALL, "index": 0}]},
+        ],
+        {"reasoning_content": THOUGHT},
+        THOUGHT,
+    ),
+    "no thoughts this time": (
+        {"content": "", "reasoning_content": "", "tool_calls": [CALL]},
+        [{"content": None, "reasoning_content": ""}, {"tool_calls": [{**CALL, "index": 0}]}],
+        {"reasoning_content": ""},
+        "",
+    ),
+    "gemini": (
+        {"content": None, "tool_calls": [{**CALL, "extra_content": SIGNED}]},
+        [{"tool_calls": [{**CALL, "index": 0, "extra_content": SIGNED}]}],
+        {"tool_calls": [{**CALL, "extra_content": SIGNED}]},
+        "",
+    ),
+    "a signature of the text": (
+        {"content": "I look.", "tool_calls": [CALL], "extra_content": SIGNED},
+        [{"content": "I look."}, {"extra_content": SIGNED, "tool_calls": [{**CALL, "index": 0}]}],
+        {"content": "I look.", "extra_content": SIGNED},
+        "",
+    ),
+    "openrouter": (
+        {"content": "", "reasoning": "I should call it.", "reasoning_details": DETAILS, "tool_calls": [CALL]},
+        [
+            {
+                "reasoning": "I should",
+                "reasoning_details": [{"type": "reasoning.text", "text": "I should", "signature": None, "index": 0}],
+            },
+            {
+                "reasoning": " call it.",
+                "reasoning_details": [{"type": "reasoning.text", "text": " call it.", "signature": "sig", "index": 0}],
+            },
+            {"tool_calls": [{**CALL, "index": 0}]},
+        ],
+        {"reasoning": "I should call it.", "reasoning_details": DETAILS},
+        "I should call it.",
+    ),
+    "mistral": (
+        {"content": PARTS, "prefix": False, "tool_calls": [CALL]},
+        [
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Which tool?"}]}]},
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": " The echo."}], "closed": True}]},
+            {"content": "I "},
+            {"content": [{"type": "text", "text": "look."}]},
+            {"tool_calls": [{**CALL, "index": 0}]},
+        ],
+        {"content": PARTS},
+        "Which tool? The echo.",
+    ),
+}
+
+
+@pytest.fixture(params=STATES)
+def state(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], str]:
+    return STATES[request.param]
+
+
+@asynccontextmanager
+async def served(script: Any) -> AsyncIterator[tuple[ModelServer, OpenAICompatible]]:
+    async with ModelServer(script) as server:
+        yield server, OpenAICompatible(model="m", base_url=server.url)
+
+
+async def ask(model: Any, way: str, messages: list[Message]) -> LLMResponse:
+    if way == "chat":
+        answer: LLMResponse = await model.chat(messages, [])
+        return answer
+    *_, whole = [part async for part in model.stream(messages, [])]
+    assert isinstance(whole, LLMResponse)
+    return whole
+
+
+def first_of(state: Any, way: str) -> Reply:
+    message, deltas, _, _ = state
+    if way == "stream":
+        return streams(*deltas, finish="tool_calls")
+    return Reply({"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]})
+
+
+def said(answer: LLMResponse) -> Message:
+    return Message(
+        role="assistant", content=answer.text, tool_calls=answer.tool_calls or None, reasoning=answer.reasoning
+    )
+
+
+HI = Message(role="user", content="hi")
+RESULT = Message(role="tool", content="a", tool_call_id="c1", tool_name="echo", status="completed")
+
+
+@pytest.mark.parametrize("way", ["chat", "stream"])
+async def test_what_a_server_needs_back_of_its_answer_comes_back_with_the_results(way: str, state: Any) -> None:
+    wanted, thought = state[2], state[3]
+
+    def is_whole(message: dict[str, Any]) -> bool:
+        return all(message.get(name) == value for name, value in wanted.items())
+
+    async with served(demanding(first_of(state, way), is_whole, "it must be passed back")) as (_, model):
+        first = await ask(model, way, [HI])
+        assert (first.text, [call.name for call in first.tool_calls]) == (
+            "I look." if "content" in wanted else "",
+            ["echo"],
+        )
+        assert ("" if first.reasoning is None else first.reasoning.text) == thought
+        second = await ask(model, way, [HI, said(first), RESULT])
+        assert second.text == "Done."
+
+
+@pytest.mark.parametrize("emits", [False, True], ids=["chat", "stream"])
+async def test_an_agent_with_tools_gets_on_with_a_model_that_wants_its_thoughts_back(emits: bool) -> None:
+    script = demanding(
+        says(None, CALL, reasoning_content=THOUGHT),
+        lambda message: message.get("reasoning_content") == THOUGHT,
+        "The reasoning_content in the thinking mode must be passed back to the API.",
+    )
+    async with served(script) as (_, model):
+        ended = assert_complete(await run(Agent("a", tools=[echo]), message="hi", llm=model))
+    assert ended.response == "Done."
+    assert ended.messages[1].reasoning is not None
+    assert ended.messages[1].reasoning.text == THOUGHT
+
+
+async def test_another_server_never_sees_it() -> None:
+    async with (
+        ModelServer(says(None, CALL, reasoning_content=THOUGHT)) as one,
+        ModelServer(says("Done.")) as other,
+    ):
+        first = await OpenAICompatible(model="m", base_url=one.url).chat([HI], [])
+        await OpenAICompatible(model="m", base_url=other.url).chat([HI, said(first), RESULT], [])
+    assert "reasoning" not in str(other.requests[0].body)
+
+
+async def test_a_server_that_refuses_its_own_fields_is_asked_without_them() -> None:
+    def strict(request: Request) -> Reply:
+        if any("reasoning" in message for message in answers(request)):
+            return refused("'messages.1' : for 'role:assistant' the property 'reasoning' is unsupported")
+        return says("Done.") if answers(request) else says(None, CALL, reasoning=THOUGHT)
+
+    async with served(strict) as (server, model):
+        first = await model.chat([HI], [])
+        second = await model.chat([HI, said(first), RESULT], [])
+    assert (second.text, len(server.requests)) == ("Done.", 3)
+
+
+async def test_answers_of_another_model_get_the_empty_thoughts_that_a_server_insists_on() -> None:
+    script = demanding(
+        says("?"),
+        lambda message: "reasoning_content" in message or not message.get("tool_calls"),
+        "The reasoning_content in the thinking mode must be passed back to the API.",
+    )
+    elsewhere = await ScriptedModel([{"tool_calls": [{"id": "c1", "name": "echo", "arguments": {}}]}]).chat([HI], [])
+    async with served(script) as (_, model):
+        assert (await model.chat([HI, said(elsewhere), RESULT], [])).text == "Done."
+
+
+async def test_any_other_refusal_is_told_as_it_was_and_nothing_is_asked_twice() -> None:
+    async with served(lambda request: refused("temperature is too high")) as (server, model):
+        with pytest.raises(ModelError, match="temperature is too high"):
+            await model.chat([HI, Message(role="assistant", content="ok"), HI], [])
+    assert len(server.requests) == 1
+
+
+async def test_what_is_too_long_to_be_kept_is_left_out_and_the_run_goes_on() -> None:
+    script = demanding(
+        says(None, CALL, reasoning_content="x" * 2_000),
+        lambda message: "reasoning_content" in message,
+        "The reasoning_content in the thinking mode must be passed back to the API.",
+    )
+    async with served(script) as (_, model):
+        agent = Agent("a", tools=[echo], loop=Loop(max_message_bytes=1_024))
+        ended = assert_complete(await run(agent, message="hi", llm=model))
+    assert (ended.response, ended.messages[1].reasoning) == ("Done.", None)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([], ""),
+        (["a", {"type": "text", "text": "b"}], "ab"),
+        ([{"type": "text", "text": None}, {"type": "new", "of": [1]}, {"type": "refusal", "refusal": "no"}, 7], "no"),
+    ],
+)
+async def test_parts_of_any_kind_are_read(content: Any, text: str) -> None:
+    async with served(lambda request: says(content)) as (_, model):
+        assert (await model.chat([HI], [])).text == text
