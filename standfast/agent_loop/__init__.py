@@ -45,6 +45,7 @@ from standfast.agent_loop.tool_facts import (
     cancelled,
     cut_off,
     failed_for_good,
+    left_open,
     not_closed,
     not_started,
     said_by_agent,
@@ -52,6 +53,7 @@ from standfast.agent_loop.tool_facts import (
 )
 from standfast.agent_loop.tool_gates import (
     NOBODY_TO_ASK,
+    answered_already,
     approver_problem,
     caller_problem,
     decided_too_late,
@@ -105,6 +107,7 @@ __all__ = [
     "agent_failure",
     "agent_outcome",
     "answer_message",
+    "answered_already",
     "approval_of_guardrail",
     "approver_problem",
     "caller_problem",
@@ -126,6 +129,7 @@ __all__ = [
     "in_call_order",
     "last_answer",
     "last_speaker",
+    "left_open",
     "needs_check",
     "next_action",
     "next_speaker",

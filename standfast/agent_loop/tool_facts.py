@@ -68,6 +68,11 @@ def cancelled(tool: ToolFacts | None) -> Outcome:
     return Unknown("it was cancelled while it ran")
 
 
+def left_open(tool: ToolFacts | None, reason: str = "") -> Outcome:
+    """Return the outcome of a call that the run gives up, and that an earlier attempt has started and not ended."""
+    return cancelled(tool) if tool is not None and tool.safe_to_retry else Unknown(reason)
+
+
 CANCELLED_WITHIN = Failed("The tool was cancelled from within")
 """The outcome of a call whose handler has raised a cancel that nobody asked for."""
 

@@ -215,6 +215,11 @@ def decided_too_late(gate: str) -> str:
     return f"gate {gate}: the call has run already"
 
 
+def answered_already(gate: str) -> str:
+    """Return why a decision does not count at the gate of a call that was answered without being run."""
+    return f"gate {gate}: the call has ended, and the agent was told that it was not run"
+
+
 def refusal(gate: Gate) -> str:
     """Return what the model reads about a call that its gate did not let through."""
     if gate.status == "timed-out":

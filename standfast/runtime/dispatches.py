@@ -1,19 +1,26 @@
 """Makes the ledger keys of tool calls from the transcript, so that all runs of both drivers find the same entries.
 
 A call's entries are under the message that asks for it. Each dispatch has an entry of its own, and none is made before
-the previous one was abandoned: later runs find the last.
+the previous one was abandoned: later runs find the last. A call that is answered without being run gets an entry with
+the answer first, so that no run of the session starts it later.
 """
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from uuid import uuid4
 
-from standfast.errors import SessionConflictError
+from pydantic_core import to_json
+
+from standfast.errors import InputError, SessionConflictError
+from standfast.messages import ToolCall
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry
 from standfast.tools.attempts import call_key
 
+NOT_RUN = "answered without being run"  # the owner of such calls
 _BATCH = 8  # nearly all calls are dispatched once
+_UNSAID = '{"cancelled": "Not run: the run that was to say why has ended"}'
 
 
 async def last_dispatch(store: Ledger, scope: str, position: int, call_id: str) -> int:
@@ -23,8 +30,51 @@ async def last_dispatch(store: Ledger, scope: str, position: int, call_id: str) 
 
 async def has_started(store: Ledger, scope: str, position: int, call_id: str) -> bool:
     """Return whether a call was ever begun; if so, it cannot be rejected any more."""
-    _, entry = await _dispatched(store, scope, position, call_id)
-    return entry is not None and entry.state != "abandoned"
+    entry = await last_entry(store, scope, position, call_id)
+    return entry is not None and entry.state != "abandoned" and entry.owner != NOT_RUN
+
+
+async def last_entry(store: Ledger, scope: str, position: int, call_id: str) -> LedgerEntry | None:
+    """Return the entry of a call's last dispatch; None if it has none."""
+    return (await _dispatched(store, scope, position, call_id))[1]
+
+
+async def answer_without_run(store: Ledger, scope: str, position: int, call: ToolCall, answer: str) -> LedgerEntry:
+    """Enter the answer to a call that does not run, before anybody is told; return the entry that now counts.
+
+    If the call has run, or may be running, its entry stays as it is.
+
+    Args:
+        answer: the written outcome.
+    """
+    while True:
+        last, entry = await _dispatched(store, scope, position, call.id)
+        if entry is not None and entry.state != "abandoned":
+            return await with_answer(store, scope, call_key(position, call.id, last), entry, answer)
+        key = call_key(position, call.id, last + 1)
+        try:
+            await store.claim(scope, key, owner=NOT_RUN, arguments_hash=hash_of(call))
+        except InputError:  # somebody has claimed it in between, with arguments that people have edited
+            continue
+
+
+async def with_answer(
+    store: Ledger, scope: str, key: str, entry: LedgerEntry, answer: str = _UNSAID, *, owner: str = NOT_RUN
+) -> LedgerEntry:
+    """Return an entry after the answer was entered, if it has none and belongs to `owner`.
+
+    Whoever entered a call as not run may have died before it could write the answer.
+    """
+    if entry.state != "claimed" or entry.owner != owner:
+        return entry
+    if await store.finish(scope, key, owner=owner, state="failed", result=answer):
+        return entry.model_copy(update={"state": "failed", "result": answer})
+    return (await store.load_entries(scope, [key]))[key]
+
+
+def hash_of(call: ToolCall) -> str:
+    """Return the hash of a call's arguments, as its entry has it."""
+    return hashlib.blake2b(to_json(call.arguments), digest_size=16).hexdigest()
 
 
 async def _dispatched(store: Ledger, scope: str, position: int, call_id: str) -> tuple[int, LedgerEntry | None]:

@@ -61,7 +61,7 @@ MAY_COMPARE = {
     "local/pipelines.py:_at_gate",
     "local/run_gates.py:decide",
     "local/run_results.py:run_result",
-    "temporal/activities/gate_activities.py:decide",
+    "temporal/activities/gate_activities.py:_too_late",
     "temporal/activities/open_gates.py:let_through",
     "temporal/activities/run_activities.py:_finish",
     "temporal/workflows/call_approvals.py:_take_passed",

@@ -16,6 +16,7 @@ from standfast.agent_loop import (
     Gate,
     GateRule,
     Holds,
+    answered_already,
     approval_of_guardrail,
     approver_problem,
     caller_problem,
@@ -27,10 +28,11 @@ from standfast.errors import InputError
 from standfast.messages import ToolCall, Tripped, error_text, json_problem
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
-from standfast.runtime.dispatches import has_started
+from standfast.runtime.dispatches import NOT_RUN, last_entry
 from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.standing_approvals import Gives, given_by, standing_refusal
 from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
+from standfast.stores.protocol import LedgerEntry
 from standfast.temporal.activities.dependencies import context_of_turn, guardrails_at
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
@@ -85,9 +87,8 @@ class GateActivities:
                 refused = approver_problem(None if step is None else step.approval, decision)
                 if refused is None and step is not None:
                     refused = await self._host.thread.run(gate_edit_refusal(step, decision))
-            if refused is None and decision.decision == "reject" and call is not None:
-                has_run = await _has_started(self._host, run, *call)
-                refused = decided_too_late(decision.gate) if has_run else None
+            if refused is None and call is not None:
+                refused = await self._too_late(run, call, decision)
             if refused is None and call is not None:
                 refused = await self._denied(run, call, decision)
             gives = None
@@ -98,7 +99,7 @@ class GateActivities:
 
     @json_activity(names.RECALL)
     async def recall(self, reference: RecallReference) -> Recalled:
-        """Return the decisions that counted at a gate before the workflow was reset, and whether its call has run."""
+        """Return the decisions that counted at a gate before the workflow was reset, and the outcome of its call."""
         with Guard(self._host, beats=False):
             run, gate, call = reference["run"], reference["gate"], reference.get("call")
             await self._check_store(run)
@@ -109,7 +110,10 @@ class GateActivities:
                     await keep_edit(self._host, run, decision.edit)
                     decision = decision.model_copy(update={"edit": edit_reference(decision.edit)})
                 found["decisions"].append((decision.model_dump(exclude_none=True), row.at.isoformat()))
-            if call is not None and await _has_started(self._host, run, *call):
+            entry = None if call is None else await _last_entry(self._host, run, *call)
+            if entry is not None and entry.owner == NOT_RUN:
+                found["not_run"] = True
+            elif entry is not None and entry.state != "abandoned":
                 found["has_run"] = True
             return found
 
@@ -139,6 +143,15 @@ class GateActivities:
         """Check that a run of ours was opened with this worker's store; workflows of users leave no record of that."""
         if _declared(self._host, is_needed=False) is not None:
             await self._host.check_run(run)
+
+    async def _too_late(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
+        """Return why nobody can decide on a call any more, or None: it was begun, or was answered without being run."""
+        entry = await _last_entry(self._host, run, *call)
+        if entry is None or entry.state == "abandoned":
+            return None
+        if entry.owner == NOT_RUN:
+            return answered_already(decision.gate)
+        return decided_too_late(decision.gate) if decision.decision == "reject" else None
 
     def _step(self, path: str) -> Step[Any] | None:
         """Return the step of a gate, if there still is one."""
@@ -244,7 +257,7 @@ async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttribut
     return None if json_problem(data, VALUES) is not None else edit_digest(data)
 
 
-async def _has_started(host: AgentHost, run: str, turn: int, position: int) -> bool:
-    """Return whether the ledger says that a call of a run was ever begun."""
+async def _last_entry(host: AgentHost, run: str, turn: int, position: int) -> LedgerEntry | None:
+    """Return the ledger's entry for a call of a run; None if it has none."""
     record = await host.load_record(run, turn)
-    return await has_started(host.store, record.key, position, record.calls[position].id)
+    return await last_entry(host.store, record.key, position, record.calls[position].id)

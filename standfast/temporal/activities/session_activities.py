@@ -16,7 +16,7 @@ from standfast.errors import InputError, SessionConflictError, StoreError
 from standfast.messages import Message, cut, usage_of
 from standfast.runtime.at_work import is_held
 from standfast.runtime.dependencies import begin_context, context_of, kept_context
-from standfast.runtime.dispatches import claim_next
+from standfast.runtime.dispatches import NOT_RUN, claim_next, last_entry
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.restores import current_epoch
@@ -34,7 +34,7 @@ from standfast.temporal.activities.hosts import AgentHost, not_deleted
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.said_activities import unheard_by
 from standfast.temporal.activities.turn_facts import called_before, called_tools
-from standfast.temporal.activities.written_answers import still_asked, was_written_by
+from standfast.temporal.activities.written_answers import read_entry, still_asked, was_written_by
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, said_by_user
@@ -150,7 +150,9 @@ class SessionActivities:
         if any(question.gate is not None for question in questions):
             opened["gates_of"] = session.version
         # A run in process writes its verdicts before it carries out a call: behind a gate that is open, none has begun.
-        before = [one for one in session.questions or () if one.gate is not None and "workflow" not in one.gate]
+        asked = {question.tool_call_id for question in questions}
+        gates = [one for one in session.questions or () if one.gate is not None and one.tool_call_id in asked]
+        before = [one for one in gates if "workflow" not in (one.gate or {})]
         has_begun = not any(one.is_open for one in before)
         state = await self._state(agent, reference, session, messages, questions, recovering=has_begun)
         opened = await self._found(agent, reference, opened, session, messages, state)
@@ -182,8 +184,13 @@ class SessionActivities:
         if given.call is None:
             return given.message
         record = await self._host.load_record(given.call["run"], given.call["turn"])
+        position = given.call["position"]
+        entry = await last_entry(self._host.store, record.key, position, record.calls[position].id)
+        if entry is not None and entry.owner == NOT_RUN and entry.result is not None:
+            answer, *_ = read_entry(entry).values()
+            raise InputError(str(answer))
         tool = Agent("caller", tools=[agent]).tool_map[agent.name]  # for others, an agent is such a tool
-        arguments = tool.read_arguments(record.calls[given.call["position"]].arguments)
+        arguments = tool.read_arguments(record.calls[position].arguments)
         return str(arguments["message"])
 
     async def _session(self, agent: Agent, given: AgentInput, reference: types.OpenReference) -> Session | None:

@@ -1,7 +1,6 @@
 """The activity of a tool (claim, run the handler, record, report), and the one that settles a lost call."""
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,7 +13,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.agent_loop import CANCELLED_WITHIN, ToolState, cancelled
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
-from standfast.runtime.dispatches import last_dispatch
+from standfast.runtime.dispatches import hash_of, last_dispatch, with_answer
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
 from standfast.stores.protocol import LedgerEntry, session_id_of
@@ -122,7 +121,7 @@ class ToolActivities:
             place.scope,
             key,
             owner=owner,
-            arguments_hash=_hash(attempt.call),
+            arguments_hash=hash_of(attempt.call),
             running=self._host.running(owner),
         )
         entry = await retry_write(claim, tries=1)
@@ -156,6 +155,7 @@ class ToolActivities:
     async def _known(self, attempt: Attempt, entry: LedgerEntry, owner: str) -> WrittenOutcome | None:
         """Return the outcome of another attempt; None if this one may run, and then owns the call."""
         store, place = self._host.store, attempt.place
+        entry = await with_answer(store, place.scope, place.key(place.dispatch), entry)
         if entry.result is not None:
             await store.end_call(owner)
             return read_entry(entry)
@@ -205,7 +205,7 @@ class ToolActivities:
             written["spent"] = spent.plain()
         text = to_json(written).decode()
         state: Any = "failed" if written.keys() & {"failed", "unknown"} else "done"
-        store, scope, digest = self._host.store, place.scope, _hash(place.call)
+        store, scope, digest = self._host.store, place.scope, hash_of(place.call)
         finish = partial(finish_call, store, scope, key, owner=owner, arguments_hash=digest, state=state, result=text)
         if not await write(finish):
             return None
@@ -222,10 +222,14 @@ class ToolActivities:
         number. Any worker can read the ledger; only a `verify` needs one that has the tool.
         """
         with Guard(self._host):
-            place = await self._place(reference)
-            while (found := await self._settled(place)) is None:
-                pass
-            return found
+            return await self.look_up(reference)
+
+    async def look_up(self, reference: SettleReference) -> Verdict:
+        """Return what `settle` returns."""
+        place = await self._place(reference)
+        while (found := await self._settled(place)) is None:
+            pass
+        return found
 
     async def _settled(self, place: Place) -> Verdict | None:
         """Return the verdict; None if somebody else has changed the entry meanwhile."""
@@ -235,7 +239,8 @@ class ToolActivities:
             await claim_if_lost(self._host, place.record, place.position, place.dispatch)
             last = await last_dispatch(store, place.scope, place.position, place.call.id)
         dispatch = max(last, place.dispatch)
-        entry = await store.settle(place.scope, place.key(dispatch))
+        entry = await store.settle(place.scope, key := place.key(dispatch))
+        entry = await with_answer(store, place.scope, key, entry)
         if "given" in reference:
             return await self._take(place, dispatch, entry, read_outcome(reference["given"]))
         if "not_happened" in reference:
@@ -300,7 +305,7 @@ class ToolActivities:
             return _verdict(read_entry(entry), dispatch)
         if entry.state == "abandoned":
             dispatch += 1
-            owner, arguments = self._host.owner(), _hash(place.call)
+            owner, arguments = self._host.owner(), hash_of(place.call)
             await self._host.store.claim(place.scope, place.key(dispatch), owner=owner, arguments_hash=arguments)
         return await self._enter(place, dispatch, outcome)
 
@@ -322,7 +327,3 @@ def _verdict(written: WrittenOutcome, dispatch: int) -> Verdict:
 def _not_ours(place: Place, why: str) -> ApplicationError:
     text = f"Call {place.key(place.dispatch)} of {place.scope} {why}"
     return ApplicationError(text, type=names.CALL_NOT_OURS, non_retryable=True)
-
-
-def _hash(call: ToolCall) -> str:
-    return hashlib.blake2b(to_json(call.arguments), digest_size=16).hexdigest()

@@ -4,28 +4,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from standfast.agent_loop import extended, outcome_of, result_message, unanswered
+from standfast.agent_loop import extended, last_answer, left_open, outcome_of, result_message, unanswered
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.errors import InputError, SessionConflictError
-from standfast.messages import Message, ToolCall, read_usage
+from standfast.messages import Message, ToolCall, cut, read_usage
 from standfast.runtime.dependencies import heard_in
+from standfast.runtime.dispatches import answer_without_run, last_dispatch, with_answer
 from standfast.runtime.message_ids import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
 from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.tool_activities import ToolActivities
+from standfast.temporal.activities.turn_facts import strictest
 from standfast.temporal.activities.turn_states import begun_state, last_state
-from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
+from standfast.temporal.activities.written_answers import (
+    NO_ANSWER,
+    _time,
+    final_answer,
+    read_entry,
+    recorded,
+    was_written_by,
+)
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import RunReference, Source, WrittenOutcome
+from standfast.temporal.wire.activity_types import RunReference, SettleReference, Source, Verdict, WrittenOutcome
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
-from standfast.tools import Failed
-from standfast.tools.attempts import call_key
+from standfast.tools import Failed, Outcome
+from standfast.tools.attempts import call_key, turn_scope
+
+_MAY_NOT_HAVE_RUN = {"failed", "cancelled", "unknown"}
 
 
 @dataclass(slots=True)
@@ -39,6 +52,7 @@ class Transcript:
         size: of the messages, in characters.
         is_fresh: whether it comes from this worker's memory, which knows of nothing later.
         after: messages up to here were not loaded: a compressed view stands for them.
+        later: by call id, stored results that the run does not know, since it wrote them before it was reset.
     """
 
     host: AgentHost
@@ -50,6 +64,7 @@ class Transcript:
     size: int = 0
     after: int = 0
     is_fresh: bool = False
+    later: dict[str, Message] = field(default_factory=dict)
 
     @classmethod
     async def load(cls, host: AgentHost, reference: RunReference, *, after: int = 0) -> "Transcript":
@@ -79,7 +94,9 @@ class Transcript:
             for message in await store.load_messages(session.id):
                 result.call_ids.update(call.id for call in message.tool_calls or ())
         messages = await store.load_messages(session.id, after=after)
-        result._add(messages[: max(0, len(messages) - max(0, session.last_seq - seq))])
+        known_up_to = max(0, len(messages) - max(0, session.last_seq - seq))
+        result._add(messages[:known_up_to])
+        result.later = {str(one.tool_call_id): one for one in messages[known_up_to:] if one.role == "tool"}
         return result
 
     def _add(self, messages: Sequence[Message]) -> None:
@@ -148,10 +165,14 @@ class Transcript:
         in_ledger = await self._in_ledger(calls, turn, positions, sources)
         results = []
         for call in calls:
-            written = in_ledger.get(call.id) or await self._elsewhere(sources[positions[call.id]])
+            source = sources.get(positions[call.id], {})
+            written = in_ledger.get(call.id) or await self._elsewhere(source)
+            if call.id not in in_ledger and source.keys() & _MAY_NOT_HAVE_RUN:
+                written = await self._answered(turn, positions[call.id], call, source)
             spent = read_usage(written.get("spent"))
             message = result_message(call, read_outcome(written), self.host.max_message_bytes, spent)
             if message is not None:
+                self._check_unchanged(message)
                 results.append(message.model_copy(update={"by": written["by"]}) if "by" in written else message)
         left, begun = last_state(in_ledger.values()), begun_state(self.reference)
         if left is not None and begun is not None and left.number <= begun.number:
@@ -195,6 +216,55 @@ class Transcript:
                 )
             result |= {call_id: recorded(entries.get(key)) for call_id, key in there.items()}
         return result
+
+    async def _answered(self, turn: int, position: int, call: ToolCall, source: Source) -> WrittenOutcome:
+        """Return the answer to a call that was not dispatched, or was lost: what the ledger knows, else the source.
+
+        The ledger has it before anybody is told, so that no run starts the call later.
+        """
+        store, last = self.host.store, cast(int, last_answer(self.messages))
+        scope = turn_scope(self.session.key, self.seq - (len(self.messages) - 1 - last))
+        answer = cast(WrittenOutcome, {name: value for name, value in source.items() if name != "settled"})
+        is_settled = "settled" in source
+        while True:
+            entry = await answer_without_run(store, scope, position, call, to_json(answer).decode())
+            if entry.result is not None:
+                known = read_entry(entry)
+                return answer if "asked" in known else known
+            if not is_settled:  # it may be running: this run, or an earlier one, was reset or cancelled meanwhile
+                verdict = await self._look_up(turn, position)
+                is_settled = "claimed" in verdict
+                if is_settled and "unknown" not in source:
+                    answer = write_outcome(await self._left_open(turn, call, verdict))
+                continue
+            key = call_key(position, call.id, await last_dispatch(store, scope, position, call.id))
+            await with_answer(store, scope, key, entry, to_json(answer).decode(), owner=str(entry.owner))
+
+    async def _look_up(self, turn: int, position: int) -> Verdict:
+        known = ("run", "session", "user_id", "tenant_id", "agent_state")
+        place = {name: value for name, value in self.reference.items() if name in known}
+        asked = cast(SettleReference, {**place, "turn": turn, "position": position, "recovering": True})
+        return await ToolActivities(self.host).look_up(asked)
+
+    async def _left_open(self, turn: int, call: ToolCall, verdict: Verdict) -> Outcome:
+        then = (await self.host.load_record(self.reference["run"], turn)).tools.get(call.name)
+        now = self.host.facts.get(call.name)
+        return left_open(None if now is None else strictest(then, now), verdict.get("reason", ""))
+
+    def _check_unchanged(self, result: Message) -> None:
+        """Stop a run that would go on from another result than its transcript has.
+
+        Raises:
+            SessionConflictError: the results differ.
+        """
+        stored = self.later.get(str(result.tool_call_id))
+        if stored is not None and (stored.status, stored.content) != (result.status, result.content):
+            raise SessionConflictError(
+                f"Session {session_id_of(self.session.id)}: its transcript and the ledger differ on call "
+                f"{result.tool_call_id} of tool {result.tool_name}. The transcript says: {cut(stored.content, 200)}. "
+                f"The ledger says: {cut(result.content, 200)}. The run stops here; see what the call did, and tell "
+                "the agent in a message of its next run"
+            )
 
     async def _elsewhere(self, source: Source) -> Mapping[str, Any]:
         match source:

@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from standfast.agent_loop import last_answer, not_started
 from standfast.checkpoints import Question
 from standfast.messages import Message
-from standfast.runtime.dispatches import last_dispatch
+from standfast.runtime.dispatches import last_entry
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore, LedgerEntry, Session
 from standfast.temporal.activities.hosts import AgentHost
@@ -19,7 +19,6 @@ from standfast.temporal.wire.inputs import Said, user_message
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.tools import Asked, Unknown
-from standfast.tools.attempts import call_key
 
 NO_ANSWER = "It is said to have ended, and its answer is not in the store"
 
@@ -106,26 +105,36 @@ async def still_asked(
     """Leave out calls of unknown outcome: the ledger may have their outcome by now, and the run settles them.
 
     A person may have said that one has not happened, and it may have been run since. Calls of which nothing more is
-    known are asked about again, as calls of unknown outcome, not as questions of their tools.
+    known are asked about again, as calls of unknown outcome, not as questions of their tools. Nobody is asked to
+    approve a call that the ledger knows to have begun, or to have been answered without being run.
     """
     last = last_answer(messages)
-    if last is None or session.journal_key is None:  # a process, which asks in its own words, has written last
+    if last is None:
         return tuple(questions)
+    in_process = session.journal_key is None  # a process, which asks in its own words, has written last
     scope = f"{session.key}/{session.last_seq - (len(messages) - 1 - last)}"
     positions = {call.id: position for position, call in enumerate(messages[last].tool_calls or ())}
     asked = []
     for question in questions:
         position = positions.get(question.tool_call_id or "")
-        if question.gate is not None or position is None or await _asks(store, scope, position, question):
+        if position is None:
+            is_asked = True
+        elif question.gate is not None:
+            is_asked = not question.is_open or not await _has_entry(store, scope, position, question)
+        else:
+            is_asked = in_process or await _asks(store, scope, position, question)
+        if is_asked:
             asked.append(question)
     return tuple(asked)
 
 
+async def _has_entry(store: DurableStore, scope: str, position: int, question: Question) -> bool:
+    """Whether the call at a gate has begun, or was answered without being run."""
+    entry = await last_entry(store, scope, position, str(question.tool_call_id))
+    return entry is not None and entry.state != "abandoned"
+
+
 async def _asks(store: DurableStore, scope: str, position: int, question: Question) -> bool:
     """Whether the call itself asks, or is one that the ledger does not know."""
-    call_id = str(question.tool_call_id)
-    last = await last_dispatch(store, scope, position, call_id)
-    if not last:
-        return True
-    entry = (await store.load_entries(scope, [key := call_key(position, call_id, last)]))[key]
-    return entry.result is not None and isinstance(read_outcome(read_entry(entry)), Asked)
+    entry = await last_entry(store, scope, position, str(question.tool_call_id))
+    return entry is None or (entry.result is not None and isinstance(read_outcome(read_entry(entry)), Asked))

@@ -213,10 +213,14 @@ class WrittenOutcome(TypedDict, total=False):
 
 
 class Source(WrittenOutcome, total=False):
-    """Where a call's result is: under a `dispatch` in the ledger, as the `answer_of` a session, or here."""
+    """Where a call's result is: under a `dispatch` in the ledger, as the `answer_of` a session, or here.
+
+    If it is here, `settled` says that the ledger was asked first: all that it knows is that the call was started.
+    """
 
     dispatch: int
     answer_of: str
+    settled: bool
 
 
 class Verdict(WrittenOutcome, total=False):
@@ -341,7 +345,8 @@ class AgentResult(TypedDict):
 
 
 class Recalled(TypedDict, total=False):
-    """The decisions at a gate, `[decision, time]` each, and whether its call has run."""
+    """The decisions at a gate, `[decision, time]` each, and whether its call has run, or was answered without."""
 
     decisions: list[tuple[dict[str, Any], str]]
     has_run: bool
+    not_run: bool

@@ -241,7 +241,9 @@ class Calls:
             if dispatch > 1:
                 turn.sources[call.position] = {"dispatch": dispatch}
             return self._outcome(call, turn, found)
-        return self._inline(call, turn, self._lost(call, tool, found, cause))
+        lost = self._inline(call, turn, self._lost(call, tool, found, cause))
+        turn.sources[call.position]["settled"] = True
+        return lost
 
     async def _looked_up(self, call: Call, turn: Turn, tool: ToolFacts, asked: types.SettleReference) -> types.Verdict:
         """Return what the ledger knows of a call. A person can spare the look, but not know its result."""

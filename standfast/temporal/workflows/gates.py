@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
-from standfast.agent_loop import Decision, Gate, decided_too_late
+from standfast.agent_loop import Decision, Gate, answered_already, decided_too_late
 from standfast.errors import InputError
 from standfast.messages import explain
 from standfast.temporal.wire import names
@@ -32,6 +32,7 @@ from standfast.temporal.workflows.running import began_again
 from standfast.temporal.workflows.waiting import Waiting
 
 _HAS_RUN = "passed by a call that has run"
+_NOT_RUN = "left by a call that was answered without being run"
 _DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object, "remember": object}
 
 
@@ -280,6 +281,8 @@ class GateKeeper:
     def _over(self, gate: str) -> str:
         """Return why nobody can decide any more at a closed gate."""
         closed = self._closed[gate]
+        if closed == _NOT_RUN:
+            return answered_already(gate)
         return decided_too_late(gate) if closed == _HAS_RUN else f"gate {gate} was {closed} already"
 
     def _show_progress(self, gate: Gate) -> None:
@@ -360,7 +363,10 @@ class GateKeeper:
         return gate if refused is not None else gate.decided(self._as_kept(decision), at)
 
     async def _recall(self, gate: Gate) -> Gate:
-        """Return the gate after the decisions from before a reset; it is approved if its call has run."""
+        """Return the gate after the decisions from before a reset.
+
+        It is approved if its call has run, and rejected by nobody if its call was answered without being run.
+        """
         self._looked[gate.name] = self._running.resets
         reference: RecallReference = {"run": self._journal_key, "gate": gate.name, **self._recalled_with(gate.name)}
         options = {**STORE_OPTIONS, "summary": summary(f"what was decided at {gate.name} before the reset")}
@@ -368,6 +374,9 @@ class GateKeeper:
         if found is None:
             return gate
         recorded = [(Decision(**decision), datetime.fromisoformat(at)) for decision, at in found.get("decisions", ())]
+        if found.get("not_run"):
+            self._closed[gate.name] = _NOT_RUN
+            return replace(gate, status="rejected")
         gate = gate.after(recorded)
         if not found.get("has_run") or gate.status == "rejected":
             return gate
