@@ -18,9 +18,9 @@ from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry
 from standfast.tools.attempts import call_key
 
-NOT_RUN = "answered without being run"  # the owner of such calls
+NOT_RUN = "answered without being run"  # owns the entries of such calls
 _BATCH = 8  # nearly all calls are dispatched once
-_UNSAID = '{"cancelled": "Not run: the run that was to say why has ended"}'
+_UNSAID = '{"cancelled": "Not run: its run ended before it could say why"}'
 
 
 async def last_dispatch(store: Ledger, scope: str, position: int, call_id: str) -> int:
@@ -40,9 +40,9 @@ async def last_entry(store: Ledger, scope: str, position: int, call_id: str) -> 
 
 
 async def answer_without_run(store: Ledger, scope: str, position: int, call: ToolCall, answer: str) -> LedgerEntry:
-    """Enter the answer to a call that does not run, before anybody is told; return the entry that now counts.
+    """Enter the answer to a call that will not run, before the model reads it; return the entry that counts.
 
-    If the call has run, or may be running, its entry stays as it is.
+    The entry of a call that has run, or may be running, is unchanged.
 
     Args:
         answer: the written outcome.
@@ -54,7 +54,7 @@ async def answer_without_run(store: Ledger, scope: str, position: int, call: Too
         key = call_key(position, call.id, last + 1)
         try:
             await store.claim(scope, key, owner=NOT_RUN, arguments_hash=hash_of(call))
-        except InputError:  # somebody has claimed it in between, with arguments that people have edited
+        except InputError:  # another run has just claimed it, with edited arguments
             continue
 
 
@@ -63,7 +63,7 @@ async def with_answer(
 ) -> LedgerEntry:
     """Return an entry after the answer was entered, if it has none and belongs to `owner`.
 
-    Whoever entered a call as not run may have died before it could write the answer.
+    A worker may die after it has claimed a call in order to answer it.
     """
     if entry.state != "claimed" or entry.owner != owner:
         return entry

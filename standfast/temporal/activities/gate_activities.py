@@ -145,7 +145,7 @@ class GateActivities:
             await self._host.check_run(run)
 
     async def _too_late(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
-        """Return why nobody can decide on a call any more, or None: it was begun, or was answered without being run."""
+        """Return why a decision comes too late: its call has begun, or was answered without being run. Else None."""
         entry = await _last_entry(self._host, run, *call)
         if entry is None or entry.state == "abandoned":
             return None

@@ -52,7 +52,7 @@ class Transcript:
         size: of the messages, in characters.
         is_fresh: whether it comes from this worker's memory, which knows of nothing later.
         after: messages up to here were not loaded: a compressed view stands for them.
-        later: by call id, stored results that the run does not know, since it wrote them before it was reset.
+        later: by call id, results that the run wrote before it was reset, and does not know.
     """
 
     host: AgentHost
@@ -218,9 +218,9 @@ class Transcript:
         return result
 
     async def _answered(self, turn: int, position: int, call: ToolCall, source: Source) -> WrittenOutcome:
-        """Return the answer to a call that was not dispatched, or was lost: what the ledger knows, else the source.
+        """Return the answer to a call that was not dispatched or was lost: the ledger's, or else the source.
 
-        The ledger has it before anybody is told, so that no run starts the call later.
+        The ledger has the answer before the model reads it, so that no run starts the call later.
         """
         store, last = self.host.store, cast(int, last_answer(self.messages))
         scope = turn_scope(self.session.key, self.seq - (len(self.messages) - 1 - last))
@@ -230,8 +230,9 @@ class Transcript:
             entry = await answer_without_run(store, scope, position, call, to_json(answer).decode())
             if entry.result is not None:
                 known = read_entry(entry)
-                return answer if "asked" in known else known
-            if not is_settled:  # it may be running: this run, or an earlier one, was reset or cancelled meanwhile
+                is_newer = "asked" in known or ("unknown" in known and "unknown" in answer)  # the end of a question
+                return answer if is_newer else known
+            if not is_settled:  # it may still run: its workflow was reset or cancelled
                 verdict = await self._look_up(turn, position)
                 is_settled = "claimed" in verdict
                 if is_settled and "unknown" not in source:
@@ -252,7 +253,7 @@ class Transcript:
         return left_open(None if now is None else strictest(then, now), verdict.get("reason", ""))
 
     def _check_unchanged(self, result: Message) -> None:
-        """Stop a run that would go on from another result than its transcript has.
+        """Stop a run whose result for a call differs from the stored one.
 
         Raises:
             SessionConflictError: the results differ.
@@ -262,8 +263,8 @@ class Transcript:
             raise SessionConflictError(
                 f"Session {session_id_of(self.session.id)}: its transcript and the ledger differ on call "
                 f"{result.tool_call_id} of tool {result.tool_name}. The transcript says: {cut(stored.content, 200)}. "
-                f"The ledger says: {cut(result.content, 200)}. The run stops here; see what the call did, and tell "
-                "the agent in a message of its next run"
+                f"The ledger says: {cut(result.content, 200)}. Find out what the call did, and tell the agent in "
+                "the next message"
             )
 
     async def _elsewhere(self, source: Source) -> Mapping[str, Any]:

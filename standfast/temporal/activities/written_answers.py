@@ -105,8 +105,8 @@ async def still_asked(
     """Leave out calls of unknown outcome: the ledger may have their outcome by now, and the run settles them.
 
     A person may have said that one has not happened, and it may have been run since. Calls of which nothing more is
-    known are asked about again, as calls of unknown outcome, not as questions of their tools. Nobody is asked to
-    approve a call that the ledger knows to have begun, or to have been answered without being run.
+    known are asked about again, as calls of unknown outcome, not as questions of their tools. The gate of a call that
+    has begun, or was answered without being run, is not opened again.
     """
     last = last_answer(messages)
     if last is None:

@@ -215,7 +215,7 @@ class WrittenOutcome(TypedDict, total=False):
 class Source(WrittenOutcome, total=False):
     """Where a call's result is: under a `dispatch` in the ledger, as the `answer_of` a session, or here.
 
-    If it is here, `settled` says that the ledger was asked first: all that it knows is that the call was started.
+    If it is here, `settled` means that the ledger was asked: it knows only that the call was started.
     """
 
     dispatch: int
@@ -345,7 +345,7 @@ class AgentResult(TypedDict):
 
 
 class Recalled(TypedDict, total=False):
-    """The decisions at a gate, `[decision, time]` each, and whether its call has run, or was answered without."""
+    """The decisions at a gate, `[decision, time]` each, whether its call has run, or was answered instead."""
 
     decisions: list[tuple[dict[str, Any], str]]
     has_run: bool

@@ -365,7 +365,7 @@ class GateKeeper:
     async def _recall(self, gate: Gate) -> Gate:
         """Return the gate after the decisions from before a reset.
 
-        It is approved if its call has run, and rejected by nobody if its call was answered without being run.
+        A gate whose call has run is approved. One whose call was answered without being run is rejected.
         """
         self._looked[gate.name] = self._running.resets
         reference: RecallReference = {"run": self._journal_key, "gate": gate.name, **self._recalled_with(gate.name)}

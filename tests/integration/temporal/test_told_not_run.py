@@ -14,7 +14,19 @@ from support.transcripts import DURABILITY, asks_for, call
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
-from standfast import Agent, Approval, InputError, LLMResponse, Loop, Message, TerminalError, ToolContext, Tripped, run, tool
+from standfast import (
+    Agent,
+    Approval,
+    InputError,
+    LLMResponse,
+    Loop,
+    Message,
+    TerminalError,
+    ToolContext,
+    Tripped,
+    run,
+    tool,
+)
 from standfast.runtime.dispatches import last_dispatch
 from standfast.testing import ScriptedModel
 from standfast.tools.attempts import call_key, turn_scope
@@ -74,6 +86,7 @@ class Shop:
             "cancelled before it started": ("pay_slowly", "pay"),
             "unapproved": ("pay_soon", "pay"),
             "stopped": ("fail", "pay"),
+            "nothing": ("pay", "pay"),
             "guardrail": ("pay", "pay"),
             "too many": ("pay", "pay"),
             "cut": ("pay", "pay"),
@@ -134,6 +147,7 @@ REASONS: dict[str, Callable[[Temporal, Shop, Run], Awaitable[None]]] = {
     "cancelled at a gate": cancelled_at_a_gate,
     "cancelled before it started": cancelled_before_it_started,
     "unapproved": by_itself,
+    "nothing": by_itself,  # both run
     "stopped": by_itself,
     "guardrail": by_itself,
     "too many": by_itself,
@@ -157,12 +171,13 @@ async def check(temporal: Temporal, shop: Shop) -> None:
         elif DURABILITY in told.content:
             assert count <= 1
         else:
-            assert count == 0 or one.id == "c1" and shop.asks[0] == "fail", (
+            assert count == 0 or (one.id == "c1" and shop.asks[0] == "fail"), (
                 f"{told.content}, and it was paid {count} times"
             )
         last = await last_dispatch(temporal.store, scope, position, one.id)
         entry = (await temporal.store.load_entries(scope, [key := call_key(position, one.id, last)])).get(key)
-        assert entry is not None and entry.result is not None, f"{one.id} is not in the ledger: {told.content}"
+        assert entry is not None, f"{one.id} is not in the ledger: {told.content}"
+        assert entry.result is not None, f"{one.id} has no result in the ledger: {told.content}"
         said = next(iter(json.loads(entry.result).values()))
         assert said in told.content or said in json.loads(told.content).get("error", ""), (entry.result, told.content)
     stored = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
