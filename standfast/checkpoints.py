@@ -27,6 +27,7 @@ EndStatus = Literal[
     "diminishing-returns",
     "max-tokens",
     "refused",
+    "empty",
     "guardrail-tripped",
     "cancelled",
 ]

@@ -6,7 +6,16 @@ from typing import NamedTuple
 
 from standfast.agent_loop.actions import Correct, Finish
 from standfast.agent_loop.tool_facts import Answer, LoopCall
-from standfast.messages import Tripped
+from standfast.checkpoints import EndStatus
+from standfast.messages import StopReason, Tripped
+
+
+_ENDS: Mapping[StopReason, EndStatus] = {
+    "max-tokens": "max-tokens",
+    "refusal": "refused",
+    "content-filter": "refused",
+    "empty": "empty",
+}
 
 
 class Unfit(NamedTuple):
@@ -36,7 +45,7 @@ def unfit(answer: Answer[LoopCall], limit: int) -> Unfit:
     if reason is None or calls:
         stopped = dict.fromkeys(one.tool_call_id for one in answer.tripped or () if one.asks and one.tool_call_id)
         return Unfit(None, refused, _cut_call(answer), tuple(refused_by_guardrails(answer)), tuple(stopped))
-    return Unfit(Finish("max-tokens" if reason == "max-tokens" else "refused", answer.content), refused, None)
+    return Unfit(Finish(_ENDS[reason], answer.content), refused, None)
 
 
 def judge(finish: Finish, problem: str | None, refused: str | None, *, may_correct: bool) -> Finish | Correct:

@@ -58,6 +58,8 @@ class _Used(BaseCallbackHandler):
 class GraphRun:
     """The adapter of a graph: each call runs it to its end, or until it asks for tools or people."""
 
+    may_answer_nothing = True  # a graph may end without a word
+
     def __init__(
         self,
         name: str,

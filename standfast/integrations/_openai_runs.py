@@ -56,6 +56,8 @@ class _Heard(RunHooks[Any]):
 class OpenAIRun:
     """The adapter of an agent: each call is one of its model."""
 
+    may_answer_nothing = True  # its framework decides when a run has ended
+
     def __init__(
         self,
         root: Agent[Any],

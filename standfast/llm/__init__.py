@@ -43,7 +43,10 @@ class ToolDescription(Record):
 
 
 class LLMAdapter(Protocol):
-    """Calls one model."""
+    """Calls one model.
+
+    An adapter with `may_answer_nothing = True` is not asked again if its answer has neither text nor calls.
+    """
 
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any

@@ -211,8 +211,9 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
     blocks = body.get("content")
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise InputError(f"its answer is not in the format of Messages: content is {blocks!r:.80}")
+    text = "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
     return LLMResponse(
-        text="".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text"),
+        text=text or _why_refused(body),
         tool_calls=tuple(
             ToolCall(
                 id=str(block.get("id") or ""),
@@ -226,6 +227,16 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
         stop_reason=body.get("stop_reason"),
         reasoning=reasoning_of(PROVIDER, list(_parts(blocks))),
     )
+
+
+def _why_refused(body: Mapping[str, Any]) -> str:
+    """Return what the provider says about a refusal without text."""
+    match body.get("stop_details"):
+        case {"explanation": str(words)} if words:
+            return words
+        case {"category": str(kind)}:
+            return f"The model has refused to answer ({kind})."
+    return ""
 
 
 def _parts(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Part]:

@@ -12,7 +12,7 @@ from standfast.llm import LLM, LLMAdapter, ToolDescription, named, settings_for
 from standfast.llm.provider_errors import retry_delay
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.runtime.cancellation import cancelled_within
-from standfast.runtime.model_answers import CANCELLED_WITHIN, chat, compressed, note_cost, streamed
+from standfast.runtime.model_answers import CANCELLED_WITHIN, answer, compressed, note_cost
 
 _LOG = logging.getLogger("standfast")
 
@@ -77,9 +77,9 @@ class ModelCalls:
         with cancelled_within(ModelError(CANCELLED_WITHIN)):
             await self._compress()
             has_fallback = self._agent.model_after(action.model) is not None
-            answer = await self._call_with_retries(self._adapters[action.model], has_fallback)
-        note_cost(self._agent, action.model, answer, self._unpriced)
-        return answer
+            response = await self._call_with_retries(self._adapters[action.model], has_fallback)
+        note_cost(self._agent, action.model, response, self._unpriced)
+        return response
 
     def ended(self, turn: int, message: Message) -> None:
         """Tell of an answer once its calls have their ids."""
@@ -110,9 +110,9 @@ class ModelCalls:
 
     async def _call(self, adapter: LLMAdapter, view: list[Message]) -> LLMResponse:
         settings = settings_for(adapter, self._agent, self._max_answer_tokens)
-        if (emit := self._emit) is None or withholds(self._agent):
-            return await chat(adapter, view, self._tools, settings)
-        return await streamed(adapter, view, self._tools, settings, lambda text: emit(TextDelta(text)))
+        emit = None if withholds(self._agent) else self._emit
+        tell = None if emit is None else lambda text: emit(TextDelta(text))
+        return await answer(adapter, view, self._tools, settings, tell)
 
     async def _compress(self) -> None:
         shorter = await compressed(self._agent.loop.context_compression, self._view[1:])

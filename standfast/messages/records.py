@@ -29,17 +29,54 @@ from standfast.messages.texts import check_whole, clean_text, explain, json_prob
 
 CleanText = Annotated[str, AfterValidator(clean_text)]
 Role = Literal["system", "user", "assistant", "tool"]
-StopReason = Literal["max-tokens", "refusal", "content-filter"]
+StopReason = Literal["max-tokens", "refusal", "content-filter", "empty"]
 
-_NOT_WHOLE: dict[str, StopReason] = {
-    "length": "max-tokens",  # Chat Completions
-    "max_tokens": "max-tokens",  # Anthropic
-    "max_output_tokens": "max-tokens",  # Responses
-    "model_context_window_exceeded": "max-tokens",
-    "max-tokens": "max-tokens",
+# What providers call the end of an answer that is not whole, in lower case. All other words are of whole ones. A broken
+# answer is worth nothing, and the model is called again. docs/models.md has this table, too.
+_NOT_WHOLE: dict[str, StopReason | Literal["broken"]] = {
+    **dict.fromkeys(
+        (
+            "length",  # Chat Completions
+            "max_tokens",  # Anthropic, Gemini
+            "max_output_tokens",  # Responses
+            "model_length",  # Mistral
+            "model_context_window_exceeded",  # Anthropic, GLM
+            "pause_turn",  # Anthropic, after the last continuation
+            "incomplete",  # Responses, without details
+            "max-tokens",
+        ),
+        "max-tokens",
+    ),
     "refusal": "refusal",
-    "content_filter": "content-filter",
-    "content-filter": "content-filter",
+    **dict.fromkeys(
+        (
+            "content_filter",  # Chat Completions, Responses
+            "content_filtered",  # Bedrock
+            "guardrail_intervened",
+            "safety",  # Gemini
+            "recitation",
+            "blocklist",
+            "prohibited_content",
+            "spii",
+            "sensitive",  # GLM
+            "content-filter",
+        ),
+        "content-filter",
+    ),
+    **dict.fromkeys(
+        (
+            "error",  # Mistral, OpenRouter
+            "failed",  # Responses
+            "cancelled",
+            "abort",  # vLLM
+            "network_error",  # GLM
+            "insufficient_system_resource",  # DeepSeek
+            "malformed_function_call",  # Gemini
+            "unexpected_tool_call",
+        ),
+        "broken",
+    ),
+    "empty": "empty",
 }
 
 
@@ -267,7 +304,7 @@ class Message(Record):
             dollars.
         images: beside the text of a user.
         reasoning: before an answer, as some providers want to have it back.
-        stop_reason: of an answer that is not whole: "max-tokens", "refusal" or "content-filter".
+        stop_reason: of an answer that is not whole: "max-tokens", "refusal", "content-filter" or "empty".
         model: which answered, if it was not the agent's own.
         agent: which answered, if the session's agent hands over to others.
         by: who said it, of what a person said or answered.
@@ -370,7 +407,18 @@ class LLMResponse(Record):
     @property
     def not_whole(self) -> StopReason | None:
         """Why the answer is not whole, in one word for all providers; None if it is."""
-        return _NOT_WHOLE.get(self.stop_reason or "")
+        why = _NOT_WHOLE.get((self.stop_reason or "").lower())
+        return None if why == "broken" else why
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the provider says that it has failed in the middle of the answer."""
+        return _NOT_WHOLE.get((self.stop_reason or "").lower()) == "broken"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither text nor calls, and the provider does not say why."""
+        return not self.tool_calls and not self.text.strip() and self.not_whole is None
 
     @field_validator("text", mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from standfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
 from standfast.messages import LLMResponse, Message, clean_text, error_text
 
 _LOG = logging.getLogger("standfast")
+_NOTHING_SAID = "Your last answer was empty. Answer, or call a tool."
 CANCELLED_WITHIN = "The model call was cancelled from within"
 
 
@@ -36,47 +37,83 @@ def note_cost(agent: Agent, model: str | None, response: LLMResponse, noted: set
         _LOG.warning(text, agent.name, which)
 
 
-async def chat(
-    adapter: LLMAdapter, view: list[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
+async def answer(
+    adapter: LLMAdapter,
+    view: list[Message],
+    tools: Sequence[ToolDescription],
+    settings: Mapping[str, Any],
+    tell: Callable[[str], None] | None,
 ) -> LLMResponse:
-    """Return an adapter's answer.
+    """Return an adapter's answer; one that has neither text nor calls is asked for once more.
+
+    Args:
+        tell: gets the text as it comes, or at the end if the adapter cannot stream; None if nobody listens.
 
     Raises:
-        ModelError: its `chat` is not async, or returns no answer.
+        ModelError: its `chat` is not async, or returns no answer, or the provider broke it off.
     """
-    answer: Any = adapter.chat(view, tools, **settings)
-    if not isinstance(answer, Awaitable):
+    response = await _answer(adapter, view, tools, settings, tell)
+    if not response.is_empty or getattr(adapter, "may_answer_nothing", False):
+        return response
+    # Asked without a word, a model that believes it is done says nothing again. The transcript has none of this.
+    again = await _answer(adapter, [*view, Message(role="user", content=_NOTHING_SAID)], tools, settings, tell)
+    costs = [one for one in (response.cost, again.cost) if one is not None]
+    used = again.usage if response.usage is None else response.usage + again.usage
+    again = again.model_copy(update={"usage": used, "cost": sum(costs) if costs else None})
+    return again.model_copy(update={"stop_reason": "empty"}) if again.is_empty else again
+
+
+async def _answer(
+    adapter: LLMAdapter,
+    view: list[Message],
+    tools: Sequence[ToolDescription],
+    settings: Mapping[str, Any],
+    tell: Callable[[str], None] | None,
+) -> LLMResponse:
+    if tell is None:
+        response = await _chat(adapter, view, tools, settings)
+    else:
+        response = await _streamed(adapter, view, tools, settings, tell)
+    if response.is_broken:
+        raise ModelError(f"The provider broke its answer off ({response.stop_reason})", transient=True)
+    return response
+
+
+async def _chat(
+    adapter: LLMAdapter, view: list[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
+) -> LLMResponse:
+    asked: Any = adapter.chat(view, tools, **settings)
+    if not isinstance(asked, Awaitable):
         raise ModelError(f"{type(adapter).__name__}.chat must be async: write `async def chat`")
-    return LLMResponse.read(await answer)
+    return LLMResponse.read(await asked)
 
 
-async def streamed(
+async def _streamed(
     adapter: LLMAdapter,
     view: list[Message],
     tools: Sequence[ToolDescription],
     settings: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> LLMResponse:
-    """Return an adapter's answer as `chat` does, and emit its text as it comes, or at the end if it cannot stream."""
     if not _streams(adapter):
-        response = await chat(adapter, view, tools, settings)
+        response = await _chat(adapter, view, tools, settings)
         if response.text:
             tell(clean_text(response.text))
         return response
-    answer: LLMResponse | Mapping[str, Any] | None = None
+    whole: LLMResponse | Mapping[str, Any] | None = None
     parts = adapter.stream(view, tools, **settings)
     try:
         async for part in parts:
             if isinstance(part, str):
                 tell(clean_text(part))
             else:
-                answer = part
+                whole = part
     finally:
         if isinstance(parts, AsyncGenerator):
             await parts.aclose()
-    if answer is None:
+    if whole is None:
         raise StandfastError("The adapter's stream ended without the whole answer as its last value")
-    return LLMResponse.read(answer)
+    return LLMResponse.read(whole)
 
 
 def _streams(adapter: object) -> TypeIs[StreamingLLMAdapter]:

@@ -133,6 +133,8 @@ def as_agent(
 class PydanticAIRun:
     """The adapter of an agent: each call is one request of its model, or more where an output does not fit."""
 
+    may_answer_nothing = True  # pydantic-ai asks again itself
+
     def __init__(self, agent: Agent[Any, Any], deps: Any, declared: Declared, limits: UsageLimits | None) -> None:
         self._agent, self._deps, self._declared, self._limits = agent, deps, declared, limits
         self._found: Mapping[Any, AbstractToolset[Any]] = {}  # by what they are found for

@@ -14,7 +14,7 @@ from standfast.llm import LLMAdapter, ToolDescription, settings_for
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.messages import LLMResponse, Message, cut, error_text
 from standfast.runtime.cancellation import cancelled_within
-from standfast.runtime.model_answers import CANCELLED_WITHIN, chat, streamed
+from standfast.runtime.model_answers import CANCELLED_WITHIN, answer
 from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
@@ -41,9 +41,7 @@ async def call_adapter(
         shorter = await compress(messages)
         seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
         settings = settings_for(adapter, agent, max_tokens)
-        if tell is None:
-            return await chat(adapter, seen, tools, settings), shorter
-        return await streamed(adapter, seen, tools, settings, tell), shorter
+        return await answer(adapter, seen, tools, settings, tell), shorter
 
 
 def failure_of(

@@ -23,7 +23,7 @@ from standfast import (
 )
 from standfast.events import ModelRetried
 from standfast.llm import LLMAdapter, Price, create_adapter
-from standfast.testing import Fault, ModelServer, ScriptedModel
+from standfast.testing import Fault, ModelServer, Reply, ScriptedModel
 
 SOON = Loop(model_retry=RetryPolicy(initial_interval=0.01, maximum_attempts=3))
 BUSY = ModelError("busy", transient=True)
@@ -157,6 +157,74 @@ async def test_an_answer_that_is_not_whole_ends_the_run_so(driver: Driver, stop:
     async with ModelServer(LLMResponse(text="I", stop_reason=stop)) as server:
         ended = await driver.run(Agent("a"), adapter("anthropic", server))
     assert (ended.status, ended.response) == (status, "I")
+
+
+NOTHING = LLMResponse(text=" ", usage=Usage(input_tokens=10, output_tokens=1), cost=0.5)
+
+
+async def test_an_answer_with_neither_text_nor_calls_is_asked_for_once_more(driver: Driver) -> None:
+    asked = LLMResponse(tool_calls=(call("echo", "c1", text="a"),))
+    model = ScriptedModel([asked, NOTHING, LLMResponse(text="done", usage=NOTHING.usage, cost=0.25)])
+    ended = await driver.run(Agent("a", tools=[echo]), model)
+    assert (ended.status, ended.response) == ("complete", "done")
+    assert ended.usage is not None
+    assert (ended.usage.input_tokens, ended.usage.output_tokens, ended.usage.cost) == (20, 2, 0.75)
+    assert [message.role for message in ended.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message.content for message in model.calls[2].messages[-2:]] == [
+        "a",
+        "Your last answer was empty. Answer, or call a tool.",
+    ]
+
+
+async def test_a_run_whose_model_says_nothing_twice_is_empty_and_goes_on_with_the_next_message(driver: Driver) -> None:
+    async with ModelServer(*[LLMResponse(text="")] * 2, "hello") as server:
+        model = adapter("anthropic", server)
+        ended = await driver.run(Agent("a", output=str), model)
+        assert (ended.status, ended.response, ended.iterations) == ("empty", "", 1)
+        assert [message.stop_reason for message in ended.messages] == [None, "empty"]
+        ended = await driver.run(Agent("a", output=str), model, message="and now?")
+    assert (ended.status, ended.response) == ("complete", "hello")
+
+
+# Of this year's APIs: the provider's word, the status of the run, and its response.
+ENDINGS = [
+    ("anthropic", {"stop_reason": "model_context_window_exceeded"}, "max-tokens", "I"),
+    ("anthropic", {"stop_reason": "max_tokens"}, "max-tokens", "I"),
+    ("anthropic", {"stop_reason": "stop_sequence"}, "complete", "I"),
+    ("openai-compatible", {"stop_reason": "model_length"}, "max-tokens", "I"),
+    ("openai-compatible", {"stop_reason": "SAFETY"}, "refused", "I"),
+    ("openai-compatible", {"stop_reason": "sensitive"}, "refused", "I"),
+    ("openai-compatible", {"stop_reason": "eos"}, "complete", "I"),
+    ("openai", {"stop_reason": "content_filter"}, "refused", "I"),
+]
+
+
+@pytest.mark.parametrize(("provider", "end", "status", "response"), ENDINGS)
+async def test_the_words_of_providers_for_an_end_are_one_status(
+    provider: str, end: dict[str, str], status: str, response: str
+) -> None:
+    async with ModelServer(LLMResponse(text="I", **end)) as server:
+        ended = await run(Agent("a"), message="hi", llm=adapter(provider, server))
+    assert (ended.status, ended.response) == (status, response)
+
+
+async def test_a_refusal_without_text_is_told_in_the_providers_words() -> None:
+    refusal = {"type": "refusal", "category": "cyber", "explanation": "This could help an attack."}
+    events = [
+        {"type": "message_start", "message": {"content": [], "usage": {"input_tokens": 1, "output_tokens": 1}}},
+        {"type": "message_delta", "delta": {"stop_reason": "refusal", "stop_details": refusal}, "usage": {}},
+        {"type": "message_stop"},
+    ]
+    async with ModelServer(Reply(events)) as server:
+        ended = await run(Agent("a"), message="hi", llm=adapter("anthropic", server))
+    assert (ended.status, ended.response) == ("refused", "This could help an attack.")
+
+
+@pytest.mark.parametrize("word", ["insufficient_system_resource", "network_error", "error", "MALFORMED_FUNCTION_CALL"])
+async def test_an_answer_that_its_provider_breaks_off_is_asked_for_again(word: str) -> None:
+    async with ModelServer(LLMResponse(text="I lo", stop_reason=word), "I look.") as server:
+        ended = await run(Agent("a", loop=SOON), message="hi", llm=adapter("openai-compatible", server))
+    assert (ended.status, ended.response) == ("complete", "I look.")
 
 
 # --- what it costs ---
