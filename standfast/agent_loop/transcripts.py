@@ -86,19 +86,17 @@ def _read_message(given: Message | Mapping[str, Any], index: int) -> Message:
 def in_call_order(messages: Sequence[Message]) -> list[Message]:
     """Return the transcript with the results of each turn in the order of its calls."""
     result: list[Message] = []
+    together: list[tuple[int, int]] = []  # of results of the last turn: the place of the call, and of the message
     position: dict[str | None, int] = {}
-    for message in messages:
+    for index, message in enumerate(messages):
+        if message.role == "tool" and message.tool_call_id in position:
+            together.append((position[message.tool_call_id], index))
+            continue
+        result += [*(messages[at] for _, at in sorted(together)), message]
+        together.clear()
         if message.role == "assistant":
-            position = {call.id: len(result) + 1 + place for place, call in enumerate(message.tool_calls or ())}
-        if message.role == "tool" and result and result[-1].role == "tool":
-            place = position.get(message.tool_call_id, len(result))
-            at = len(result)
-            while at and result[at - 1].role == "tool" and position.get(result[at - 1].tool_call_id, -1) > place:
-                at -= 1
-            result.insert(at, message)
-        else:
-            result.append(message)
-    return result
+            position = {call.id: place for place, call in enumerate(message.tool_calls or ())}
+    return [*result, *(messages[at] for _, at in sorted(together))]
 
 
 def repair_transcript(messages: Sequence[Message]) -> list[Message]:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shlex
-from difflib import unified_diff
 from typing import Any
 
 import click
@@ -20,6 +19,7 @@ from standfast.mcp.declarations import digest_of
 from standfast.mcp.known_tools import KnownTool, KnownTools, known_servers
 from standfast.mcp.login_pages import login as log_in
 from standfast.mcp.logins import Logins
+from standfast.messages import changed_lines
 from standfast.stores import open_store
 
 _APP = click.option("--app", metavar="APP", help="File or module whose agents use the server, with its store.")
@@ -162,8 +162,8 @@ def _row(server: str, tool: KnownTool) -> dict[str, Any]:
     if tool.held is None:
         return row
     digest = digest_of(tool.held)
-    before, now = (json.dumps(said, indent=2, sort_keys=True).splitlines() for said in (tool.accepted, tool.held))
-    diff = "\n".join(unified_diff(before, now, "accepted", "now", lineterm="", n=1))
+    before, now = (json.dumps(said, indent=2, sort_keys=True) for said in (tool.accepted, tool.held))
+    diff = "\n".join(["--- accepted", "+++ now", *(f"{line[0]}{line[2:]}" for line in changed_lines(before, now))])
     return row | {
         "held": digest,
         "diff": diff,

@@ -6,7 +6,7 @@ from typing import Any
 
 from standfast.cli.outputs import Output, ago, shown
 from standfast.cli.stores import USUAL, Named, shown_address
-from standfast.messages import visible_json
+from standfast.messages import line_difference, visible_json
 
 _HOW = {
     "approval": "standfast approve {run} {name}  or: standfast reject {run} {name}",
@@ -28,7 +28,8 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, sto
     name = f" {item['name']}" if item["name"] else ""
     given = item.get("approved_by") or ()
     of = f"{len(given)} of {item['quorum']}" if "quorum" in item else ""
-    output.line(f"Waits for {item['kind']}{name}: {item['message']}", style="bold")
+    message = item["message"].replace("\n", "\n      ")  # so that none of its lines looks like a field
+    output.line(f"Waits for {item['kind']}{name}: {message}", style="bold")
     output.fields(
         {
             "  Tool": item.get("tool"),
@@ -79,13 +80,17 @@ def _lines(one: Mapping[str, Any]) -> list[str]:
             return visible_json(one["value"]).split("\n")
         case "table":
             rows = [one["columns"], *one["rows"]] if one["columns"] else one["rows"]
-            return [" | ".join(value if isinstance(value, str) else _json(value) for value in row) for row in rows]
+            return [" | ".join(map(_cell, row)) for row in rows]
         case "diff":
-            before, after = one["before"].split("\n"), one["after"].split("\n")
-            return [*(f"- {line}" for line in before), *(f"+ {line}" for line in after)]
+            return line_difference(one["before"], one["after"])
         case "image":
             return [f"{one['media_type']}, {len(one['data']) * 3 // 4:,} bytes: look at it on the page"]
     return [f"{one['size']:,} bytes: read them with --full"]
+
+
+def _cell(value: Any) -> str:
+    """Return a cell that cannot be taken for two, or for two rows."""
+    return value if isinstance(value, str) and "|" not in value and value.isprintable() else _json(value)
 
 
 def _json(value: Any) -> str:

@@ -1,6 +1,7 @@
 """The vocabulary of a conversation: messages, what a model answers, and texts that can be stored and sent anywhere."""
 
 from standfast.messages.appearances import visible, visible_json
+from standfast.messages.differences import changed_lines, line_difference
 from standfast.messages.people import distinct_people, person
 from standfast.messages.records import (
     Image,
@@ -47,6 +48,7 @@ __all__ = [
     "ToolCall",
     "Tripped",
     "Usage",
+    "changed_lines",
     "check_message_id",
     "check_whole",
     "clean_text",
@@ -56,6 +58,7 @@ __all__ = [
     "explain",
     "is_cut",
     "json_problem",
+    "line_difference",
     "person",
     "read_images",
     "read_json",

@@ -118,7 +118,7 @@ class StandfastPlugin(SimplePlugin):
             partial(BoardActivities, posted=posted),
         )
         activities = [each for part in parts for each in part(host).all()]
-        activities += [*tools_of.all(), *NoticeActivities(told, posted).all()]
+        activities += [*tools_of.all(), *NoticeActivities(told, posted, host.store).all()]
         host.notices = bool(told)
         host.stream = _checked_stream(stream, store)
         super().__init__(

@@ -1,5 +1,8 @@
 """Renders words of models and people as Markdown, without what could act, load or hide anything."""
 
+import re
+from typing import Any
+
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
@@ -11,6 +14,8 @@ _LONG = 20_000  # characters that are rendered; more would hold up everybody's p
 # they were written.
 _HIDING = ("link", "image", "autolink", "reference", "entity", "html_inline", "html_block")
 _WHOLE = MarkdownIt("js-default", {"html": False, "linkify": False}).disable(_HIDING)
+_MARKS = frozenset("*_~`#|>-+=:\\")  # characters that may be drawn as a form
+_TAG = re.compile("<[^<>]*>")
 
 
 class _Parser(MarkdownIt):
@@ -37,10 +42,46 @@ def render(text: str) -> Markup:
 
 
 def render_whole(text: str) -> Markup:
-    """Return a text that people decide on as HTML, which leaves out no part of it; a long one as it was written."""
-    if len(text) > _LONG:
-        return Markup("<pre>{}</pre>").format(visible(text))
-    return Markup(_WHOLE.render(visible(text)))  # it has been escaped
+    """Return a text that people decide on as HTML, which leaves out no part of it.
+
+    A long text is shown as it was written, and so is one of which Markdown would not draw all: it drops cells that a
+    table has no column for, and what is nested too deeply.
+    """
+    shown = visible(text)
+    drawn = Markup(_drawn(shown)) if len(text) <= _LONG else None  # it has been escaped
+    if drawn is None or not _has_all(_TAG.sub("", drawn), shown):
+        return Markup("<pre>{}</pre>").format(shown)
+    return drawn
+
+
+def _drawn(text: str) -> str:
+    """Return the HTML of a text, with the words after a fence and the numbers of a list, as they were written."""
+    tokens = _WHOLE.parse(text)
+    for token in tokens:
+        if token.type == "fence" and token.info.strip():
+            token.content, token.info = f"{token.markup}{token.info}\n{token.content}", ""
+    return str(_WHOLE.renderer.render(tokens, _WHOLE.options, {}))
+
+
+def _numbered(renderer: Any, tokens: Any, at: int, options: Any, env: Any) -> str:
+    opening: str = renderer.renderToken(tokens, at, options, env)
+    item = tokens[at]
+    return f'<li class="numbered">{item.info}{item.markup} ' if item.info else opening
+
+
+_WHOLE.add_render_rule("list_item_open", _numbered)
+
+
+def _has_all(drawn: str, text: str) -> bool:
+    """Whether a drawing has every character of a text in its order, except for blanks and marks."""
+    shown = iter("".join(Markup(drawn).unescape().split()))
+    left = next(shown, "")
+    for char in "".join(text.split()):
+        if char == left:
+            left = next(shown, "")
+        elif char not in _MARKS:
+            return False
+    return True
 
 
 def _mark(token: Token) -> None:

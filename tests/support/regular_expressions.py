@@ -1,4 +1,4 @@
-"""Finds every regular expression of the code, and runs each on hostile texts.
+"""Finds every regular expression of the code, and runs each on hostile texts; also the functions that read such data.
 
 A program of its own, since `re` lets nothing else run until it is done: only the kernel can end one that never is. Its
 last line names the expression at which it was ended.
@@ -9,12 +9,15 @@ Each text has seconds of its own, so that one on which a single expression takes
 import ast
 import importlib
 import math
+import random
 import re
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import combinations, permutations
 from pathlib import Path
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
@@ -146,8 +149,7 @@ def _of(operation: Any, argument: Any) -> str:
 def run(pattern: str, flags: int, methods: set[str]) -> None:
     compiled = re.compile(pattern, flags)
     for text in hostile_texts(pattern, flags):
-        end = math.ceil(time.process_time()) + CPU_SECONDS
-        resource.setrlimit(resource.RLIMIT_CPU, (end, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        _limit()
         for method in methods:
             match method:
                 case "sub" | "subn":
@@ -158,12 +160,97 @@ def run(pattern: str, flags: int, methods: set[str]) -> None:
                     getattr(compiled, method)(text)
 
 
+def hostile_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield calls, with names, of functions that show or compare what anybody may have written."""
+    from standfast.agent_loop.transcripts import read_transcript, repair_transcript
+    from standfast.llm.json_tool_calls import plain_messages
+    from standfast.messages import changed_lines, line_difference, person, visible, visible_json
+    from standfast.temporal.activities.slack_messages import approval_message
+    from standfast.temporal.activities.teams_messages import approval_card
+    from standfast.temporal.client.changes import changes_between
+    from standfast.web.markdown import render, render_whole
+
+    chance = random.Random(7)
+
+    def lines(size: int, width: int) -> str:
+        return "\n".join("".join(chance.choices("ab", k=width)) for _ in range(size // (width + 1)))
+
+    differing = [(lines(size, width), lines(size, width)) for size in (1_200, SIZE) for width in (5, 20)]
+    # Lines that are alike, of which none is equal to another: 2.4 KB kept difflib.ndiff busy for a minute.
+    shuffled = ["".join(letters) for letters in permutations("abcdef", 5)]
+    even = {line for line in shuffled if sum(x > y for x, y in combinations(line, 2)) % 2}
+    differing += [("\n".join(sorted(even)[:200]), "\n".join(sorted({*shuffled} - even)[:200]))]
+    differing += [("a\nb\n" * SIZE, "b\na\n" * SIZE), ("a\n" * SIZE, "a\n" * (SIZE // 2))]
+    for before, after in differing:
+        item = {
+            "kind": "approval", "name": "g", "message": "?", "since": "2026-01-01T00:00:00+00:00", "digest": "d",
+            "shown": [{"kind": "diff", "before": before, "after": after}],
+        }  # fmt: skip
+        yield "line_difference", partial(line_difference, before, after)
+        yield "changed_lines", partial(changed_lines, before, after)
+        yield "Slack's message", partial(approval_message, "w", item, None)
+        yield "Teams' card", partial(approval_card, "w", item, None)
+        yield "changes", lambda before=before, after=after: [one.lines for one in changes_between(before, after)]
+    for mark in (
+        "*a ",
+        "**a",
+        "[",
+        "![",
+        "> ",
+        "- ",
+        "|",
+        "|-\n",
+        "a|b\n-|-\n",
+        "`",
+        "``a`",
+        "~~a",
+        "<",
+        "&#",
+        "\n",
+        "1. ",
+        "*_",
+    ):
+        for text in (mark * SIZE, mark * (20_000 // len(mark)), "\n".join(mark * depth for depth in range(140))):
+            yield f"Markdown of {mark!r}", partial(render, text)
+            yield f"Markdown of a gate of {mark!r}", partial(render_whole, text)
+    for piece in ("\u0430b", "\u05d0 ", "\u2068", "\u2068a\u2069", "\u202e", "\xb9"):
+        text = piece * (SIZE // len(piece))
+        yield f"visible of {text[:2]!r}", partial(visible, text)
+        yield f"visible_json of {text[:2]!r}", partial(visible_json, [text])
+        yield f"person of {text[:2]!r}", partial(person, text)
+    said = [{"role": "user", "content": "a" * 100}] * 3_000
+    yield "read_transcript", partial(read_transcript, said)
+    yield "repair_transcript", lambda: repair_transcript(read_transcript(said))
+    yield "plain_messages", lambda: plain_messages(read_transcript(said), [])
+    calls = [{"id": f"c{number}", "name": "t", "arguments": {}} for number in range(3_000)]
+    results = [{"role": "tool", "tool_call_id": f"c{number}", "content": "x"} for number in reversed(range(3_000))]
+    asked = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": calls}, *results]
+    yield "read_transcript of many calls", partial(read_transcript, asked)
+    yield "repair_transcript of many calls", lambda: repair_transcript(read_transcript(asked))
+
+
+def _limit() -> None:
+    end = math.ceil(time.process_time()) + CPU_SECONDS
+    resource.setrlimit(resource.RLIMIT_CPU, (end, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def call_all() -> None:
+    for name, call in hostile_calls():
+        _say(name)
+        _limit()
+        call()
+    _say("done")
+
+
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main(*given: str) -> None:
+    if given == ("--calls",):
+        call_all()
+        return
     found = {(pattern, 0): {"fullmatch"} for pattern in given} or expressions()
     for (pattern, flags), methods in found.items():
         _say(ascii(pattern))

@@ -5,7 +5,6 @@ Slack and Teams draw the same parts in their own forms. A message has a button t
 
 import base64
 import binascii
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from standfast.errors import InputError
-from standfast.messages import distinct_people, read_json, visible, visible_json
+from standfast.messages import distinct_people, line_difference, read_json, visible, visible_json
 from standfast.stores.protocol import DecisionRecord
 
 Decided = Literal["approve", "reject"]
@@ -24,7 +23,6 @@ STILL = "Still waiting"
 OVER = "This is not waiting any more"
 MOST = 9_000  # characters of what is decided on
 _FACT = 500  # characters
-_MOST_LINES = 1_000  # of a difference; far more than fit, and few enough to be compared at once
 _TYPED = 1_000  # characters of a comment or an edit that a message shows
 
 
@@ -97,12 +95,12 @@ class Shown:
         self._add("value", text)
 
     def _add(self, kind: Literal["words", "value"], text: str) -> None:
-        text = visible(text)
-        if len(text) > self.left:
+        shown = visible(text[: 2 * self.left + 1])  # what is cut off cannot fit: two characters at most become one
+        if (more := len(shown) - self.left + max(0, len(text) - 2 * self.left - 1)) > 0:
             self.is_whole = False
-            text = cut(text, self.left)
-        self.left = max(0, self.left - len(text))
-        self.parts.append(Part(kind, text))
+            shown = f"{shown[: self.left]}… [{more:,} more characters]"
+        self.left = max(0, self.left - len(shown))
+        self.parts.append(Part(kind, shown))
 
     def leave(self, what: str) -> None:
         """Say of a part that it is not shown."""
@@ -121,12 +119,10 @@ class Shown:
                 rows = [shown["columns"], *shown["rows"]] if shown["columns"] else shown["rows"]
                 self.value(label, "\n".join(visible_json(row, indent=None) for row in rows))
             case "diff":
-                before, after = shown["before"].split("\n"), shown["after"].split("\n")
-                if len(before) + len(after) > _MOST_LINES:
+                if max(len(shown["before"]), len(shown["after"])) > self.left:
                     self.leave(f"{label}: a long difference")
                 else:
-                    lines = difflib.ndiff(before, after)
-                    self.value(label, "\n".join(one for one in lines if not one.startswith("? ")))
+                    self.value(label, "\n".join(line_difference(shown["before"], shown["after"])))
             case kind:
                 self.leave(f"{label}: {'an image' if kind == 'image' else 'it is too large'}")
 

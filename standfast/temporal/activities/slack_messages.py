@@ -57,7 +57,7 @@ class SlackButtons:
 
 def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | None) -> dict[str, Any]:
     """Return a message about anything that waits, without buttons."""
-    run, first = mrkdwn(data["workflow_id"]), escaped(head(data))[:_SECTION]
+    run, first = mrkdwn(data["workflow_id"]), _cut(escaped(head(data)))
     fields = {
         "Run": f"<{link}|{run}>" if link else run,
         "Name": mrkdwn(data["name"]),
@@ -72,7 +72,7 @@ def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | Non
         "text": first,
         "blocks": [
             {"type": "section", "text": {"type": "mrkdwn", "text": f"*{first}*"}},
-            {"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(lines)[:_SECTION]}},
+            {"type": "section", "text": {"type": "mrkdwn", "text": _cut("\n".join(lines))}},
         ],
     }
 
@@ -97,7 +97,7 @@ def closed_message(blocks: Sequence[dict[str, Any]], said: str) -> dict[str, Any
 
 def message(text: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """Return a message of these blocks; `text`, which is escaped, is for notifications."""
-    return {"text": text[:_SECTION], "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
+    return {"text": _cut(text), "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
 
 
 def _buttons(run: str, item: Mapping[str, Any], link: str | None, is_whole: bool) -> list[dict[str, Any]]:
@@ -141,6 +141,11 @@ def _pieces(text: str) -> list[str]:
     size = _SECTION if max(text, default="") <= "\uffff" else _SECTION // 2  # Slack counts some signs twice
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     return [piece if piece.strip() else repr(piece) for piece in pieces or [""]]
+
+
+def _cut(text: str) -> str:
+    """Return an escaped text that fits into a block."""
+    return cut(text, _SECTION - 40)
 
 
 def plain(text: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import hmac
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -17,8 +18,9 @@ from urllib.parse import quote, urlsplit
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from standfast.errors import DefinitionError
+from standfast.errors import DefinitionError, StandfastError
 from standfast.extras import install
+from standfast.stores.protocol import Ledger
 from standfast.temporal.activities.approval_links import ApprovalLinks
 from standfast.temporal.activities.chat_bots import Bot, Place, SlackBot, TeamsBot
 from standfast.temporal.activities.chat_messages import head
@@ -145,10 +147,14 @@ def check_webhooks(given: Iterable[Webhook]) -> tuple[Webhook, ...]:
 
 
 class NoticeActivities:
-    """Notifies people of items that wait, for a worker with these webhooks."""
+    """Notifies people of items that wait, for a worker with these webhooks.
 
-    def __init__(self, webhooks: Sequence[Webhook], posted: PostedMessages) -> None:
-        self._webhooks, self._posted = webhooks, posted
+    The ledger has an entry for each notice and webhook, which the latest attempt holds: an earlier one that was only
+    slow sends nothing any more.
+    """
+
+    def __init__(self, webhooks: Sequence[Webhook], posted: PostedMessages, store: Ledger) -> None:
+        self._webhooks, self._posted, self._store = webhooks, posted, store
 
     def all(self) -> list[Any]:
         return [self.notify]
@@ -168,8 +174,9 @@ class NoticeActivities:
         for webhook in self._webhooks:
             if webhook.name in settled or data["kind"] not in webhook.kinds:
                 continue
+            claim = _Claim(self._store, reference, f"{notice}/{webhook.name}") if "run" in reference else None
             try:
-                place = await self._deliver(webhook, data, notice)
+                place = await self._deliver(webhook, data, notice, claim)
                 if place is not None and "run" in reference:
                     link = webhook.link_to(data["workflow_id"], data["run_id"])
                     await self._posted.note(reference["run"], webhook.name, data, place, link)
@@ -182,22 +189,57 @@ class NoticeActivities:
         if failures:
             raise min(failures, key=_delay)
 
-    async def _deliver(self, webhook: Webhook, data: Mapping[str, Any], notice: str) -> Place | None:
+    async def _deliver(
+        self, webhook: Webhook, data: Mapping[str, Any], notice: str, claim: "_Claim | None"
+    ) -> Place | None:
         """Deliver a notice; return the place of the message if it is one that a bot may have to change."""
         at = int(time.time())
         headers = {"webhook-id": notice, "webhook-timestamp": str(at)}
-        if (bot := self._posted.bots.get(webhook.name)) is not None and data["kind"] == "approval":
-            link = webhook.link_to(data["workflow_id"], data["run_id"])
-            return await bot.post(bot.approval(data["workflow_id"], data, link), headers)
-        written = _written(webhook, data, at)
-        if bot is not None:
-            await bot.post(written, headers)
+        bot, is_approval = self._posted.bots.get(webhook.name), data["kind"] == "approval"
+        if bot is not None and is_approval:
+            written = bot.approval(data["workflow_id"], data, webhook.link_to(data["workflow_id"], data["run_id"]))
+        else:
+            written = _written(webhook, data, at)
+        if claim is not None and not await claim.take():
             return None
-        body = json.dumps(written, ensure_ascii=False).encode()
-        if webhook.secret is not None:
-            headers["webhook-signature"] = signature(webhook.secret, notice, at, body)
-        await request("POST", webhook.url, body, {"Content-Type": "application/json", **headers})
-        return None
+        place = None
+        if bot is not None:
+            place = await bot.post(written, headers)
+        else:
+            body = json.dumps(written, ensure_ascii=False).encode()
+            if webhook.secret is not None:
+                headers["webhook-signature"] = signature(webhook.secret, notice, at, body)
+            await request("POST", webhook.url, body, {"Content-Type": "application/json", **headers})
+        if claim is not None:
+            await claim.finish()
+        return place if is_approval else None
+
+
+class _Claim:
+    """The claim of this attempt on a notice to one webhook."""
+
+    def __init__(self, store: Ledger, reference: NotifyReference, key: str) -> None:
+        info = activity.info()
+        self._store, self._scope, self._key = store, f"{reference['run']}/notices", key
+        self._owner = f"{info.current_attempt_scheduled_time.timestamp():020.6f}/{info.attempt}"
+        self._is_needed = reference["item"]["kind"] != "store"  # of a store that is away people are told without it
+
+    async def take(self) -> bool:
+        """Claim the notice; False if it was sent, or is a later attempt's."""
+        try:
+            entry = await self._store.claim(self._scope, self._key, owner=self._owner, arguments_hash="")
+            if entry.state == "claimed" and (entry.owner or "") < self._owner:
+                entry = await self._store.take_over(self._scope, self._key, owner=self._owner)
+        except StandfastError:
+            if self._is_needed:
+                raise
+            return True
+        return (entry.state, entry.owner) == ("claimed", self._owner)
+
+    async def finish(self) -> None:
+        """Record that the notice was sent; a store that refuses cannot have it sent again for that."""
+        with suppress(StandfastError):
+            await self._store.finish(self._scope, self._key, owner=self._owner, state="done", result="")
 
 
 def notice_id(workflow_id: str, reference: Mapping[str, Any]) -> str:

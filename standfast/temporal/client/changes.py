@@ -1,21 +1,18 @@
 """Says what an edit has changed, part by part: beside what was shown, which the store has, with the run that asked."""
 
 import asyncio
-import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from standfast.agent_loop import Gate, edited_digest
 from standfast.errors import StandfastError
-from standfast.messages import Record, visible_json
+from standfast.messages import Record, changed_lines, visible_json
 from standfast.stores.protocol import DecisionRecord, Ledger
 from standfast.temporal.wire.shown_gates import read_asked
 from standfast.temporal.wire.turn_records import read_record
 
 _LONG = 80  # characters of a text; a longer one is compared by lines
-_MOST_LINES = 1_000  # of two texts; to compare more takes too long
-_AROUND = 1  # lines around a change
 _TURNS = 16  # read at once
 
 
@@ -49,18 +46,7 @@ class Change(Record):
             "\n" in text or len(text) > _LONG for text in texts
         ):
             return None
-        before, after = self.before.split("\n"), self.after.split("\n")
-        if len(before) + len(after) > _MOST_LINES:
-            return [*(f"- {line}" for line in before), *(f"+ {line}" for line in after)]
-        found: list[str] = []
-        for group in difflib.SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(_AROUND):
-            found += ["  …"] if found else []
-            for what, i, j, k, m in group:
-                if what == "equal":
-                    found += [f"  {line}" for line in before[i:j]]
-                else:
-                    found += [*(f"- {line}" for line in before[i:j]), *(f"+ {line}" for line in after[k:m])]
-        return found
+        return changed_lines(self.before, self.after)
 
 
 def changes_between(before: Any, after: Any, path: str = "") -> Iterator[Change]:

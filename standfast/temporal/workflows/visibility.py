@@ -22,6 +22,7 @@ _GROUP_BYTES = 1_800  # a server takes 2,048
 _ROWS = 40  # of a pipeline's steps, the last
 _ITEMS = 10  # of what waits, the first
 _MESSAGE_BYTES = 2_000
+_CODE = 200  # characters of a name
 _ARGUMENTS_BYTES = 4_000
 _WHAT = {
     "approval": "the approval of",
@@ -32,6 +33,7 @@ _WHAT = {
     "store": "the",
 }
 _MARKUP = re.compile(r"[\\`*_~<>&|:.#!\[\]]")  # these can be escaped in Web's Markdown; other marks cannot
+_LEADING = re.compile(r"^([-+]+|[0-9]+\))(?: |$)")  # would be drawn as a bullet, a rule or another number
 Refused = Sequence[Mapping[str, str]]  # messages that changed nothing, and why
 STATUS = SearchAttributeKey.for_keyword(names.STATUS_ATTRIBUTE)
 WAITING = SearchAttributeKey.for_keyword_list(names.WAITING_ATTRIBUTE)
@@ -199,8 +201,8 @@ _ELSEWHERE = (
 def _is_cut(item: "Waiting") -> bool:
     if item.size is not None or any(one["kind"] in ("image", "left-out") for one in item.shown or ()):
         return True
-    text = _arguments(item) if item.tool is not None else _values(item)
-    return len(text.encode()) > _ARGUMENTS_BYTES
+    values = (_arguments(item) if item.tool is not None else "", _values(item))
+    return len(item.message.encode()) > _MESSAGE_BYTES or any(len(one.encode()) > _ARGUMENTS_BYTES for one in values)
 
 
 def _arguments(item: "Waiting") -> str:
@@ -225,11 +227,13 @@ def _plain(text: str) -> str:
 
 def _quote(text: str) -> list[str]:
     lines = [_plain(line) for line in cut(text, _MESSAGE_BYTES).splitlines() if line.strip()]
-    return ["", "> " + "\n>\n> ".join(lines), ""]
+    return ["", "> " + "\n>\n> ".join(_LEADING.sub("\\1\u00a0", line) for line in lines), ""]
 
 
 def _code(text: str) -> str:
-    return f"`{visible(' '.join(text.split())).replace('`', chr(39))[:200]}`"
+    shown = visible(" ".join(text.split())).replace("`", "'")
+    more = f" ({len(shown) - _CODE:,} more characters)" if len(shown) > _CODE else ""
+    return f"`{shown[:_CODE]}`{more}"
 
 
 def _json(value: object) -> list[str]:

@@ -5,18 +5,28 @@ import hashlib
 import hmac
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.doubles import echo
 from support.questions import ask_user
+from support.slack import Slack
 from support.temporal_runs import Temporal, ask_models_once, check_healthy, pending, result, until
 from support.transcripts import asks_for, call
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Worker
 
 from integration.temporal.test_temporal_approvals import Release
 from standfast import Agent, Approval, DefinitionError, ModelError, pipeline, tool
+from standfast.stores import sqlite_store
 from standfast.temporal import StandfastPlugin, Webhook, start_pipeline
+from standfast.temporal.activities.posted_messages import PostedMessages
+from standfast.temporal.activities.webhooks import NoticeActivities, bots_of
+from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.temporal.workflows import agent_workflows
 from standfast.testing import Fault, ModelServer, Reply, ScriptedModel
 
@@ -195,6 +205,36 @@ async def test_a_webhook_that_is_gone_does_not_keep_a_run(temporal: Temporal, ca
             assert (await result(run))["status"] == "complete"
     assert len(server.requests) == 1
     assert "secret-path" not in caplog.text
+
+
+async def test_an_attempt_that_is_late_sends_nothing_any_more(tmp_path: Path) -> None:
+    at = datetime(2026, 11, 27, 12, tzinfo=UTC)
+    asks = {"kind": "approval", "name": "ok", "message": "Go on?", "since": at.isoformat(), "digest": "d"}
+    reference: NotifyReference = {"item": asks, "run": "01234567-89ab-cdef-0123-456789abcdef"}
+    store = sqlite_store(tmp_path / "store.db")
+
+    async def attempt(number: int, hook: Webhook) -> None:
+        activities = NoticeActivities([hook], PostedMessages(store, bots_of([hook])), store)
+        environment = ActivityEnvironment()
+        environment.info = replace(
+            ActivityEnvironment.default_info(),
+            attempt=number, current_attempt_scheduled_time=at + timedelta(seconds=30 * number),
+        )  # fmt: skip
+        await environment.run(activities.notify, reference)
+
+    async with Slack() as slack, ModelServer(Fault(503), OK) as server:
+        for hook, sent in ((slack.webhook(), slack.requests), (Webhook(url=server.url), server.requests)):
+            if hook.slack_buttons is not None:
+                slack.faults.append(Reply({"ok": False, "error": "internal_error"}))
+            with pytest.raises(ApplicationError):
+                await attempt(2, hook)
+            await attempt(1, hook)
+            assert len(sent) == 1  # of the second attempt, whose notice was not taken
+            await attempt(3, hook)
+            await attempt(1, hook)
+            await attempt(4, hook)
+            assert len(sent) == 2
+    await store.close()
 
 
 @pytest.mark.usefixtures("short_runs")

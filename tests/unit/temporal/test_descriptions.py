@@ -1,5 +1,6 @@
 """What a run says of itself on its page in Temporal Web: Markdown in which nothing but our own words is markup."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -57,6 +58,28 @@ or `"reject"`; or the signal `approve` or `reject` with
     }
 """
     )
+
+
+@pytest.mark.parametrize("line", ["- 5", "+ 5", "7) a", "---", "- - -", "+", "9. b"])
+def test_no_line_of_a_message_becomes_a_bullet_a_rule_or_another_number(line: str) -> None:
+    (quoted,) = [one[2:] for one in shown(waits(message=f"Pay\n{line}")).splitlines() if one[2:3] == line[0]]
+    assert quoted.replace("\u00a0", " ").replace("\\", "").rstrip() == line
+    assert not re.match(r"([-+]|[0-9]+[.)])( |$)|[- ]+$", quoted)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"message": "a" * 2_001}, {"tool": "pay", "arguments": {}, "shown": [{"kind": "text", "text": "a" * 4_001}]}],
+    ids=["message", "shown beside arguments"],
+)
+def test_what_is_not_shown_whole_is_not_approved_from_here(more: dict[str, Any]) -> None:
+    text = shown(waits(digest="d", **more))
+    assert "This is the beginning" in text
+    assert '"decision"' not in text
+
+
+def test_a_long_name_says_how_much_is_missing() -> None:
+    assert f"`{'a' * 200}` (50 more characters)" in shown(waits(name="a" * 250))
 
 
 @pytest.mark.parametrize(
