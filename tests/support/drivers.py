@@ -23,7 +23,7 @@ from standfast import (
 )
 from support.temporal_runs import Run, Temporal, check_healthy, has_ended, pending, result, until, waiting
 
-Decisions = Sequence[Mapping[str, Any] | None]
+Decisions = Sequence[Mapping[str, Any] | str | None]
 _OF_CALLS, _OF_OTHERS = ("tool", "arguments", "message", "approvers"), ("shown", "message", "approvers")
 
 
@@ -73,7 +73,8 @@ class Driver(Protocol):
 
         Args:
             answers: to the questions on the way, in order.
-            decisions: before them, one after the other, each when something waits; None lets the time pass.
+            decisions: before them, one after the other, each when something waits; None lets the time pass, a text
+                answers a question. One without a gate is on the first that waits.
             deployed: what the agent has become when something waits for the decisions.
             options: session, user_id, tenant_id, instance_id, tools, max_stored_messages, also (further agents of the
                 worker).
@@ -108,6 +109,9 @@ class InProcess:
                     deadlines = [item.deadline for item in ended.approvals]
                     await until(lambda: all(at is not None and at < datetime.now(UTC) for at in deadlines))  # noqa: B023
                 try:
+                    if isinstance(decision, str):
+                        ended = await resume(agent, ended.checkpoint, decision, **given)
+                        continue
                     taken = [] if decision is None else [looked_at(ended, decision)]
                     ended = await run(deployed or agent, session_id=session, decisions=taken, **given)
                 except InputError as error:
@@ -133,6 +137,7 @@ class InProcess:
 
 def looked_at(waiting: InterruptedResponse, decision: Mapping[str, Any]) -> dict[str, Any]:
     """Return a decision of somebody who has looked at what waits, and so has its digest."""
+    decision = {"gate": waiting.approvals[0].gate, **decision} if waiting.approvals else decision
     digest = next((item.digest for item in waiting.approvals if item.gate == decision["gate"]), None)
     return {**decision} if digest is None else {"digest": digest, **decision}
 
@@ -188,8 +193,11 @@ class OnTemporal:
             if decision is None:
                 await until(lambda: _is_over(handle, first))  # noqa: B023
                 continue
+            if isinstance(decision, str):
+                await handle.execute_update("answer", {"text": decision})
+                continue
             try:
-                await self.temporal.people.decide(handle.id, **decision)
+                await self.temporal.people.decide(handle.id, **{"gate": first["name"], **decision})
             except InputError as error:
                 refused.append(str(error))
         return tuple(refused)

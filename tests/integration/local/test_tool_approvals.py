@@ -7,7 +7,18 @@ import pytest
 from support.drivers import Driver
 from support.transcripts import asks_for, call, error_of, shape, tool_results
 
-from standfast import Agent, Approval, InterruptedResponse, Loop, Tool, ToolContext, is_interrupted, run, tool
+from standfast import (
+    Agent,
+    Approval,
+    InterruptedResponse,
+    InterruptError,
+    Loop,
+    Tool,
+    ToolContext,
+    is_interrupted,
+    run,
+    tool,
+)
 from standfast.testing import ScriptedModel
 
 Approvable = Any
@@ -71,6 +82,30 @@ async def test_without_a_message_people_are_asked_whether_the_tool_may_run(drive
     _, post = world(Approval())
     waits = (await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=[reject("nope")])).waits
     assert waits["c1"]["message"] == 'May the tool "post" run?'
+
+
+async def test_each_of_many_gates_and_questions_of_a_turn_is_asked_once(driver: Driver) -> None:
+    """Beside each other and in a row: approved, rejected, edited. The model gives calls that look alike one id."""
+    posted, post = world(Approval())
+
+    @tool
+    async def ask() -> str:
+        """Ask somebody."""
+        raise InterruptError("Which one?")
+
+    one, two, asked = call("post", "c1", text="x"), call("post", "c2", text="x"), call("ask", "c1")
+    steps = [(one, two), (one,), (asked,), (one, call("ask", "c2")), (one,)]
+    model = ScriptedModel([*(asks_for(*calls) for calls in steps), "done"])
+    yes, no = {"decision": "approve", "by": "ada"}, {"decision": "reject", "by": "ada"}
+    decisions = [yes, no, no, "blue", {**yes, "edit": {"text": "y"}}, "red", yes]
+    ended = await driver.run(Agent("a", tools=[post, ask]), model, decisions=decisions)
+    assert (ended.status, ended.refused, posted, len(model.calls)) == ("complete", (), ["x", "y", "x"], 6)
+    told = [item.content for item in tool_results(ended.messages)]
+    assert [told[3], told[5]] == ["blue", "red"]
+    of_posts = [json.loads(told[place]) for place in (0, 1, 2, 4, 6)]
+    rejected = {"error": "Not run: it was rejected by ada"}
+    assert [of_posts[0], of_posts[3]["result"], of_posts[4]] == [{"posted": 1}, {"posted": 2}, {"posted": 3}]
+    assert of_posts[1:3] == [rejected, rejected]
 
 
 async def test_whoever_decides_on_a_call_that_has_run_already_is_told_so(driver: Driver) -> None:
