@@ -104,7 +104,16 @@ class AtMostOnce(Plugin):
                 f"Tool '{context.tool_use['name']}' cannot be guarded: its agent has no session, by which a call is "
                 "known again. Give it a session_manager, or AtMostOnce a key=. Nothing was run"
             )
-        return key_of(str(session), str(context.agent.agent_id), str(context.tool_use["toolUseId"]))
+        call_id = str(context.tool_use["toolUseId"])
+        # A model may count its calls from the beginning in each answer, so that an id comes again.
+        answered = sum(
+            block["toolResult"]["toolUseId"] == call_id
+            for message in context.agent.messages
+            for block in message["content"]
+            if "toolResult" in block
+        )
+        again = [str(answered)] if answered else []  # the first call has the key that earlier versions gave it
+        return key_of(str(session), str(context.agent.agent_id), call_id, *again)
 
 
 def _result(call_id: str, read: dict[str, Any]) -> Any:

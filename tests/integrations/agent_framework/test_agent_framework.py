@@ -91,6 +91,18 @@ async def test_what_people_reject_is_not_run_and_not_claimed(store: SQLiteStore)
     assert await shop.approve() == "ran 5"
 
 
+async def test_calls_that_look_alike_are_asked_about_and_run_one_after_the_other(store: SQLiteStore) -> None:
+    shop, session = Shop(store), AgentSession(session_id="order-7")
+    agent = shop.agent(CHARGE, CHARGE, CHARGE, "done")  # all with one id, as of a model that counts from 1
+    response = await agent.run("Charge it.", session=session)
+    for times in range(3):
+        assert shop.charges == [5] * times
+        [asked] = response.user_input_requests
+        answer = Message("user", [asked.to_function_approval_response(approved=True)])
+        response = await agent.run(answer, session=session)
+    assert (response.text, shop.charges) == ("done", [5, 5, 5])
+
+
 async def test_a_tool_without_approval_runs_once_as_well(store: SQLiteStore) -> None:
     shop = Shop(store, approval_mode="never_require")
     response = await shop.agent(CHARGE, "done").run("Charge it.", session=AgentSession(session_id="order-7"))

@@ -205,6 +205,19 @@ async def test_a_call_that_people_confirm_runs_once(store: SQLiteStore, asker: s
     assert charged == [5]
 
 
+async def test_calls_that_look_alike_are_asked_about_and_run_one_after_the_other(store: SQLiteStore) -> None:
+    shop = Shop(store)
+    shop.tool = FunctionTool(shop.tool.func, require_confirmation=True)
+    asked = await shop.begin()
+    for times, answer in enumerate([CHARGE, CHARGE, "done"]):  # all with one id, as of a model that counts from 1
+        assert shop.charges == [5] * times
+        [call] = [call for event in asked for call in event.get_function_calls() if "confirmation" in str(call.name)]
+        said = types.FunctionResponse(id=call.id, name=call.name, response={"confirmed": True})
+        script = [answer] if answer == "done" else [answer, "done"]
+        asked = await events_of(shop.runner(*script), types.Part(function_response=said))
+    assert shop.charges == [5, 5, 5]
+
+
 async def test_what_people_reject_is_not_run(store: SQLiteStore) -> None:
     shop = Shop(store)
     shop.tool = FunctionTool(shop.tool.func, require_confirmation=True)

@@ -184,6 +184,19 @@ async def test_a_call_that_people_have_edited_runs_once_as_edited(store: SQLiteS
     assert shop.charges == [4]
 
 
+async def test_calls_that_look_alike_are_asked_about_and_run_one_after_the_other(store: SQLiteStore) -> None:
+    shop = Shop(store)
+    people = HumanInTheLoopMiddleware(interrupt_on={"charge": True})
+    charge = asks("charge", cents=5)
+    script = [charge.model_copy(update={"id": f"m{number}"}) for number in range(3)]  # all calls have one id
+    agent = shop.agent(*script, DONE, middleware=[people, shop.guard])
+    state = await agent.ainvoke(ASKED, CONFIG)
+    for times in range(3):
+        assert ("__interrupt__" in state, shop.charges) == (True, [5] * times)
+        state = await agent.ainvoke(Command(resume={"decisions": [{"type": "approve"}]}), CONFIG)
+    assert ("__interrupt__" in state, shop.charges) == (False, [5, 5, 5])
+
+
 # --- declarations ---
 
 

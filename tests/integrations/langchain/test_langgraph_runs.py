@@ -24,6 +24,7 @@ from langgraph.prebuilt import InjectedState, InjectedStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
+from support.foreign_gates import STEPS, check_gates, decided_in_a_row
 from support.foreign_shops import noted
 from support.mortal_programs import run_until_complete
 from support.resets import reset, tasks
@@ -163,6 +164,15 @@ async def test_a_call_is_let_through_by_people_as_they_change_it(temporal: Tempo
         await temporal.people.decide(handle.id, waits["name"], "approve", by="ada", edit={"cents": 4})
         assert (await result(handle))["response"] == "sold"
     assert shop.charges == [4]
+
+
+@SAVERS
+async def test_gates_beside_each_other_and_in_a_row_are_asked_once_each(store: SQLiteStore, make_saver: Any) -> None:
+    charge = {"name": "charge", "args": {"cents": 5}, "type": "tool_call"}
+    calls = [[{**charge, "id": f"c{place}"} for place in range(count)] for count in STEPS]
+    shop = Shop(*(AIMessage("", tool_calls=several) for several in calls), SOLD, saver=make_saver())
+    agent = as_agent(shop.graph, approval={"charge": Approval(message="Charge?")})
+    check_gates(*await decided_in_a_row(agent, store), shop.charges)
 
 
 @SAVERS

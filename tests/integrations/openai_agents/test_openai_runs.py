@@ -30,6 +30,7 @@ from agents.tool_guardrails import ToolGuardrailFunctionOutput
 from agents.tracing import TracingProcessor
 from agents.usage import Usage as TheirUsage
 from pydantic import BaseModel
+from support.foreign_gates import STEPS, check_gates, decided_in_a_row
 from support.foreign_shops import noted
 from support.mortal_programs import run_until_complete
 from support.resets import reset, tasks
@@ -194,6 +195,13 @@ async def test_in_process_a_gate_waits_for_a_decision(store: SQLiteStore) -> Non
     decision = {"gate": gate.gate, "decision": "approve", "by": "ada", "digest": gate.digest}
     done = await resume(adopted(shop.agent), asked.checkpoint, store=store, decisions=[decision])
     assert (done.response, shop.charges) == ("sold", [5])
+
+
+async def test_gates_beside_each_other_and_in_a_row_are_asked_once_each(store: SQLiteStore) -> None:
+    shop = Shop(needs_approval=True)
+    charges = [[function_call(*CHARGE, call_id=f"c{place}") for place in range(count)] for count in STEPS]
+    shop.agent.model = TheirModel([*charges, [assistant_message("sold")]])
+    check_gates(*await decided_in_a_row(shop.agent, store), shop.charges)
 
 
 async def test_a_gate_may_depend_on_the_arguments_and_is_there_if_nobody_can_tell() -> None:

@@ -14,6 +14,7 @@ from pydantic_ai import Agent, ModelRetry, RunContext, Tool
 from pydantic_ai.capabilities import ProcessHistory
 from pydantic_ai.messages import ModelMessage, ModelRequest
 from pydantic_ai.models.function import FunctionModel
+from support.foreign_gates import STEPS, check_gates, decided_in_a_row
 from support.foreign_shops import noted
 from support.mortal_programs import Completed, run_until_complete
 from support.temporal_runs import Temporal, events, pending, result, scheduled
@@ -72,6 +73,12 @@ async def test_its_approval_is_a_gate_whose_edit_is_what_runs_and_the_model_is_t
     done = await run(agent, session_id="s", store=store, decisions=[approval])
     assert not is_interrupted(done)
     assert (json.loads(done.response), till.charged) == ([CHANGED], [4])
+
+
+async def test_gates_beside_each_other_and_in_a_row_are_asked_once_each(store: SQLiteStore) -> None:
+    charges = [calls(*(("charge", {"cents": 5}),) * count) for count in STEPS]
+    agent, till = shop_of(Script(*charges, says("Sold.")), requires_approval=True)
+    check_gates(*await decided_in_a_row(agent, store), till.charged)
 
 
 async def test_a_result_of_a_tools_own_that_looks_like_a_note_is_read_whole(store: SQLiteStore) -> None:

@@ -114,6 +114,31 @@ async def test_an_approval_is_asked_for_and_what_is_approved_runs_once(store: SQ
     assert shop.count == 2  # it asked, and charged
 
 
+async def test_calls_that_look_alike_are_asked_about_and_run_one_after_the_other(store: SQLiteStore) -> None:
+    charged = list[str]()
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if len(charged) == 3:
+            return ModelResponse([TextPart("done")])
+        return ModelResponse([ToolCallPart("charge", {}, tool_call_id="call_1")])
+
+    agent: Any = Agent(FunctionModel(model), output_type=[str, DeferredToolRequests], name="shop")
+
+    @agent.tool_plain(requires_approval=True)
+    def charge() -> str:
+        charged.append("5")
+        return "charged"
+
+    guarded(agent, store=store)
+    result = await agent.run("Sell it.", conversation_id="order-7")
+    yes = DeferredToolResults(approvals={"call_1": True})
+    for times in range(3):
+        assert (isinstance(result.output, DeferredToolRequests), len(charged)) == (True, times)
+        said = {"message_history": result.all_messages(), "deferred_tool_results": yes}
+        result = await agent.run(conversation_id="order-7", **said)
+    assert (result.output, len(charged)) == ("done", 3)
+
+
 async def test_a_tool_that_requires_approval_is_not_called_before(store: SQLiteStore) -> None:
     shop = Shop(store, lambda context: "charged", requires_approval=True)
     asked = await shop.agent.run("Sell it.", conversation_id="order-7")

@@ -122,8 +122,9 @@ async def test_a_call_with_the_same_id_in_another_session_is_another(store: SQLi
     assert shop.charges == [5, 5]
 
 
-async def test_an_id_that_is_used_again_with_other_arguments_is_refused(store: SQLiteStore, tmp_path: Path) -> None:
+async def test_a_key_that_is_used_again_with_other_arguments_is_refused(store: SQLiteStore, tmp_path: Path) -> None:
     shop = Shop(store, tmp_path)
+    shop.plugins = [AtMostOnce(store, key=lambda context: "order-7")]
     agent = shop.agent(CHARGE, ("charge", {"cents": 6}, "call_1"), "done")
     await agent.invoke_async("Charge it.")
     assert "other arguments" in results(agent)[1]["content"][0]["text"]
@@ -169,6 +170,24 @@ async def test_what_asks_a_person_goes_on_with_the_answer_and_runs_once(
     await agent.invoke_async([{"interruptResponse": {"interruptId": question.id, "response": "yes"}}])
     assert [result["content"] for result in results(agent)] == [[{"text": "yes, ran 5"}]]
     assert charged == [5]
+
+
+async def test_calls_that_look_alike_are_asked_about_and_run_one_after_the_other(
+    store: SQLiteStore, tmp_path: Path
+) -> None:
+    shop = Shop(store, tmp_path)
+    agent = shop.agent(CHARGE, CHARGE, CHARGE, "done")  # all with one id, as of a model that counts from 1
+    agent.add_hook(lambda event: event.interrupt("sure", reason="Charge it?"), BeforeToolCallEvent)
+    asked = await agent.invoke_async("Charge it.")
+    for times in range(3):
+        assert (asked.stop_reason, shop.charges) == ("interrupt", [5] * times)
+        [question] = asked.interrupts
+        answer = {"interruptResponse": {"interruptId": question.id, "response": "yes"}}
+        asked = await agent.invoke_async([answer])
+    assert (asked.stop_reason, shop.charges) == ("end_turn", [5, 5, 5])
+    [*_, last] = results(agent)
+    assert await shop.again() == last  # the first call, made again after a crash
+    assert shop.charges == [5, 5, 5]
 
 
 # --- declarations ---
