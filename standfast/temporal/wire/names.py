@@ -62,6 +62,8 @@ DECISION = "decision at "
 # Patches: behaviour that a run has only if it had it from the start.
 ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are told
 SENDERS_HEAR = "standfast.senders-hear"  # senders of signals learn their outcome before the run ends
+TELLING_ENDS = "standfast.telling-ends"  # a run that has ended waits a minute for that, not for ever
+LOOKED_AGAIN = "standfast.looked-again"  # an activity that only looks is tried again if an operator fails it
 AGENTS_SETTLED = "standfast.agents-settled"  # the ledger says that an agent was not run, as for other calls
 OTHERS_SAID = "standfast.others-said"  # an agent of another call is reported as `OTHER`, never as an empty result
 TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is its caller's, and not only a text

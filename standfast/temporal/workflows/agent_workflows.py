@@ -38,7 +38,7 @@ from standfast.temporal.workflows.model_calls import ModelCalls
 from standfast.temporal.workflows.questions import Questions
 from standfast.temporal.workflows.run_failures import fail, failed, refuse, why
 from standfast.temporal.workflows.run_parts import RunParts, read_input
-from standfast.temporal.workflows.running import carried_in, is_long, may_continue, run_to_end
+from standfast.temporal.workflows.running import carried_in, is_long, may_continue, run_to_end, until_told
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import details, show_started
 from standfast.temporal.workflows.workers import Opening
@@ -112,7 +112,7 @@ class AgentRun(RunHandlers):
     async def _senders_told(self) -> None:
         await self._messages.senders_told()
         await self._gates.senders_told()
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await until_told(workflow.all_handlers_finished)
 
     async def _main(self) -> dict[str, Any]:
         is_continued, is_child = workflow.info().continued_run_id is not None, workflow.info().parent is not None

@@ -142,6 +142,8 @@ class BoardRows:
                 found = read_result(await self._elsewhere)
                 if fits(names.SHOW, reference, found):  # else somebody has completed it by hand
                     return cast("list[str]", found)
+                if self._is_ending:
+                    return list(keep)
         except (ActivityError, asyncio.CancelledError) as error:
             if self._is_ending:
                 return list(keep)  # once more, with what there is now

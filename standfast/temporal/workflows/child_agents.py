@@ -121,9 +121,17 @@ async def agent_result(
 async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -> dict[str, Any] | None:
     """Return the result of an agent that runs already; None if it was asked something else."""
     reference: AttachReference = {"workflow_id": child, "asked": digest}
+    failure = ""
     while True:
         handle = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(child))
-        found = await running.add(handle)
+        try:
+            found = await running.add(handle)
+        except ActivityError as error:
+            # The agent's own failure is found again. An operator's is not, and its agent goes on meanwhile.
+            if running.cancelled or failure == str(error.cause) or not workflow.patched(names.LOOKED_AGAIN):
+                raise
+            failure = str(error.cause)
+            continue
         if found == OTHER or (found is None and not workflow.patched(names.OTHERS_SAID)):
             return None
         if found is not None and fits(names.ATTACH, reference, found):

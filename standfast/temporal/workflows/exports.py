@@ -3,7 +3,7 @@
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 
 from standfast.errors import InputError
 from standfast.temporal.wire import names
@@ -80,7 +80,7 @@ class Exports:
                 reference["say"] = unheard
             try:
                 exported = await self._workers.execute(names.EXPORT, reference)
-            except ActivityError as error:  # nothing of the run depends on it
+            except FailureError as error:  # nothing of the run depends on it
                 exported = {"error": f"export: {why(error)}"}
             request.update(exported or {"error": "export: the run was cancelled"})
 

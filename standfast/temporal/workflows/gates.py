@@ -27,8 +27,9 @@ from standfast.temporal.wire.limits import AWAITED_BYTES, EARLY_BYTES, PARKED_ME
 from standfast.temporal.wire.shown_gates import shown_changed
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.inbox import refuse_by
+from standfast.temporal.workflows.run_failures import why
 from standfast.temporal.workflows.run_parts import RunParts
-from standfast.temporal.workflows.running import began_again
+from standfast.temporal.workflows.running import began_again, until_told
 from standfast.temporal.workflows.waiting import Waiting
 
 _HAS_RUN = "passed by a call that has run"
@@ -90,6 +91,7 @@ class GateKeeper:
         self._progressed = progressed
         self._arrived: dict[str, deque[Arrived]] = {}
         self._closed: dict[str, str] = {}  # how gates were decided, by name
+        self._unrecorded: set[str | None] = set()  # ids of signals whose decisions the store may have, or not
         self._looked: dict[str, int] = {}  # by open gate, the number of resets after which it has looked for decisions
 
     def _parked(self) -> list[Any]:
@@ -99,7 +101,7 @@ class GateKeeper:
     def _pending(self, sent_id: str) -> dict[str, Any] | None:
         """Return `{}` for a signal whose decision waits to be judged: its outcome is not known yet."""
         waiting = (item.sent for items in self._arrived.values() for item in items if item.sent is not None)
-        return {} if any(one.id == sent_id for one in waiting) else None
+        return {} if sent_id in self._unrecorded or any(one.id == sent_id for one in waiting) else None
 
     def has_senders(self) -> bool:
         """Whether somebody waits for the outcome of a decision."""
@@ -215,8 +217,15 @@ class GateKeeper:
         Args:
             shown: what else people see of it; see `Waiting`.
         """
-        arrived = self._arrived.setdefault(gate.name, deque())
         self._looked.setdefault(gate.name, 0)
+        try:
+            return await self._wait_at(gate, message, shown)
+        except FailureError:  # the run fails, and nobody waits here any more
+            self._looked.pop(gate.name, None)
+            raise
+
+    async def _wait_at(self, gate: Gate, message: str, shown: dict[str, Any]) -> Gate:
+        arrived = self._arrived.setdefault(gate.name, deque())
         self.left.pop(gate.name, None)
         self._closed.pop(gate.name, None)  # an earlier call may have had the same id
         if gate.advance:
@@ -242,11 +251,7 @@ class GateKeeper:
             self._board.asks_groups = self._board.asks_groups or bool(rule.groups)
             self._board.end_gate(gate.name)  # for another value, or for other people
             self._board.begin(waiting)
-            try:
-                gate = await self._asked(gate, arrived)
-            except FailureError:  # the run fails, and nobody waits here any more
-                del self._looked[gate.name]
-                raise
+            gate = await self._asked(gate, arrived)
         if leaves := gate.status == "open" and not self._running.cancelled:
             seen = {"seen": shown} if shown and not gate.is_call else {}  # a call's turn has what it shows
             self.left[gate.name] = {**gate.plain(), "message": message, **seen}
@@ -347,13 +352,19 @@ class GateKeeper:
             **self._recorded_with(gate),
         }
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
-        refused = await self._workers.execute(
-            names.DECIDE,
-            cast(DecideReference, reference),
-            {**STORE_OPTIONS, "summary": what},
-            otherwise="the run is cancelled",
-        )
         sent_id = None if arrived.sent is None else arrived.sent.id
+        try:
+            refused = await self._workers.execute(
+                names.DECIDE,
+                cast(DecideReference, reference),
+                {**STORE_OPTIONS, "summary": what},
+                otherwise="the run is cancelled",
+            )
+        except FailureError as error:  # the store may have it all the same
+            self._unrecorded.add(sent_id)
+            if arrived.verdict is not None:
+                arrived.verdict.set_result(f"it may count or not, since its record failed: {why(error)}")
+            raise
         if arrived.verdict is not None:
             arrived.verdict.set_result(refused)
         elif refused is not None:
@@ -391,10 +402,10 @@ class GateKeeper:
             for item in self._arrived.pop(gate):
                 if item.verdict is not None and not item.verdict.done():
                     item.verdict.set_result("the run has ended")
-                elif item.sent is not None:
+                elif item.sent is not None and item.sent.id not in self._unrecorded:
                     self._inbox.mailbox.came_of(item.sent.id, refused="the run has ended")
         if self._is_judging() and workflow.patched(names.SENDERS_HEAR):
-            await workflow.wait_condition(lambda: not self._is_judging())
+            await until_told(lambda: not self._is_judging())
 
     def _is_judging(self) -> bool:
         """Whether a decision is being judged whose sender looks up the outcome."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from standfast.errors import InputError
 from standfast.messages import json_problem
@@ -26,6 +26,7 @@ from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.raw_results import read_result
 
+_LOOKS = 3  # at the history, if an operator fails them
 _REFUSED = 2_000  # characters of the reason that a refused sender reads
 _SEEN = (names.APPROVE, names.REJECT)  # people see why these are refused, even if the sender was told
 T = TypeVar("T")
@@ -128,10 +129,17 @@ class Inbox:
         """Return the time of a signal's event. A handler only knows when a worker took the signal."""
         reference: SentReference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
         asks = summary(f"when {sent.name} was sent")
-        found = await workflow.execute_activity(
-            names.SENT, reference, result_type=RawValue, **STORE_OPTIONS, summary=asks
-        )
-        return otherwise if (moment := read_moment(read_result(found))) is None else moment
+        for _ in range(_LOOKS):
+            try:
+                found = await workflow.execute_activity(
+                    names.SENT, reference, result_type=RawValue, **STORE_OPTIONS, summary=asks
+                )
+            except ActivityError:  # an operator has failed it
+                if not workflow.patched(names.LOOKED_AGAIN):
+                    raise
+                continue
+            return otherwise if (moment := read_moment(read_result(found))) is None else moment
+        return otherwise
 
     # --- what became of it ---
 

@@ -13,6 +13,7 @@ from standfast.temporal.wire.inputs import Owner, Said, said_id, user_message, w
 from standfast.temporal.workflows.inbox import refuse_by, sent_by_update
 from standfast.temporal.workflows.run_failures import refuse, why
 from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.running import until_told
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.tools import Outcome, Returned
 
@@ -133,7 +134,7 @@ class Messages:
 
     async def senders_told(self) -> None:
         if self._senders and self.is_keeping and workflow.patched(names.SENDERS_HEAR):
-            await self.until_kept()
+            await until_told(lambda: not self.is_keeping)
 
     # --- what is heard ---
 

@@ -38,7 +38,7 @@ from standfast.temporal.workflows.handlers import RunHandlers
 from standfast.temporal.workflows.missing_workers import SkippedError
 from standfast.temporal.workflows.run_failures import failed, why
 from standfast.temporal.workflows.run_parts import RunParts, read_input
-from standfast.temporal.workflows.running import carried_in, is_long, may_continue, run_to_end
+from standfast.temporal.workflows.running import carried_in, is_long, may_continue, run_to_end, until_told
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import Refused, pipeline_details, show_started
 from standfast.temporal.workflows.waiting import Waiting
@@ -87,7 +87,7 @@ class PipelineRun(RunHandlers):
 
     async def _senders_told(self) -> None:
         await self._gates.senders_told()
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await until_told(workflow.all_handlers_finished)
 
     async def _main(self) -> dict[str, Any]:
         is_continued = workflow.info().continued_run_id is not None

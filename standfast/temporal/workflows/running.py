@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import FailureError
+from temporalio.exceptions import ActivityError, FailureError
 
+from standfast.temporal.wire import names
 from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.coming_cancels import cancel_has_come
-from standfast.temporal.workflows.run_failures import why
+from standfast.temporal.workflows.run_failures import fail, why
 
 HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")
+TELLING = timedelta(seconds=60)  # in which a run that has ended tells those who were sending something
 EVENTS = 4_000  # of a history, after which a run continues as new while it waits: replay stays short
 _FIRST_TASK = 3  # events up to the beginning of the first task
 
@@ -94,6 +97,8 @@ async def run_to_end(
             board.end_run("error")
             await senders_told()
             await board.rows.settled(ending=True)
+            if isinstance(error, ActivityError):
+                fail(error)
             raise
         except asyncio.CancelledError:
             if not board.ended:
@@ -110,6 +115,18 @@ async def run_to_end(
             if task.done():
                 raise
             running.cancel()
+
+
+async def until_told(condition: Callable[[], bool]) -> None:
+    """Wait at the end of a run until whoever was sending something knows its outcome, or for a minute.
+
+    What records it may wait for a store that is away, or for an operator who has paused it. Its sender then learns
+    that it may count or not.
+    """
+    if not condition():
+        timeout = TELLING if workflow.patched(names.TELLING_ENDS) else None
+        with suppress(TimeoutError):
+            await workflow.wait_condition(condition, timeout=timeout, timeout_summary="until senders are told")
 
 
 def carried_in(data: Any) -> dict[str, Any] | None:

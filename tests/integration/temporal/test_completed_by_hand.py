@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from support.doubles import echo
 from support.resets import reset
-from support.temporal_runs import Run, Temporal, check_healthy, pending, question, result, until, waiting
+from support.temporal_runs import SECONDS, Run, Temporal, check_healthy, pending, question, result, until, waiting
 from support.transcripts import asks_for, call, error_of, tool_results
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError
@@ -270,15 +271,20 @@ async def test_a_run_that_is_cancelled_while_it_shows_junk_is_cancelled(temporal
         await check_healthy(run)
 
 
+@pytest.mark.parametrize("way", ["signal", "update"])
+@pytest.mark.parametrize("which", [1, 2], ids=["the first decision", "one that waits behind it"])
 @pytest.mark.parametrize("kind", ["agent", "pipeline"])
 async def test_a_run_whose_decision_could_not_be_recorded_ends_and_whoever_decided_is_told(
-    temporal: Temporal, kind: str, monkeypatch: pytest.MonkeyPatch
+    temporal: Temporal, kind: str, which: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inside, go_on = asyncio.Event(), asyncio.Event()
+    inside, go_on, original = asyncio.Event(), asyncio.Event(), type(temporal.store).record_decision
+    records = itertools.count(1)
 
     async def record(self: Any, record: Any) -> None:
-        inside.set()
-        await go_on.wait()
+        if next(records) == which:
+            inside.set()
+            await go_on.wait()
+        return await original(self, record)
 
     monkeypatch.setattr(type(temporal.store), "record_decision", record)
     ran, post = world(Approval())
@@ -290,16 +296,26 @@ async def test_a_run_whose_decision_could_not_be_recorded_ends_and_whoever_decid
         else:
             keyed: Any = {"run_key": temporal.name, "task_queue": temporal.name}
             run = await start_pipeline(temporal.client, flow, input="x", **keyed)
-        await pending(run)
-        deciding = asyncio.create_task(temporal.people.decide(run.id, "c1", "approve", by="ada"))
+        (item,) = await pending(run)
+
+        async def decide(by: str) -> Any:
+            if way == "update":
+                given = {"gate": "c1", "decision": "approve", "by": by, "digest": item["digest"]}
+                return await run.execute_update("decide", given)
+            return await temporal.people.decide(run.id, "c1", "approve", by=by, digest=item["digest"])
+
+        deciding = [asyncio.create_task(decide(by)) for by in ("ada", "bob", "cleo")]
         await inside.wait()
         await complete(temporal, run, "standfast.decide", ApplicationError("by hand", non_retryable=True))
-        with pytest.raises(WorkflowFailureError):
-            await asyncio.wait_for(run.result(), 10)
-        with pytest.raises(InputError, match="the run has ended"):
-            await deciding
+        with pytest.raises(WorkflowFailureError) as failed:
+            await asyncio.wait_for(run.result(), SECONDS)
+        assert "by hand" in str(failed.value.cause)
+        told = await asyncio.gather(*deciding, return_exceptions=True)
         go_on.set()
         await check_healthy(run)
+    refused = [str(getattr(one, "cause", one)) for one in told if isinstance(one, Exception)]
+    assert sum("may count" in one or "may have counted" in one for one in refused) == 1  # the one that was recorded
+    assert len(told) - len(refused) == (0 if which == 1 else 1)
     assert ran == []
 
 

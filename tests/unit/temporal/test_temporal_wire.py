@@ -64,6 +64,8 @@ def test_the_persisted_names_are_pinned() -> None:
         "ESCALATION": "escalation at ",
         "DECISION": "decision at ",
         "ANSWERS_WRITTEN": "standfast.answers-written",
+        "TELLING_ENDS": "standfast.telling-ends",
+        "LOOKED_AGAIN": "standfast.looked-again",
         "SENDERS_HEAR": "standfast.senders-hear",
         "AGENTS_SETTLED": "standfast.agents-settled",
         "OTHERS_SAID": "standfast.others-said",
