@@ -39,7 +39,7 @@ test-pythons: .cache/uv/bin/uv  ## the demo and tests on other Pythons of this m
 test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pyproject.toml allows
 	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/lowest
 	$(UV) pip install --python .cache/lowest/bin/python --constraint constraints-lowest.txt \
-		--editable ".[application,postgres,prices,mcp,web]" hypothesis pytest pytest-asyncio pytest-xdist
+		--editable ".[application,postgres,prices,mcp,web]" hypothesis pytest pytest-asyncio pytest-xdist requests
 	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
 
 # Each framework has an environment of its own, in which everything is pinned. NEWEST=1 takes the newest versions instead.

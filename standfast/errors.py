@@ -155,10 +155,14 @@ class ModelError(StandfastError):
         self.retry_after = _seconds_to_wait("ModelError", retry_after)
 
 
+_ADVICE = " (If running it twice is harmless, declare the tool with safe_to_retry=True.)"  # in stored results only
+
+
 class ToolDurabilityError(StandfastError):
     """A call with effects was requested and nobody can tell whether it happened.
 
-    The model reads it as a tool result; `payload()` is that result, with the keys of the documents.
+    The model reads it as a tool result; `payload()` is that result, with the keys of the documents. If running the
+    tool twice is harmless, declare it with `safe_to_retry=True`: it then runs again instead.
     """
 
     code = "TOOL_DURABILITY_ERROR"
@@ -167,8 +171,7 @@ class ToolDurabilityError(StandfastError):
     def __init__(self, tool_name: str, tool_call_id: str, *, reason: str = "") -> None:
         super().__init__(
             f"{self.sentence(tool_name, tool_call_id, reason)} It may or may not have taken effect, so it was not run "
-            "again. Check the external state before you call it again. "
-            "(If running it twice is harmless, declare the tool with safe_to_retry=True.)"
+            "again. Check the external state before you call it again."
         )
         self.reason = reason
         self.tool_name = tool_name
@@ -191,6 +194,7 @@ class ToolDurabilityError(StandfastError):
         """Return the reason in a tool result that `payload` has made; "" if it has none."""
         tool, call, text = (str(payload.get(key)) for key in ("toolName", "toolCallId", "error"))
         begin, _, end = str(cls(tool, call, reason="\0")).partition("\0")
+        text = text.removesuffix(_ADVICE)
         return text[len(begin) : -len(end)] if text.startswith(begin) and text.endswith(end) else ""
 
 

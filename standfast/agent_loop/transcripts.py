@@ -137,6 +137,7 @@ def with_notices(view: list[Message], warning: str | None, nudge: str | None) ->
     return view
 
 
+_REASON_BYTES = 2_000  # of a question
 _CALL_ID = re.compile(r"[a-zA-Z0-9_.:|-]{1,256}")
 
 
@@ -233,7 +234,8 @@ def question_of(call: LoopCall, outcome: Outcome) -> str:
     """Return what a person is asked about a call that asks, or whose outcome is unknown."""
     if isinstance(outcome, Asked):
         return outcome.question
-    return f"{ToolDurabilityError.sentence(call.name, call.id)} What came of it? The answer becomes its result."
+    reason = cut(outcome.reason, _REASON_BYTES) if isinstance(outcome, Unknown) else ""
+    return f"{ToolDurabilityError.sentence(call.name, call.id, reason)} What came of it? The answer becomes its result."
 
 
 def outcome_of(message: Message) -> Outcome:

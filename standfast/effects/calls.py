@@ -4,7 +4,6 @@ Every method runs on the keeper's event loop; what users have written runs elsew
 """
 
 import asyncio
-import json
 import logging
 import time
 from contextlib import suppress
@@ -14,8 +13,10 @@ from enum import Enum
 from functools import partial
 from typing import Literal, cast
 
+from pydantic import TypeAdapter
+
 from standfast.effects.keeper import keeper
-from standfast.effects.kept import Kept, read_kept, write_kept
+from standfast.effects.kept import Kept, read_kept, write_kept, written
 from standfast.effects.keys import EffectKey, time_of
 from standfast.errors import InputError, StoreError
 from standfast.runtime.retried_writes import retry_write
@@ -31,6 +32,7 @@ _LATER = 30  # tries, about as many seconds, to give back what was perhaps claim
 _LOG = logging.getLogger("standfast")
 
 DIED = "its process ended while it ran"
+_ANYTHING: TypeAdapter[object] = TypeAdapter(object)
 _OTHER_KEY = "an earlier attempt at this local activity may have run it, under another id"
 
 
@@ -112,7 +114,7 @@ class EffectCall:
         found = await self._claim()
         if found is not Found.OURS or not isinstance(verdict, Happened):
             return found
-        kept = await self._finish(_happened(verdict))
+        kept = await self._finish(written(verdict.result, _ANYTHING))
         # Another attempt that was told the same may have taken the call over meanwhile, and records it.
         return await self._claim() if isinstance(kept, Unknown) else kept
 
@@ -291,7 +293,3 @@ class EffectCall:
     @property
     def _entry_key(self) -> str:
         return call_key(self.key.place, self.key.name, self._dispatch)
-
-
-def _happened(verdict: Happened) -> Kept:
-    return Returned(json.dumps(verdict.result, ensure_ascii=False))

@@ -14,7 +14,7 @@ from standfast.effects import failures
 from standfast.effects.attempts import begin, begin_plain, end, inside
 from standfast.effects.calls import EffectCall, Ending, Found
 from standfast.effects.keeper import keeper, recorded
-from standfast.effects.kept import Kept, Raised
+from standfast.effects.kept import Kept, Raised, written
 from standfast.effects.keys import (
     LONGEST_NAME,
     EffectKey,
@@ -27,12 +27,13 @@ from standfast.effects.keys import (
 from standfast.effects.outcomes import (
     answer,
     broken,
+    is_told,
     no_awaitable,
     not_verified,
     result_of,
     result_or_error,
+    settled,
     verdict_of,
-    written,
 )
 from standfast.errors import DefinitionError, InputError, MemoryStoreNotDurableError
 from standfast.stores.capabilities import has_ledger
@@ -42,6 +43,7 @@ from standfast.tools import Approval, Tool, Unknown, seconds
 from standfast.tools.attempts import Verdict
 from standfast.tools.checks import GUARDED, check_choice, is_guarded
 from standfast.tools.given_arguments import bound, hash_of
+from standfast.tools.open_errors import ErrorTypes, check_open_errors
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -62,7 +64,8 @@ class Effect:
         timeout: Duration | None,
         approval: Approval | None,
         on_unknown: Literal["raise", "return"],
-        not_run: tuple[type[BaseException], ...],
+        unknown: ErrorTypes,
+        not_run: ErrorTypes,
     ) -> None:
         self._owner = "effect" if name is None else f"Effect '{name}'"
         check_store(self._owner, store)
@@ -84,9 +87,8 @@ class Effect:
         check_choice(f"{self._owner}: on_unknown", on_unknown, ("raise", "return"))
         self._store, self.name, self._key = store, name or "", key
         self._safe_to_retry, self._verify, self._on_unknown = safe_to_retry, verify, on_unknown
-        if not isinstance(not_run, tuple) or not all(isinstance(kind, type) for kind in not_run):
-            raise DefinitionError(f"{self._owner}: not_run must be a tuple of classes of errors, got {not_run!r:.80}")
-        self._not_run = not_run
+        check_open_errors(self._owner, unknown, not_run)
+        self._unknown, self._not_run = unknown, not_run
         self._timeout = None if timeout is None else seconds(timeout, f"{self._owner}: timeout")
         self.approval = approval
         self._call: EffectCall | None = None
@@ -140,6 +142,10 @@ class Effect:
                         value = await function(*arguments, **options)
             except BaseException as error:
                 outcome = self._broken(error, is_cut_off=limit is not None and limit.expired())
+                if is_told(error, outcome):
+                    outcome = await self._settled(call, outcome, arguments, options)
+                    if outcome is not Ending.NOT_RUN:
+                        return self._answer(call, await recorded(call.end(outcome)), result)
                 await end(call, error, outcome)
                 if _is_final(guarded, outcome):
                     raise failures.of_activity(cast(Exception, error)) from error
@@ -164,6 +170,10 @@ class Effect:
                     value = no_awaitable(function(*arguments, **options))
             except BaseException as error:
                 outcome = self._broken(error)
+                if is_told(error, outcome):
+                    outcome = self._settled_here(call, outcome, arguments, options)
+                    if outcome is not Ending.NOT_RUN:
+                        return self._answer(call, keeper().begin(call.end(outcome)).result(), result)
                 keeper().begin(call.end(outcome)).result()
                 if _is_final(guarded, outcome):
                     raise failures.of_activity(cast(Exception, error)) from error
@@ -242,7 +252,11 @@ class Effect:
         if block.is_done:
             return
         if error is not None:
-            await end(call, error, self._broken(error))
+            outcome = self._broken(error)
+            await end(call, error, outcome)
+            # With a `verify`, the error is raised as it is, and the next attempt asks.
+            if self._verify is None and isinstance(outcome, Unknown) and is_told(error, outcome):
+                answer(call.key, outcome, _ANYTHING, raises=True)
             return
         kept = await recorded(call.end(written(block.result, _ANYTHING)))
         block.result, block.is_done = self._answer(call, kept, _ANYTHING), True
@@ -257,6 +271,27 @@ class Effect:
         except Exception as error:
             return not_verified(error, reason)
 
+    async def _settled(
+        self, call: EffectCall, lost: Kept | Ending, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> Kept | Ending:
+        """Return the outcome of an attempt that raised what leaves it open, after `verify` was asked."""
+        assert isinstance(lost, Unknown)
+        try:
+            return settled(await self._ask(lost.reason, arguments, options))
+        except BaseException as error:  # a cancel, say
+            await end(call, error, lost)
+            raise
+
+    def _settled_here(
+        self, call: EffectCall, lost: Kept | Ending, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> Kept | Ending:
+        assert isinstance(lost, Unknown)
+        try:
+            return settled(self._ask_here(lost.reason, arguments, options))
+        except BaseException:
+            keeper().begin(call.end(lost)).result()
+            raise
+
     def _ask_here(self, reason: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Verdict | Unknown:
         try:
             return verdict_of(None if self._verify is None else self._verify(*arguments, **options), reason)
@@ -267,6 +302,7 @@ class Effect:
         return broken(
             error,
             safe_to_retry=self._safe_to_retry,
+            unknown=self._unknown,
             not_run=self._not_run,
             cut_off_after=self._timeout if is_cut_off else None,
         )
@@ -297,7 +333,8 @@ def effect(
     timeout: Duration | None = None,
     approval: Approval | None = None,
     on_unknown: Literal["raise", "return"] = "raise",
-    not_run: tuple[type[BaseException], ...] = (),
+    unknown: ErrorTypes = (),
+    not_run: ErrorTypes = (),
 ) -> Effect:
     """Guard a function (`@effect(store)`) or a block (`async with effect(store, "charge", key=…) as call`).
 
@@ -316,6 +353,8 @@ def effect(
         approval: people have to let a call through: in a workflow of Temporal, `execute_effect` waits for them, and
             elsewhere it does not run.
         on_unknown: whether an unknown outcome raises `ToolDurabilityError`, or returns its `payload()`, for a model.
+        unknown: classes of errors that leave open whether the effect took place, besides those that are known to: read
+            timeouts and broken connections of common libraries.
         not_run: errors by which the function says that it has not run: they pass, and the same key may be used again.
 
     Raises:
@@ -323,12 +362,13 @@ def effect(
         MemoryStoreNotDurableError: the store forgets.
 
     A function that cannot tell whether it has done its work raises `ToolDurabilityError`. A guarded call raises:
-        ToolDurabilityError: nobody knows whether it has happened. In an activity it is not retried.
+        ToolDurabilityError: its outcome is unknown: its process died, it was cut off, or it raised an error that
+            leaves the outcome open. In that case the error is its context. In an activity it is not retried.
         EffectFailedError: it has raised at an earlier attempt, or its result was lost; not retried, either.
         InputError: it has no key, or the same key was used with other arguments.
         StoreError: the store does not answer; nothing was run.
     """
-    return Effect(store, name, key, safe_to_retry, verify, timeout, approval, on_unknown, not_run)
+    return Effect(store, name, key, safe_to_retry, verify, timeout, approval, on_unknown, unknown, not_run)
 
 
 def check_store(owner: str, store: DurableStore) -> None:

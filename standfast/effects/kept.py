@@ -2,8 +2,13 @@
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
+from pydantic import TypeAdapter
+
+from standfast.effects import failures
 from standfast.tools import Failed, Returned, Unknown
+from standfast.tools.kept_results import changed_by_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +19,17 @@ class Raised(Failed):
 
 
 Kept = Returned | Failed | Unknown
+
+
+def written(value: Any, result: TypeAdapter[Any]) -> Kept:
+    """Return a result as JSON, for the ledger."""
+    try:
+        text = result.dump_json(value).decode()
+        result.validate_json(text)
+        problem = changed_by_json(value, text, result)
+    except Exception as error:
+        return Failed(f"ran, but its result was lost: it cannot be kept as JSON ({failures.said_by(error)})")
+    return Returned(text) if problem is None else Failed(f"ran, but its result could not be kept whole: {problem}")
 
 
 def write_kept(outcome: Kept) -> str:

@@ -8,12 +8,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from standfast.effects import failures
 from standfast.effects.calls import Ending
-from standfast.effects.kept import Kept, Raised
+from standfast.effects.kept import Kept, Raised, written
 from standfast.effects.keys import EffectKey, is_cancel
 from standfast.errors import StandfastError, ToolDurabilityError
 from standfast.messages import error_text
 from standfast.tools import Failed, Happened, NotHappened, Returned, Unknown
 from standfast.tools.attempts import Verdict
+from standfast.tools.open_errors import ErrorTypes, leaves_open
 from standfast.tools.signatures import schema_type
 
 
@@ -43,20 +44,12 @@ def no_awaitable(value: Any) -> Any:
     raise TypeError(f"it returned {type(value).__name__}, which has to be awaited: make it an async def")
 
 
-def written(value: Any, result: TypeAdapter[Any]) -> Kept:
-    try:
-        text = result.dump_json(value).decode()
-        result.validate_json(text)
-    except Exception as error:
-        return Failed(f"ran, but its result was lost: it cannot be kept as JSON ({failures.said_by(error)})")
-    return Returned(text)
-
-
 def broken(
     error: BaseException,
     *,
     safe_to_retry: bool,
-    not_run: tuple[type[BaseException], ...] = (),
+    unknown: ErrorTypes = (),
+    not_run: ErrorTypes = (),
     cut_off_after: float | None = None,
 ) -> Kept | Ending:
     """Return what an error of a function means."""
@@ -72,9 +65,27 @@ def broken(
         return Unknown("it was cancelled while it ran")
     if isinstance(error, GeneratorExit):
         return Unknown("its event loop was closed while it ran")
+    if isinstance(error, Exception) and leaves_open(error, unknown=unknown, not_run=not_run):
+        return Unknown(failures.said_by(error))
     if isinstance(error, Exception):
         return Raised(failures.said_by(error), kind=type(error).__name__)
     return Unknown(f"it was broken off by {type(error).__name__}")
+
+
+def is_told(error: BaseException, outcome: Kept | Ending) -> bool:
+    """Whether an error is raised as `ToolDurabilityError`; a cancel stays a cancel."""
+    return isinstance(outcome, Unknown) and isinstance(error, Exception) and not is_cancel(error)
+
+
+def settled(found: Verdict | Unknown) -> Kept | Ending:
+    """Return the outcome of an attempt that raised an error, given the verdict of `verify`."""
+    match found:
+        case Happened(value):
+            return written(value, TypeAdapter(Any))
+        case Unknown():
+            return found
+        case _:
+            return Ending.NOT_RUN
 
 
 def verdict_of(found: object, reason: str) -> Verdict | Unknown:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import deque
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ MAX_DEPTH = 64  # deeper JSON encodes but does not decode everywhere: about 980 
 LONGEST_ID = 200  # characters of the id of a message
 MAX_DIGITS = 4_300  # of an integer; Python's own limit for reading one
 TOO_LONG = 10**MAX_DIGITS
+_MOST_LEAVES = 20  # errors of a group that are shown
 
 
 def clean_text(text: str) -> str:
@@ -54,13 +56,33 @@ def check_message_id(message_id: object) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return what an exception says, fit for a tool result; its type's name if it says nothing."""
+    """Return what an exception says, fit for a tool result; its type's name if it says nothing.
+
+    A group is followed by its errors, those of groups within it included.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return _group_text(error)
     try:
         # str() of a KeyError is the bare key, which tells nobody anything.
         text, name = clean_text(str(error)), type(error).__name__
         return f"{name}: {text}" if text and isinstance(error, KeyError) else text or name
     except Exception:  # a __str__ that raises
         return type(error).__name__
+
+
+def _group_text(group: "BaseExceptionGroup[Any]") -> str:
+    leaves, waiting, count = list[str](), deque[BaseException](group.exceptions), 0
+    while waiting:
+        one = waiting.popleft()
+        if isinstance(one, BaseExceptionGroup):
+            waiting.extendleft(reversed(one.exceptions))
+            continue
+        count += 1
+        if count <= _MOST_LEAVES:
+            text, name = error_text(one), type(one).__name__
+            leaves.append(text if text.startswith(name) else f"{name}: {text}")
+    more = f"; and {count - _MOST_LEAVES:,} more" if count > _MOST_LEAVES else ""
+    return f"{clean_text(str(group.message))}: {'; '.join(leaves)}{more}"
 
 
 def size_over(text: str, limit: int) -> int | None:

@@ -26,6 +26,12 @@ def check_handler(tool: str, handler: object, safe_to_retry: bool) -> None:
     """Refuse a handler that cannot be called, and a second guard: it would keep the outcome, and ask no `verify`."""
     if handler is not None and not callable(handler):
         raise DefinitionError(f"Tool '{tool}': handler must be callable, got {handler!r}")
+    for one in () if handler is None else (handler, type(handler).__call__):
+        if inspect.isasyncgenfunction(one) or inspect.isgeneratorfunction(one):  # which look into partial functions
+            raise DefinitionError(
+                f"Tool '{tool}': its function is a generator, whose body would not run when it is called: collect what "
+                "it yields in a list, and return that"
+            )
     if not safe_to_retry and is_guarded(handler):
         raise DefinitionError(
             f"Tool '{tool}': its function has a guard, and a tool runs at most once as it is: give it the function "

@@ -9,6 +9,7 @@ from standfast.errors import DefinitionError
 from standfast.messages import ToolCall
 from standfast.tools.approvals import Approval
 from standfast.tools.attempts import RetryPolicy
+from standfast.tools.open_errors import ErrorTypes
 from standfast.tools.signatures import read_signature, read_summary
 from standfast.tools.tool import Tool
 
@@ -29,6 +30,8 @@ def tool(
     retry: RetryPolicy | None = None,
     approval: Approval | Callable[[ToolCall], Approval | None] | None = None,
     verify: Callable[..., Any] | None = None,
+    unknown: ErrorTypes = (),
+    not_run: ErrorTypes = (),
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     fn: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str | None = None, **options: Any

@@ -78,7 +78,12 @@ def read_signature(name: str, function: Callable[..., Any], names: Mapping[str, 
     parameters = inspect.signature(function).parameters.values()
     if sum(_is_context(hints.get(parameter.name)) for parameter in parameters) > 1:
         raise DefinitionError(f"Tool '{name}': only one parameter can be the ToolContext")
-    for parameter in parameters:
+    for place, parameter in enumerate(parameters):
+        if place == 0 and parameter.name in ("self", "cls") and parameter.name not in hints:
+            raise DefinitionError(
+                f"Tool '{name}': parameter '{parameter.name}' is for an object, which a model cannot give: declare the "
+                f"bound method, as in tool(shop.{name})"
+            )
         annotation = hints.get(parameter.name, Any)
         if _is_context(annotation) and parameter.kind is not parameter.POSITIONAL_ONLY:
             continue

@@ -54,6 +54,8 @@ from standfast.tools.attempts import (
     call_handler,
 )
 from standfast.tools.checks import check_function, check_handler, seconds
+from standfast.tools.kept_results import changed_by_json
+from standfast.tools.open_errors import ErrorTypes, check_open_errors, leaves_open
 from standfast.tools.signatures import Takes, arguments_schema, bind_arguments, is_plain, parameters_of, schema_type
 
 P = ParamSpec("P")
@@ -84,6 +86,11 @@ class Tool(Generic[P, R]):
             `Approval` for it, or None if it needs none. Until they decide, nothing of the model's turn runs.
         verify: a read-only function with the handler's parameters that checks whether the effect of a call with an
             unknown outcome is there: it returns `Happened(result)`, `NotHappened()`, or None if it cannot tell.
+        unknown: classes of errors that leave open whether the call took effect, besides those that are known to:
+            read timeouts and broken connections of common libraries. The model of a call with effects then reads that
+            its outcome is unknown, unless `verify` can tell; a safe call is tried again.
+        not_run: classes of errors which say that the call did not take effect, though they or what caused them would
+            leave it open.
 
     Raises:
         DefinitionError: naming the tool, the field and the rule.
@@ -101,6 +108,8 @@ class Tool(Generic[P, R]):
     retry: RetryPolicy | None = None
     approval: Approval | Callable[[ToolCall], Approval | None] | None = None
     verify: Callable[..., Any] | None = None
+    unknown: ErrorTypes = ()
+    not_run: ErrorTypes = ()
     by_keyword: bool = field(default=False, repr=False)  # the handler takes the arguments themselves
     handoff: str = field(default="", repr=False)  # a call hands the conversation over to the agent of this name
     then: Then | None = field(default=None, repr=False)  # returns the call that follows, without the model; or None
@@ -121,6 +130,7 @@ class Tool(Generic[P, R]):
         if self.timeout is not None:
             object.__setattr__(self, "timeout", seconds(self.timeout, f"Tool '{self.name}': timeout"))
         self._check_policies()
+        check_open_errors(f"Tool '{self.name}'", self.unknown, self.not_run)
         # So that a broken schema is found when the tool is declared, not when a model first calls it.
         _ = self._input_schema, self._result
 
@@ -274,11 +284,15 @@ class Tool(Generic[P, R]):
         """Turn a handler's value into text for the model: text as it is, anything else as JSON."""
         try:
             result = self._result.validate_python(value)
-            content = clean_text(result) if isinstance(result, str) else self._result.dump_json(result).decode()
+            is_text = isinstance(result, str)
+            content = clean_text(result) if is_text else self._result.dump_json(result).decode()
+            problem = None if is_text else changed_by_json(result, content, self._result)
         except ValidationError as error:
             return Failed(f'Tool "{self.name}" returned invalid output: {explain(error)}')
         except Exception as error:  # not JSON, or whatever a serializer of the user's raises
             return Failed(f'Tool "{self.name}" ran, but its result was lost: it is not JSON ({error_text(error)})')
+        if problem is not None:
+            return Failed(f'Tool "{self.name}" ran, but its result could not be kept whole: {problem}')
         if size := size_over(content, limit):
             why = f"{size:,} bytes, more than max_message_bytes={limit:,}"
             return Failed(f'Tool "{self.name}" ran, but its result was lost: {why}')
@@ -294,8 +308,9 @@ class Tool(Generic[P, R]):
         write: Writes,
         in_thread: InThread,
         approved: str | None = None,
+        safe_to_retry: bool | None = None,
     ) -> Outcome:
-        """Run the handler once and return the outcome.
+        """Run the handler once and return the outcome; `verify` settles an error that leaves the outcome open.
 
         Args:
             limit: the largest result in bytes.
@@ -304,6 +319,7 @@ class Tool(Generic[P, R]):
             in_thread: runs a plain function in a thread, where it may block.
             approved: the fingerprint of the tool for which people approved these arguments; "" if none was recorded,
                 None if nobody was asked. A call that needs approval does not run without it.
+            safe_to_retry: of this call; the tool's own if None.
         """
         if self.handler is None:
             return Failed(
@@ -324,16 +340,31 @@ class Tool(Generic[P, R]):
                 return refused
             value = await call_handler(self.handler, self.bind(self.handler, given, context), in_thread)
             return await write(value, limit)
-        except InterruptError as interrupt:
-            return Asked(cut(clean_text(interrupt.question), limit), interrupt.unknown)
-        except TerminalError as error:
-            return Terminated(error)
-        except ToolDurabilityError as error:  # the handler itself cannot tell, say after a connection broke
-            return Unknown(error.reason or cut(error_text(error), limit))
-        except RetryableError as error:
-            return Failed(cut(error_text(error), limit), raised=True, retryable=True, retry_after=error.retry_after)
         except (Exception, SystemExit) as error:
-            return Failed(cut(error_text(error), limit), raised=True)
+            is_safe = self.safe_to_retry if safe_to_retry is None else safe_to_retry
+            outcome = self._raised(error, limit, is_safe)
+            if is_safe or not isinstance(outcome, Unknown):
+                return outcome
+            found = await self.ask_whether_it_happened(
+                arguments, context, limit=limit, read=read, write=write, in_thread=in_thread
+            )
+            return _settled(outcome.reason, found)
+
+    def _raised(self, error: BaseException, limit: int, is_safe: bool) -> Outcome:
+        """Return the outcome of a call whose handler raised an error."""
+        text = cut(error_text(error), limit)
+        match error:
+            case InterruptError():
+                return Asked(cut(clean_text(error.question), limit), error.unknown)
+            case TerminalError():
+                return Terminated(error)
+            case ToolDurabilityError():  # the handler itself cannot tell
+                return Unknown(error.reason or text)
+            case RetryableError():
+                return Failed(text, raised=True, retryable=True, retry_after=error.retry_after)
+        if not leaves_open(error, unknown=self.unknown, not_run=self.not_run):
+            return Failed(text, raised=True)
+        return Failed(text, raised=True, retryable=True) if is_safe else Unknown(text)
 
     def _unapproved(self, normal: dict[str, Any] | None, context: ToolContext, approved: str | None) -> Failed | None:
         if approved and approved != self.fingerprint:
@@ -398,3 +429,14 @@ class Tool(Generic[P, R]):
         if attempt >= policy.maximum_attempts:
             return None
         return policy.delay(attempt) if failed.retry_after is None else failed.retry_after
+
+
+def _settled(reason: str, found: Outcome | None) -> Outcome:
+    """Return the outcome of a call that raised an error, given the verdict of `verify`."""
+    match found:
+        case None:  # nothing happened, so the error is one like any other
+            return Failed(reason, raised=True)
+        case Unknown(why):
+            return Unknown(f"{reason}; {why}" if why else reason)
+        case _:
+            return found

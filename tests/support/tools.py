@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from standfast import Tool, ToolContext, tool
-from standfast.tools import Outcome
+from standfast.tools import InThread, Outcome
 
 LIMIT = 1_024
 
@@ -59,11 +59,24 @@ def written(subject: Tool[..., Any]) -> Callable[[Any, int], Awaitable[Outcome]]
 
 
 async def attempt(
-    subject: Tool[..., Any], arguments: Any = None, *, limit: int = LIMIT, approved: str | None = None
+    subject: Tool[..., Any],
+    arguments: Any = None,
+    *,
+    limit: int = LIMIT,
+    approved: str | None = None,
+    safe_to_retry: bool | None = None,
+    in_thread: InThread = here,
 ) -> Outcome:
     context, given = ToolContext(agent_name="greeter", tool_call_id="c1"), {} if arguments is None else arguments
     return await subject.attempt(
-        given, context, limit=limit, read=here, write=written(subject), in_thread=here, approved=approved
+        given,
+        context,
+        limit=limit,
+        read=here,
+        write=written(subject),
+        in_thread=in_thread,
+        approved=approved,
+        safe_to_retry=safe_to_retry,
     )
 
 

@@ -98,7 +98,7 @@ def test_the_payload_of_a_durability_error_has_the_keys_of_the_documents() -> No
 
 
 @pytest.mark.parametrize(
-    "word", ["post_slack", "toolu_01", "safe_to_retry", "Check the external state", "did not complete durably. It may"]
+    "word", ["post_slack", "toolu_01", "Check the external state", "did not complete durably. It may"]
 )
 def test_a_durability_error_says_what_happened_and_what_to_do(word: str) -> None:
     assert word in str(ToolDurabilityError("post_slack", "toolu_01"))
@@ -108,6 +108,17 @@ def test_a_durability_error_gives_the_reason_it_knows() -> None:
     error = ToolDurabilityError("post_slack", "toolu_01", reason="it was cut off")
 
     assert "did not complete durably: it was cut off. It may" in str(error)
+
+
+def test_a_durability_error_tells_the_model_nothing_that_only_developers_can_do() -> None:
+    assert "safe_to_retry" not in str(ToolDurabilityError("post_slack", "toolu_01").payload())
+
+
+def test_the_reason_of_a_stored_error_with_advice_for_developers_is_still_read() -> None:
+    payload = ToolDurabilityError("post_slack", "toolu_01", reason="it was cut off").payload()
+    payload["error"] += " (If running it twice is harmless, declare the tool with safe_to_retry=True.)"
+
+    assert ToolDurabilityError.read_reason(payload) == "it was cut off"
 
 
 def test_a_reason_that_is_a_sentence_of_its_own_ends_with_one_full_stop() -> None:

@@ -1,12 +1,13 @@
 """Attempts: what one call of a tool comes to, and what became of one that was lost."""
 
+import dataclasses
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Annotated, Any, Optional
 
 import pytest
-from pydantic import AfterValidator, PlainSerializer
+from pydantic import AfterValidator, BaseModel, PlainSerializer
 from support.tools import LIMIT, Color, Opaque, Point, Size, attempt, here, returning, written
 
 from standfast import (
@@ -20,9 +21,27 @@ from standfast import (
     Tool,
     ToolCall,
     ToolContext,
+    ToolDurabilityError,
     tool,
 )
 from standfast.tools import Asked, Failed, Outcome, Returned, Terminated, Unknown
+
+
+class Tagged(BaseModel):
+    tags: set[str] = set()
+    more: Any = None
+
+
+class Spelled(BaseModel, ser_json_inf_nan="strings"):
+    x: float
+
+
+@dataclasses.dataclass
+class Box:
+    inside: Any
+
+
+NAN = float("nan")
 
 
 async def verified(subject: Tool[..., Any], arguments: Any = None) -> Outcome | None:
@@ -59,8 +78,9 @@ def raising(error: BaseException) -> Tool[..., Any]:
         (Decimal("1.5"), '"1.5"'),
         (Color.RED, '"red"'),
         (b"bytes", '"bytes"'),
-        (float("nan"), "null"),
-        ([float("inf")], "[null]"),
+        ({1: "a"}, '{"1":"a"}'),
+        ([None, 1.5], "[null,1.5]"),
+        (Tagged(tags={"a"}), '{"tags":["a"],"more":null}'),
     ],
     ids=ascii,
 )
@@ -141,6 +161,48 @@ async def test_a_result_that_is_no_json_is_lost_with_an_error(value: Any) -> Non
     assert not outcome.raised
 
 
+@pytest.mark.parametrize(
+    ("annotation", "value", "why"),
+    [
+        (Any, NAN, "JSON has neither NaN nor infinities"),
+        (Any, {"a": [1, {"b": float("-inf")}]}, "JSON has neither"),
+        (float | None, NAN, "JSON has neither"),
+        (list[float], [1.0, NAN], "JSON has neither"),
+        (Any, Size(NAN), "JSON has neither"),  # type: ignore[arg-type]
+        (Any, {1, 2}, "JSON has no sets"),
+        (dict[str, Any], {"a": [frozenset("a")]}, "JSON has no sets"),
+        (Tagged, Tagged(more={"a"}), "JSON has no sets"),
+        (Box, Box({"a"}), "JSON has no sets"),
+        (Any, {1: "a", "1": "b"}, "two of its keys are the same text in JSON"),
+    ],
+    ids=str,
+)
+async def test_a_result_that_json_would_change_is_an_error_that_says_the_call_ran(
+    annotation: Any, value: Any, why: str
+) -> None:
+    outcome = await attempt(returning(value, annotation))
+
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith(f'Tool "give" ran, but its result could not be kept whole: {why}')
+    assert not outcome.raised
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "content"),
+    [
+        (set[str], {"a"}, '["a"]'),
+        (list[frozenset[int]], [{1}], "[[1]]"),
+        (dict[int, str], {1: "a", 2: "b"}, '{"1":"a","2":"b"}'),
+        (Spelled, Spelled(x=NAN), '{"x":"NaN"}'),
+        (dt.datetime, dt.datetime(2020, 1, 1, tzinfo=dt.UTC), '"2020-01-01T00:00:00Z"'),
+        (float | None, None, "null"),
+    ],
+    ids=str,
+)
+async def test_what_a_declared_type_writes_is_kept(annotation: Any, value: Any, content: str) -> None:
+    assert await attempt(returning(value, annotation)) == Returned(content)
+
+
 @pytest.mark.parametrize("value", ["x" * LIMIT, "é" * (LIMIT // 2)])
 async def test_a_result_may_be_as_long_as_the_limit(value: str) -> None:
     assert await attempt(returning(value)) == Returned(value)
@@ -169,10 +231,19 @@ class Silent(Exception):  # noqa: N818
         (ValueError("no such issue"), Failed("no such issue", raised=True)),
         (ValueError(), Failed("ValueError", raised=True)),
         (ValueError(5), Failed("5", raised=True)),
-        (TimeoutError(), Failed("TimeoutError", raised=True)),
+        (TimeoutError(), Unknown("TimeoutError")),
+        (ConnectionRefusedError("refused"), Failed("refused", raised=True)),
         (ValueError("a\0\ud800"), Failed("a\ufffd\ufffd", raised=True)),
         (InputError("not this"), Failed("not this", raised=True)),
-        (ExceptionGroup("two", [ValueError("a")]), Failed("two (1 sub-exception)", raised=True)),
+        (
+            ExceptionGroup("two failed", [ValueError("a"), ExceptionGroup("inner", [KeyError("b"), OSError()])]),
+            Failed("two failed: ValueError: a; KeyError: 'b'; OSError", raised=True),
+        ),
+        (
+            ExceptionGroup("many", [ValueError(str(number)) for number in range(1_000)]),
+            Failed("many: " + "; ".join(f"ValueError: {n}" for n in range(20)) + "; and 980 more", raised=True),
+        ),
+        (ExceptionGroup("lost", [ValueError("a"), TimeoutError()]), Unknown("lost: ValueError: a; TimeoutError")),
         (Silent(), Failed("Silent", raised=True)),
         (RetryableError("busy"), Failed("busy", raised=True, retryable=True)),
         (RetryableError("busy", retry_after=30), Failed("busy", raised=True, retryable=True, retry_after=30)),
@@ -239,6 +310,49 @@ async def test_an_error_or_question_longer_than_the_limit_is_cut(error: Exceptio
     text = outcome.question if isinstance(outcome, Asked) else getattr(outcome, "error", "")
 
     assert len(text.encode()) < LIMIT + 100
+
+
+# --- errors that leave the outcome open ---
+
+
+def lost(**options: Any) -> Tool[..., Any]:
+    def fail() -> None:
+        raise TimeoutError("no answer")
+
+    return Tool("fail", description="Fail.", handler=fail, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome"),
+    [
+        ({}, Unknown("no answer")),
+        ({"verify": lambda: Happened("done")}, Returned("done")),
+        ({"verify": lambda: None}, Unknown("no answer")),
+        ({"verify": lambda: 5}, Unknown("no answer; verify returned int instead of Happened, NotHappened or None")),
+        ({"verify": NotHappened}, Failed("no answer", raised=True)),
+        ({"safe_to_retry": True}, Failed("no answer", raised=True, retryable=True)),
+        ({"not_run": (TimeoutError,)}, Failed("no answer", raised=True)),
+        ({"not_run": (OSError,), "unknown": (TimeoutError,)}, Unknown("no answer")),
+    ],
+    ids=["unknown", "happened", "cannot tell", "bad verify", "not happened", "safe", "said not to have run", "nearest"],
+)
+async def test_an_error_that_leaves_the_outcome_open_is_not_told_as_a_failure(
+    options: dict[str, Any], outcome: Outcome
+) -> None:
+    assert await attempt(lost(**options)) == outcome
+
+
+async def test_a_handler_that_cannot_tell_has_its_verify_asked() -> None:
+    def fail() -> None:
+        raise ToolDurabilityError("fail", "c1", reason="it broke")
+
+    assert await attempt(Tool("fail", description="d", handler=fail)) == Unknown("it broke")
+    told = Tool("fail", description="d", handler=fail, verify=lambda: Happened(5))
+    assert await attempt(told) == Returned("5")
+
+
+async def test_a_call_that_is_not_safe_any_more_is_not_tried_again() -> None:
+    assert await attempt(lost(safe_to_retry=True), safe_to_retry=False) == Unknown("no answer")
 
 
 # --- verify ---

@@ -1,6 +1,8 @@
 """Tools: what a function and its options become, and which declarations are refused."""
 
 import dataclasses
+import functools
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -183,3 +185,65 @@ def test_a_tool_without_a_handler_cannot_be_called() -> None:
 def test_what_is_no_function_is_no_tool(thing: Any) -> None:
     with pytest.raises(DefinitionError, match="@tool needs a function"):
         tool(thing)
+
+
+# --- functions that cannot be a tool's ---
+
+
+async def pages(x: int) -> AsyncIterator[int]:
+    yield x
+
+
+def lines(x: int) -> Iterator[int]:
+    yield x
+
+
+class Shop:
+    async def sell(self, amount: int) -> int:
+        """Sell."""
+        return amount
+
+    async def __call__(self, x: int) -> AsyncIterator[int]:
+        yield x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [pages, lines, functools.partial(pages, x=1), Shop()],
+    ids=["async", "plain", "partial", "object"],
+)
+def test_a_generator_is_refused(function: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"is a generator, .*: collect what it yields in a list, and return that"):
+        tool(function)
+    with pytest.raises(DefinitionError, match="is a generator"):
+        Tool("look", description="d", handler=function)
+
+
+def test_a_method_without_its_object_is_refused() -> None:
+    with pytest.raises(DefinitionError, match=r"parameter 'self' is for an object, .*: .* as in tool\(shop.sell\)"):
+        tool(Shop.sell)
+    assert [*tool(Shop().sell).input_schema["properties"]] == ["amount"]
+
+
+def test_a_parameter_that_is_called_self_and_has_a_type_is_one_like_any_other() -> None:
+    def look(self: str) -> str:
+        """Look."""
+        return self
+
+    assert [*tool(look).input_schema["properties"]] == ["self"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"unknown": [TimeoutError]}, "Tool 'look': unknown must be a tuple of classes of errors"),
+        ({"not_run": TimeoutError}, "not_run must be a tuple of classes of errors"),
+        ({"not_run": ("TimeoutError",)}, "not_run must be a tuple of classes of errors"),
+        ({"not_run": (int,)}, "not_run must be a tuple of classes of errors"),
+        ({"not_run": (OSError,), "unknown": (OSError,)}, "OSError is in both unknown and not_run"),
+    ],
+    ids=str,
+)
+def test_classes_of_errors_that_cannot_be_used_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        Tool("look", description="d", **options)

@@ -169,9 +169,10 @@ class ToolActivities:
         raise _not_ours(place, f"is {entry.state} by another attempt; it is not run")
 
     async def _handle(self, attempt: Attempt) -> Outcome:
+        is_safe = attempt.facts.safe_to_retry
         try:
             outcome = await self._host.thread.run(
-                attempt.run_in_time(partial(attempt.tool.attempt, approved=attempt.approved_as)),
+                attempt.run_in_time(partial(attempt.tool.attempt, approved=attempt.approved_as, safe_to_retry=is_safe)),
                 seconds=attempt.facts.timeout,
             )
         except TimeoutError:  # it may run for ever: this is settled as if its worker had died
@@ -183,7 +184,7 @@ class ToolActivities:
                 return CANCELLED_WITHIN
             if is_given_up():
                 return cancelled(attempt.facts)
-            if attempt.facts.safe_to_retry:
+            if is_safe:
                 raise
             return Unknown("its worker was cut off while it ran")
         assert outcome is not None

@@ -156,10 +156,9 @@ async def test_what_is_cut_off_or_cancelled_has_an_unknown_outcome(store: SQLite
     async def hang(order: str) -> None:
         await asyncio.sleep(60)
 
-    with pytest.raises(TimeoutError):
-        await hang("a")
-    with pytest.raises(ToolDurabilityError, match="cut off after its timeout"):
-        await hang("a")
+    for _ in range(2):
+        with pytest.raises(ToolDurabilityError, match="cut off after its timeout"):
+            await hang("a")
     running = asyncio.ensure_future(hang("b"))
     await asyncio.sleep(0.1)
     running.cancel()
@@ -167,6 +166,110 @@ async def test_what_is_cut_off_or_cancelled_has_an_unknown_outcome(store: SQLite
         await running
     with pytest.raises(ToolDurabilityError, match="cancelled while it ran"):
         await hang("b")
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+@pytest.mark.parametrize(
+    ("verdict", "ends", "again"),
+    [
+        (None, "no answer", "no answer"),
+        (Happened({"id": 7}), {"id": 7}, {"id": 7}),
+        (NotHappened(), "raised", "raised"),
+    ],
+    ids=str,
+)
+async def test_an_error_that_leaves_the_outcome_open_is_told_so(
+    store: SQLiteStore, is_async: bool, verdict: Any, ends: Any, again: Any
+) -> None:
+    runs = list[str]()
+
+    def charge(order: str) -> Any:
+        runs.append(order)
+        raise TimeoutError("no answer")
+
+    async def charge_async(order: str) -> Any:
+        charge(order)
+
+    guard = effect(store, "charge", key=by_order, verify=lambda order: verdict)
+    guarded = guard(charge_async if is_async else charge)
+
+    async def outcome() -> Any:
+        try:
+            return await guarded("a") if is_async else await asyncio.to_thread(guarded, "a")
+        except (ToolDurabilityError, TimeoutError) as error:
+            return getattr(error, "reason", "raised")
+
+    assert (await outcome(), await outcome()) == (ends, again)
+    assert len(runs) == (2 if ends == "raised" else 1)  # what has not happened may run again
+
+
+async def test_an_open_outcome_is_returned_for_a_model_and_declared_errors_decide(store: SQLiteStore) -> None:
+    class BusyError(Exception):
+        pass
+
+    @effect(store, "charge", key=by_order, on_unknown="return", unknown=(BusyError,), not_run=(TimeoutError,))
+    async def charge(order: str) -> Any:
+        raise BusyError("busy") if order == "a" else TimeoutError
+
+    for _ in range(2):
+        assert (await charge("a"))["kind"] == "tool-durability-error"
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await charge("b")
+
+
+async def test_a_block_that_raises_what_leaves_its_outcome_open_is_told_so(store: SQLiteStore) -> None:
+    with pytest.raises(ToolDurabilityError, match="no answer"):
+        async with effect(store, "charge", key="a"):
+            raise TimeoutError("no answer")
+    with pytest.raises(TimeoutError):  # verify is asked the next time the block is entered
+        async with effect(store, "charge", key="b", verify=lambda: Happened(7)):
+            raise TimeoutError("no answer")
+    async with effect(store, "charge", key="b", verify=lambda: Happened(7)) as call:
+        assert (call.is_done, call.result) == (True, 7)
+
+
+async def test_a_cancel_while_verify_is_asked_leaves_an_unknown_outcome(store: SQLiteStore) -> None:
+    asked = asyncio.Event()
+
+    async def verify(order: str) -> None:
+        asked.set()
+        await asyncio.sleep(60)
+
+    @effect(store, "charge", key=by_order, verify=verify)
+    async def charge(order: str) -> None:
+        raise TimeoutError("no answer")
+
+    running = asyncio.ensure_future(charge("a"))
+    await asked.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    with pytest.raises(ToolDurabilityError, match="no answer"):
+        await effect(store, "charge", key=by_order)(charge.__wrapped__)("a")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1, 2}, {1: "a", "1": "b"}], ids=str)
+async def test_a_result_that_json_would_change_is_an_error_that_says_it_ran(store: SQLiteStore, value: Any) -> None:
+    calls = []
+
+    @effect(store, "odd", key=by_order)
+    async def odd(order: str) -> Any:
+        calls.append(order)
+        return value
+
+    for _ in range(2):
+        with pytest.raises(EffectFailedError, match="ran, but its result could not be kept whole: "):
+            await odd("a")
+    assert calls == ["a"]
+
+
+async def test_a_set_that_is_declared_is_kept_as_a_set(store: SQLiteStore) -> None:
+    @effect(store, "tags", key=by_order)
+    async def tags(order: str) -> set[str]:
+        return {"a", "b"}
+
+    assert await tags("a") == await tags("a") == {"a", "b"}
 
 
 async def test_a_result_that_is_no_json_is_lost_and_said_so(store: SQLiteStore) -> None:

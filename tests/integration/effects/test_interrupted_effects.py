@@ -228,10 +228,9 @@ async def test_a_timeout_is_an_unknown_outcome_though_not_run_names_timeouts(sto
         runs.append(order)
         await asyncio.Event().wait()
 
-    with pytest.raises(TimeoutError):
-        await charge("a")
-    with pytest.raises(ToolDurabilityError, match="cut off after its timeout"):
-        await charge("a")
+    for _ in range(2):
+        with pytest.raises(ToolDurabilityError, match="cut off after its timeout"):
+            await charge("a")
     assert runs == ["a"]
 
 

@@ -72,13 +72,16 @@ async def test_a_plain_function_that_timed_out_is_left_behind(safe: bool) -> Non
     assert [message.status for message in results(result)] == ["failed"]
 
 
-async def test_a_timeout_error_of_the_handler_itself_is_an_ordinary_error() -> None:
-    @tool
+@pytest.mark.parametrize("not_run", [(), (TimeoutError,)], ids=["unknown", "said not to have run"])
+async def test_a_timeout_error_of_the_handler_itself_is_told_in_its_own_words(not_run: Any) -> None:
+    @tool(not_run=not_run)
     async def post() -> None:
         raise TimeoutError("the printer is slow")
 
     result = await ask(Agent("a", tools=[post]), call("post", "c1"))
-    assert json.loads(contents(result)[0]) == {"error": "the printer is slow"}
+    told = json.loads(contents(result)[0])
+    assert "the printer is slow" in told["error"]
+    assert told.get("kind") == (None if not_run else "tool-durability-error")
 
 
 async def test_a_handler_that_is_cancelled_from_within_fails_its_call_only() -> None:
