@@ -1,6 +1,7 @@
 """`standfast store`: looks after a store."""
 
 import asyncio
+import os
 import time
 from typing import Any, cast
 
@@ -8,10 +9,12 @@ import click
 
 from standfast.cli.commands import with_output
 from standfast.cli.outputs import Output
-from standfast.cli.stores import STORED, existing_store, is_file, shown_address
+from standfast.cli.stores import STORED, USUAL, existing_store, is_file, shown_address, store_option
+from standfast.errors import InputError
 from standfast.runtime.restores import begin_epoch, note_move
 from standfast.stores import open_store
 from standfast.stores.copying import Movable, give_up_move, move_store
+from standfast.stores.sqlite.files import restore_file
 
 _NOT_THERE = ": FROM is the store to move, TO the empty one"
 
@@ -42,6 +45,26 @@ def restored(output: Output, store: str) -> None:
     What was written after the backup is gone. Calls of earlier runs of which the store knows nothing are from now on
     of unknown outcome, and not taken for calls that never ran.
     """
+    found = asyncio.run(_restored(store))
+    output.item(found, lambda: output.fields({name.capitalize(): value for name, value in found.items()}))
+
+
+@store.command()
+@click.argument("backup", metavar="FILE")
+@store_option("Store to restore", default=USUAL)
+@with_output
+def restore(output: Output, backup: str, store: str) -> None:
+    """Restore a SQLite store from the backup FILE, and begin an epoch: see `restored`.
+
+    Stop all workers and runs first; the command refuses a store that is in use, and a backup of another store. If the
+    command is killed, the store is as it was, or restored: run it again.
+    """
+    if not is_file(store):
+        raise InputError(
+            f"{shown_address(store)} is not a SQLite file: restore it with its own tools, then run "
+            "`standfast store restored`"
+        )
+    restore_file(backup, os.path.realpath(store))
     found = asyncio.run(_restored(store))
     output.item(found, lambda: output.fields({name.capitalize(): value for name, value in found.items()}))
 

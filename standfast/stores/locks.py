@@ -80,7 +80,7 @@ class SessionLocks:
             if self._path is None or not self.shared:
                 return ""
             try:
-                self._file = _open_beside(self._path) if self._file is None else self._file
+                self._file = open_beside(self._path, "lock") if self._file is None else self._file
                 return str(os.fstat(self._file).st_ino)
             except OSError as error:
                 raise StoreError(f"The lock file {self._path}-lock cannot be used: {error}") from error
@@ -90,7 +90,7 @@ class SessionLocks:
     def _lock(self, path: str, session_id: str) -> bool:
         try:
             if self._file is None:
-                self._file = _open_beside(path)
+                self._file = open_beside(path, "lock")
             _set(self._file, session_id, locked=True)
         except OSError as error:
             if error.errno in _UNSUPPORTED:  # then the database alone guards
@@ -123,7 +123,7 @@ def is_any_held(path: str) -> bool:
     """Whether anybody has a lock of a database; False where the operating system does not tell."""
     if fcntl is None or sys.platform != "linux" or not os.path.exists(f"{path}-lock"):
         return False
-    file = _open_beside(path)
+    file = open_beside(path, "lock")
     try:
         asked = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # of all places
         found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked)
@@ -132,9 +132,12 @@ def is_any_held(path: str) -> bool:
         os.close(file)
 
 
-def _open_beside(path: str) -> int:
-    # In other people's folders there may be a link, to a file that would be created or get other permissions.
-    file = private(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+def open_beside(path: str, name: str) -> int:
+    """Open the file PATH-NAME beside a database, with the database's permissions, and return its descriptor.
+
+    In other people's folders there may be a link, to a file that would be created or get other permissions.
+    """
+    file = private(f"{path}-{name}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         lock, database = os.fstat(file), os.stat(path)
         if not stat.S_ISREG(lock.st_mode) or lock.st_nlink != 1:

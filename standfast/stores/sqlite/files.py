@@ -5,12 +5,14 @@ import re
 import sqlite3
 import stat
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 
-from standfast.errors import StandfastError, StoreError
+from standfast.errors import InputError, StandfastError, StoreError
+from standfast.stores.locks import is_any_held
 from standfast.stores.private_files import private
 from standfast.stores.schema_versions import check_version, foreign, oldest_reader
-from standfast.stores.sqlite.identity import note_place
+from standfast.stores.sqlite.identity import identity, note_place
 from standfast.stores.tables import closed_error
 
 _MOUNTS = "/proc/self/mountinfo"  # on Linux; the fifth word of a line is a mount point
@@ -206,6 +208,53 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def restore_file(backup: str, path: str) -> None:
+    """Replace the data of a store with those of a backup, in one transaction; a file that is missing is made.
+
+    Raises:
+        InputError: the backup is missing, or is that of another store.
+        StoreError: the backup is damaged or no store, or a process has the store open. Nothing was changed.
+    """
+    if not os.path.isfile(backup):
+        raise InputError(f"There is no backup {backup!r}")
+    if os.path.exists(path) and os.path.samefile(backup, path):
+        raise InputError(f"{backup!r} is the store itself, and not a backup of it")
+    try:
+        with closing(sqlite3.connect(f"{Path(backup).absolute().as_uri()}?mode=ro", uri=True)) as source:
+            _refuse_foreign(source, backup)
+            wanted = identity(source, backup)
+            (damage,) = source.execute("PRAGMA quick_check(1)").fetchone()
+            if damage != "ok":
+                raise StoreError(f"The backup {backup} is damaged ({damage}): use another one. Nothing was changed.")
+            _replace(source, wanted, path)
+    except sqlite3.Error as error:
+        raise translated(error, path) from error
+
+
+def _replace(source: sqlite3.Connection, wanted: str, path: str) -> None:
+    is_new = not os.path.exists(path)
+    if is_new:
+        os.close(private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as target:
+        if not is_new:
+            _refuse_foreign(target, path)
+            if (here := identity(target, path)) != wanted:
+                raise InputError(f"The backup is of the store {wanted}, and {path} is the store {here}")
+        # A database leaves WAL only if nobody else has it open. In the other mode the backup is one transaction.
+        if is_any_held(path) or not _leaves_wal(target):
+            raise StoreError(f"The store {path} is in use: stop all its workers and runs first. Nothing was changed.")
+        source.backup(target)
+
+
+def _leaves_wal(db: sqlite3.Connection) -> bool:
+    try:
+        return bool(db.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",))
+    except sqlite3.OperationalError as error:
+        if not is_busy(error):
+            raise
+        return False
 
 
 def translated(error: Exception, path: str) -> Exception:

@@ -116,5 +116,9 @@ MIGRATIONS = (
     CREATE INDEX standing_approvals_tool ON standing_approvals (agent, tool, scope_key);
     CREATE INDEX standing_approvals_session ON standing_approvals (session_id);
     """,
+    """
+    ALTER TABLE store_identity ADD COLUMN mark TEXT;
+    ALTER TABLE store_identity ADD COLUMN writes INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests."""

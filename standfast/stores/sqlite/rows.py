@@ -25,7 +25,7 @@ def append_rows(
     """Save the session and its next messages, once by their key, and return the number of its last message."""
     last = _advance_session(db, session, len(rows), write_key, expected_seq, expected_version)
     if last is None:
-        return int(db.execute("SELECT last_seq FROM agent_sessions WHERE id = ?", (session.id,)).fetchone()[0])
+        return int(db.execute(sql.LAST_SEQ, {"id": session.id}).fetchone()[0])
     insert_messages(db, session.id, last - len(rows), rows, session, write_key)
     return last
 
@@ -68,8 +68,8 @@ def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
 
 
 def save_session(db: sqlite3.Connection, session: Session, count: int, write_key: str | None = None) -> int:
-    row = db.execute(sql.SAVE_SESSION, _values(session, count, write_key)).fetchall()
-    return int(row[0][0])
+    db.execute(sql.SAVE_SESSION, _values(session, count, write_key))
+    return int(db.execute(sql.LAST_SEQ, {"id": session.id}).fetchone()[0])
 
 
 def _values(session: Session, count: int, write_key: str | None) -> dict[str, Any]:

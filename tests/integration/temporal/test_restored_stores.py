@@ -333,7 +333,7 @@ async def test_a_file_that_was_copied_begins_a_new_epoch_and_one_that_was_moved_
             assert [await current_epoch(store) for _ in range(2)] == [epoch, epoch]
 
 
-@pytest.mark.parametrize("how", ["another file", "said by a command"])
+@pytest.mark.parametrize("how", ["another file", "the same file", "another file of the same inode", "a command"])
 async def test_an_effect_is_not_repeated_whose_worker_was_killed_and_whose_claim_is_not_in_the_backup(
     temporal: Temporal, tmp_path: Path, how: str
 ) -> None:
@@ -390,9 +390,15 @@ async def test_an_effect_is_not_repeated_whose_worker_was_killed_and_whose_claim
         backup.replace(path)
         for suffix in ("-wal", "-shm"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
-    else:
+    elif how == "the same file":
         restore(backup, path)
-        assert (await data(None, "store", "restored", "--store", str(path)))["epoch"] == 1
+    elif how == "another file of the same inode":
+        restore(backup, path)
+        change(path, "UPDATE store_identity SET inode = ?", str(path.stat().st_ino))
+    else:
+        found = await data(None, "store", "restore", str(backup), "--store", str(path))
+        assert found["store"] == str(path)
+        assert found["epoch"] > 0
     async with worker("ends"):
         assert (await result(run))["status"] == "complete"
     assert effects.read_text() == "t1"
