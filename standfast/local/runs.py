@@ -41,12 +41,12 @@ from standfast.local.sessions import Log, open_log
 from standfast.local.speakers import Speakers
 from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
-from standfast.messages import Message, ToolCall, Usage, error_text
+from standfast.messages import Message, ToolCall, Usage, check_same, content_digest, error_text
 from standfast.runtime import inputs
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
-from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, check_same, find_heard
+from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, find_heard
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.toolsets import with_toolsets
 from standfast.runtime.users_functions import output_problem
@@ -257,7 +257,7 @@ class Run:
         said = replace(given, message=message).user_message(self._context.user_id)
         if said.message_id is not None:  # which a run on Temporal may have been sent, and not heard
             for heard in [one for one in self._transcript.messages if one.message_id == said.message_id]:
-                check_same(heard, said)
+                check_same(said, content_digest(heard), heard.by)
                 return state
         self._transcript.add([said])
         return state.with_user_message()

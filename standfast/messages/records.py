@@ -6,6 +6,7 @@ whose arguments are not a JSON object keeps them as text, and is answered with a
 
 import base64
 import copy
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -346,6 +347,25 @@ class Message(Record):
         if data.get("content", "") is None:  # what OpenAI's format has beside tool calls
             data = {**data, "content": ""}
         return data
+
+
+def content_digest(message: Message) -> str:
+    """Return a digest of the text and images of a message."""
+    plain = [message.content, [image.model_dump() for image in message.images or ()]]
+    return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def check_same(said: Message, digest: str, by: str | None) -> None:
+    """Refuse a message that differs from the one that has its id, by the digest and sender of that one.
+
+    Raises:
+        InputError: it has other content, or another sender.
+    """
+    if content_digest(said) != digest or (None not in (by, said.by) and by != said.by):
+        raise InputError(
+            f"message_id {said.message_id!r} was already used for another message in this session: give each message "
+            "an id of its own"
+        )
 
 
 def _is_cost(value: Any) -> bool:

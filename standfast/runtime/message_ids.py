@@ -4,7 +4,6 @@ The transcript is the record. Before pruning cuts a message with an id, the id m
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from typing import Any
 from standfast.agent_loop import Finish, LoopState, next_action
 from standfast.agents import Agent
 from standfast.errors import InputError, StoreError
-from standfast.messages import Message, Record
+from standfast.messages import Message, Record, check_same, content_digest
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.users_functions import output_problem
-from standfast.stores.capabilities import has_journal
+from standfast.stores.capabilities import Journal, has_journal
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import AgentStore, Session, first_kept_index
 
@@ -88,35 +87,32 @@ async def find_heard(
     """
     place = next((place for place, one in enumerate(transcript) if one.message_id == said.message_id), None)
     if place is not None:
-        check_same(transcript[place], said)
+        check_same(said, content_digest(transcript[place]), transcript[place].by)
         return Heard(await _answer_after(agent, session, transcript, place))
-    if not is_pruned or not has_journal(store):
+    cut = await _find_cut(said, session, store) if is_pruned and has_journal(store) else None
+    if cut is None:
         return None
-    text = await store.load_reply(_place(session, str(said.message_id)), 0)
-    if text is None:
-        return None
-    cut = read_kept(f"message {said.message_id} of session {session.id}", text, _CutMessage.model_validate_json)
-    check_same(said.model_copy(update={"by": cut.by}), said, digest=cut.digest)
     if cut.answer is not None:
         return Heard(await _read_answer(agent, [said, cut.answer]))
     return Heard(await _answer_after(agent, session, transcript, -1))
 
 
-def check_same(heard: Message, said: Message, *, digest: str | None = None) -> None:
-    """Refuse a message that differs from the one that was heard with its id.
-
-    Args:
-        digest: of the text and images of the one that was heard; made of it if None.
+async def was_pruned(said: Message, session: Session, store: Journal) -> bool:
+    """Whether a session has heard a message with this id, which was pruned.
 
     Raises:
-        InputError: it is another message, or somebody else's.
+        InputError: the id belongs to another message.
     """
-    is_same = (digest or _digest(heard)) == _digest(said) and (None in (heard.by, said.by) or heard.by == said.by)
-    if not is_same:
-        raise InputError(
-            f"message_id {said.message_id!r} was already used for another message in this session: give each message "
-            "an id of its own"
-        )
+    return await _find_cut(said, session, store) is not None
+
+
+async def _find_cut(said: Message, session: Session, store: Journal) -> _CutMessage | None:
+    text = await store.load_reply(_place(session, str(said.message_id)), 0)
+    if text is None:
+        return None
+    cut = read_kept(f"message {said.message_id} of session {session.id}", text, _CutMessage.model_validate_json)
+    check_same(said, cut.digest, cut.by)
+    return cut
 
 
 async def prune_session(
@@ -142,7 +138,10 @@ async def _keep_ids_of_cut(
     for place in with_ids:
         said, found = stored[place], await _answer_after(agent, session, stored, place)
         cut = _CutMessage(
-            id=str(said.message_id), digest=_digest(said), by=said.by, answer=None if found is None else found.message
+            id=str(said.message_id),
+            digest=content_digest(said),
+            by=said.by,
+            answer=None if found is None else found.message,
         )
         await store.save_reply(_place(session, cut.id), 0, cut.model_dump_json())
 
@@ -170,11 +169,6 @@ async def _read_answer(agent: Agent, transcript: Sequence[Message]) -> MessageAn
     problem = None if last.unfit else await output_problem(agent, finish.answer)
     ending = state.judged(finish, problem, last.unfit)
     return MessageAnswer(last, state, finish, ending, last.unfit or problem) if isinstance(ending, Finish) else None
-
-
-def _digest(message: Message) -> str:
-    plain = [message.content, [image.model_dump() for image in message.images or ()]]
-    return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _place(session: Session, message_id: str) -> str:

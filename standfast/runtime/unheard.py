@@ -5,7 +5,8 @@ They outlive the run that they were sent to. The session's next run hears them b
 
 from collections.abc import Iterable, Sequence
 
-from standfast.messages import Message, Record
+from standfast.errors import InputError
+from standfast.messages import Message, Record, check_same, content_digest
 from standfast.stores.kept_lists import append, length
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Ledger, Session
@@ -47,13 +48,24 @@ class Unheard:
             found.append(kept.model_copy(update={"message": kept.message.model_copy(update={"id": kept.id})}))
         return found
 
-    async def keep(self, messages: Sequence[KeptMessage], transcript: Iterable[Message]) -> None:
-        """Keep messages, each once, except those in the transcript."""
-        known = {message.id for message in transcript} | {one.id for one in await self._noted()}
-        number = await length(self._store, self._said)
+    async def keep(self, messages: Sequence[KeptMessage], transcript: Iterable[Message]) -> dict[str, str | None]:
+        """Keep messages, each once, except those in the transcript.
+
+        Returns, by id, those that the session has from another sender with the same `message_id`. The value is None,
+        or the reason why such a message is refused.
+        """
+        there = [*transcript, *(one.message for one in await self._noted())]
+        known = {message.id for message in there}
+        by_sender = {message.message_id: message for message in there if message.message_id is not None}
+        number, repeated = await length(self._store, self._said), dict[str, str | None]()
         for one in messages:
-            if one.id not in known:
+            before = by_sender.get(str(one.message.message_id))
+            if before is not None and before.id != one.id:
+                repeated[one.id] = _refusal(one.message, before)
+            elif one.id not in known:
                 number = await append(self._store, self._said, one.model_dump_json(), number)
+
+        return repeated
 
     async def hear(self, messages: Iterable[Message]) -> None:
         """Note that these messages were heard, as far as no unheard message comes before them."""
@@ -63,3 +75,12 @@ class Unheard:
             if one.id not in ids:
                 break
             await self._store.save_reply(self._heard, number, "")
+
+
+def _refusal(said: Message, before: Message) -> str | None:
+    """Return why a message cannot have the id of an earlier one; None if it is the same message."""
+    try:
+        check_same(said, content_digest(before), before.by)
+    except InputError as error:
+        return str(error)
+    return None

@@ -304,7 +304,7 @@ class ModelActivities:
         if message.tripped:
             reply["tripped"] = write_tripped(message.tripped[0])
             return {**reply, "text": cut(message.content, INLINE_BYTES)}
-        return {**reply, **await _final(self._host.agent(), message)}
+        return {**reply, **await final_reply(self._host.agent(), message)}
 
 
 def _each_model(reference: ModelReference) -> Iterator[ModelReference]:
@@ -355,7 +355,7 @@ def _take_answer(
     return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
 
 
-async def _final(agent: Agent, answer: Message) -> LastReply:
+async def final_reply(agent: Agent, answer: Message) -> LastReply:
     """Return the workflow's part of a final answer: its text, and the output that is read from it."""
     text = answer.content
     final: LastReply = {"text": text}

@@ -4,8 +4,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from standfast.errors import SessionConflictError
+from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message
+from standfast.runtime.message_ids import was_pruned
 from standfast.runtime.unheard import KeptMessage, Unheard
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.guards import Guard
@@ -13,7 +14,7 @@ from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import AnsweredReference, KeepReference, WrittenOutcome
+from standfast.temporal.wire.activity_types import AnsweredReference, KeepReference, Kept, WrittenOutcome
 from standfast.temporal.wire.inputs import Said, said_by_user, said_id, user_message, with_id
 from standfast.temporal.wire.results import receipted
 
@@ -30,7 +31,7 @@ class SaidActivities:
         return [self.keep, self.answered]
 
     @json_activity(names.KEEP)
-    async def keep(self, reference: KeepReference) -> list[Said] | None:
+    async def keep(self, reference: KeepReference) -> list[Said] | Kept | None:
         """Keep the user's messages to the run until a run, this or another, has heard them.
 
         Returns those that nobody has heard, if the workflow was reset and asks.
@@ -44,9 +45,9 @@ class SaidActivities:
                     await store.append_messages_atomic(session.id, [], session, expected_version=0)
             messages = [KeptMessage(id=str(said_id(one)), message=user_message(one)) for one in reference["messages"]]
             written = await store.load_messages(session.id)
-            await Unheard(session, store).keep(messages, written)
+            kept = await _keep_once(store, session, messages, written)
             unheard = await unheard_by(store, session, written) if "again" in reference else None
-            return receipted(reference, unheard)
+            return receipted(reference, kept or unheard)
 
     @json_activity(names.ANSWERED)
     async def answered(self, reference: AnsweredReference) -> dict[str, WrittenOutcome]:
@@ -54,6 +55,25 @@ class SaidActivities:
         with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             return await transcript.answered(reference["after"])
+
+
+async def _keep_once(
+    store: DurableStore, session: Session, messages: Sequence[KeptMessage], written: Sequence[Message]
+) -> Kept:
+    """Keep messages, except those that the session has by the ids of their senders; return these."""
+    repeated: dict[str, str | None] = {}
+    if session.last_seq > len(written):
+        for one in [one for one in messages if one.message.message_id is not None]:
+            try:
+                if await was_pruned(one.message, session, store):
+                    repeated[one.id] = None
+            except InputError as error:
+                repeated[one.id] = str(error)
+    new = [one for one in messages if one.id not in repeated]
+    repeated |= await Unheard(session, store).keep(new, written)
+    has = [one for one, why in repeated.items() if why is None]
+    refused = {one: f"message: {why}" for one, why in repeated.items() if why is not None}
+    return {**({"has": has} if has else {}), **({"refused": refused} if refused else {})}
 
 
 async def unheard_by(store: DurableStore, session: Session, transcript: Sequence[Message]) -> list[Said]:
@@ -64,4 +84,6 @@ async def unheard_by(store: DurableStore, session: Session, transcript: Sequence
 
 def _as_said(kept: KeptMessage) -> Said:
     message = kept.message
-    return with_id(said_by_user(message.content, message.images, message.by, message.context), kept.id)
+    return with_id(
+        said_by_user(message.content, message.images, message.by, message.context, message.message_id), kept.id
+    )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -13,11 +14,12 @@ from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.agents.handoffs import every_tool
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionConflictError, StoreError
-from standfast.messages import Message, cut, usage_of
+from standfast.messages import Message, check_same, content_digest, cut, usage_of
 from standfast.runtime.at_work import is_held
 from standfast.runtime.dependencies import begin_context, context_of, kept_context
 from standfast.runtime.dispatches import NOT_RUN, claim_next, last_entry
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
+from standfast.runtime.message_ids import MessageAnswer, find_heard
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.restores import current_epoch
 from standfast.runtime.session_states import begin_state
@@ -32,16 +34,17 @@ from standfast.temporal.activities.exported_sessions import check_at_rest, read_
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import AgentHost, not_deleted
 from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.activities.model_activities import final_reply
 from standfast.temporal.activities.said_activities import unheard_by
 from standfast.temporal.activities.turn_facts import called_before, called_tools
 from standfast.temporal.activities.written_answers import read_entry, still_asked, was_written_by
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
-from standfast.temporal.wire.inputs import AgentInput, said_by_user
+from standfast.temporal.wire.inputs import AgentInput, message_id_of, said_by_user, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.snapshots import write_facts
-from standfast.temporal.wire.states import Call, write_state
+from standfast.temporal.wire.states import Call, write_state, write_tripped
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
 from standfast.tools.attempts import turn_scope
 
@@ -84,6 +87,8 @@ class SessionActivities:
                 again = {"again": True}  # messages acknowledged since are in the store
             not_deleted(reference["run"], kept)
             opened = cast(types.Opened, read_kept_object("what steers this run", kept) | again)
+            if "answered" in opened:  # nothing is to be done
+                await end_work(self._host.store, reference)
             self._host.cache.facts[reference["run"]] = opened["facts"]
             opened.pop("context", None)  # in the store they stay
             opened.pop("context_before", None)
@@ -115,9 +120,20 @@ class SessionActivities:
         await called(self._host, lambda: check_may_start(agent, given.user_id))
         said = await self._message(agent, given)
         limit = agent.loop.max_message_bytes
-        brought = RunInput.read(said, None, None, None, images=given.images or (), limit=limit)
+        brought = RunInput.read(
+            said, None, None, None, images=given.images or (), message_id=given.message_id, limit=limit
+        )
         session = await self._session(agent, given, reference)
-        messages = [] if session is None else repair_transcript(await self._host.store.load_messages(session.id))
+        loaded = [] if session is None else await self._host.store.load_messages(session.id)
+        messages = repair_transcript(loaded)
+        if session is not None and brought.message_id is not None:
+            new, is_pruned = brought.user_message(given.user_id), session.last_seq > len(loaded)
+            heard = await find_heard(new, messages, agent, session, self._host.store, is_pruned=is_pruned)
+            if heard is not None and heard.answer is not None:
+                answered = await _answered(agent, heard.answer)
+                return {**opened, "seq": session.last_seq, "key": session.key, "answered": answered}
+            if heard is not None:
+                brought, given = brought.without_message(), replace(given, message=None, context=None)
         taken_in = given.checkpoint is not None and (session is None or session.journal_key == f"{reference['run']}/0")
         if not taken_in:
             await self._begin(agent, given, brought, messages, opened)
@@ -136,12 +152,26 @@ class SessionActivities:
         if given.checkpoint is not None and session.journal_key == f"{reference['run']}/0":
             opened["created"] = cast(datetime, session.created_at).isoformat()
             return await self._take_in(agent, given, brought, reference, opened)  # as an earlier attempt began to
+        return await self._opened_again(agent, given, brought, reference, opened, session, messages)
+
+    async def _opened_again(
+        self,
+        agent: Agent,
+        given: AgentInput,
+        brought: RunInput,
+        reference: types.OpenReference,
+        opened: types.Opened,
+        session: Session,
+        messages: list[Message],
+    ) -> types.Opened:
+        """Go on with a session that an earlier run has left."""
         unheard = await unheard_by(self._host.store, session, messages)
         if given.checkpoint is not None:
             unheard += unanswered_in_export(self._host, agent, given, session, messages)
         if unheard:
             opened["unheard"] = unheard
-        if not messages and message is None:
+            self._hear_once(brought, given, opened)
+        if not messages and brought.message is None:
             opened["empty"] = True
         questions = tuple(
             [await open_gates.after_decisions(self._host, agent, session, one) for one in session.questions or ()]
@@ -160,6 +190,14 @@ class SessionActivities:
         has_heard = messages and given.call is not None
         kept = {name: value for name, value in opened.items() if not (has_heard and name == "message")}
         return cast(types.Opened, kept)
+
+    def _hear_once(self, brought: RunInput, given: AgentInput, opened: types.Opened) -> None:
+        """Leave out the message that the run was started with if an earlier run was sent it, and has not heard it."""
+        if brought.message_id is None:
+            return
+        for before in [user_message(one) for one in opened["unheard"] if message_id_of(one) == brought.message_id]:
+            check_same(brought.user_message(given.user_id), content_digest(before), before.by)
+            opened.pop("message", None)
 
     async def _begin(
         self, agent: Agent, given: AgentInput, brought: RunInput, messages: list[Message], opened: types.Opened
@@ -220,6 +258,10 @@ class SessionActivities:
         brought.check_questions()
         checkpoint, messages = cast(Checkpoint, brought.checkpoint), brought.messages or []
         context, messages = begin_context(agent, given.context, [], messages, brought)
+        if said.message_id is not None:
+            for one in [one for one in messages if one.message_id == said.message_id]:
+                check_same(said.user_message(given.user_id), content_digest(one), one.by)
+                said = said.without_message()
         _say(opened, given, said, context)
         if not brought.is_signed:
             messages = await self._checked(agent, given, reference, messages, context)
@@ -392,9 +434,24 @@ class SessionActivities:
                 await claim_next(self._host.store, record.key, position, call.id, owner=owner)
 
 
+async def _answered(agent: Agent, answer: MessageAnswer) -> types.AnsweredBefore:
+    """Return the result of a message that was answered before."""
+    final = await final_reply(agent, answer.message)
+    result: types.AnsweredBefore = {"status": answer.ending.status, "response": final["text"]}
+    if "size" in final:
+        result["size"] = final["size"]
+    if answer.ending.tripped is not None:
+        result["tripped"] = write_tripped(answer.ending.tripped)
+    if answer.problem is not None:
+        result["error"] = answer.problem
+    elif answer.ending.status == "complete" and "output" in final:
+        result["output"] = final["output"]
+    return result
+
+
 def _say(opened: types.Opened, given: AgentInput, said: RunInput, context: str | None) -> None:
     """Note the context of a run, and the message that it begins with."""
     if context is not None:
         opened["context"] = context
     if said.message is not None:
-        opened["message"] = said_by_user(said.message, said.images, given.user_id, context)
+        opened["message"] = said_by_user(said.message, said.images, given.user_id, context, said.message_id)

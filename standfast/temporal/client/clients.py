@@ -22,6 +22,7 @@ from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
 from standfast.durations import Duration
 from standfast.errors import InputError, StandfastError
 from standfast.events import Event
+from standfast.messages import check_message_id
 from standfast.pipelines import Pipeline
 from standfast.runtime.deletion import delete_session
 from standfast.runtime.inputs import Images
@@ -219,10 +220,19 @@ class StandfastClient:
         text: str,
         *,
         images: Images = (),
+        message_id: str | None = None,
         by: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Say something to a run; images are those of `start_agent`, 256 KiB in all."""
+        """Say something to a run; images are those of `start_agent`, 256 KiB in all.
+
+        Args:
+            message_id: identifies the message in its session, as in `start_agent`; `id` is its earlier name.
+        """
+        if None not in (message_id, id) and message_id != id:
+            raise InputError(f"message: message_id={message_id!r:.80} and id={id!r:.80} differ: give one of them")
+        if message_id is not None:
+            id = check_message_id(message_id)  # noqa: A001
         data = {"text": text, "images": plain_images(images), "by": by}
         await self._send(workflow_id, names.MESSAGE, data, id)
 

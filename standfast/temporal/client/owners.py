@@ -4,11 +4,12 @@ The input is read from the history, which nobody changes and which needs no live
 that passes on who has signed in to it; anyone who may write to the namespace itself can pose as anybody.
 """
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from temporalio.client import (
     Client,
@@ -16,18 +17,23 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowHistoryEventFilterType,
+    WorkflowQueryFailedError,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
-from standfast.messages import error_text
-from standfast.temporal.client.runs import quoted
+from standfast.messages import check_same, content_digest, error_text
+from standfast.temporal.client.runs import described, quoted
 from standfast.temporal.wire import names
-from standfast.temporal.wire.inputs import Owner, is_stranger
+from standfast.temporal.wire.inbox import use_of
+from standfast.temporal.wire.inputs import Owner, Said, first_message, is_stranger, message_id_of, user_message
+from standfast.time_limits import time_limit
 
 Run = WorkflowHandle[Any, dict[str, Any]]
 _LOOKED_BACK = 100  # runs of a workflow id
+_EARLIER = 3  # runs of a session that are searched for a message
+_TOLD, _PAUSE = 3.0, 0.1  # seconds in which a worker says what becomes of a message, and between two looks
 _TRIES = 5  # to meet a run of the session that does not end just then
 
 
@@ -57,6 +63,31 @@ async def start_or_say(
         if (run := await _said(client, workflow_id, session, said, who, context)) is not None:
             return run
     return await start()
+
+
+async def run_that_has(client: Client, workflow_id: str, given: Mapping[str, Any], who: Owner) -> Run | None:
+    """Return the run that was started with a message, among the last runs of a session, by the message's id.
+
+    Args:
+        given: the input with the message.
+
+    Raises:
+        InputError: the id belongs to another message.
+    """
+    said = cast(Said, first_message(given))
+    last = await described(client, workflow_id)
+    earlier = client.list_workflows(f"WorkflowId = {quoted(workflow_id)}", limit=_EARLIER + 1)
+    runs = [last, *[run async for run in earlier]]
+    for first in dict.fromkeys(run.raw_info.first_run_id or run.run_id for run in runs):
+        data = await _started_with(client, workflow_id, first)
+        before = first_message(data)
+        if before is None or message_id_of(before) != message_id_of(said):
+            continue
+        if is_stranger((data.get("user_id"), data.get("tenant_id")), who):
+            continue
+        check_same(user_message(said), content_digest(user_message(before)), user_message(before).by)
+        return client.get_workflow_handle(workflow_id, run_id=first, result_type=dict[str, Any])
+    return None
 
 
 async def check_owner(
@@ -138,14 +169,29 @@ async def _said(
                 )
         # To this very run: the next one of the session may be another's. The run checks the owner itself, too.
         speaker = {"from": {name: value for name, value in zip(("user_id", "tenant_id"), who, strict=True) if value}}
-        await client.get_workflow_handle(workflow_id, run_id=run.run_id).signal(
-            names.MESSAGE, {**said, **speaker}, rpc_timeout=timedelta(seconds=10)
-        )
+        handle, sent = client.get_workflow_handle(workflow_id, run_id=run.run_id), {**said, **speaker}
+        await handle.signal(names.MESSAGE, sent, rpc_timeout=timedelta(seconds=10))
+        if "id" in sent and (refusal := await _refusal(handle, sent)) is not None:
+            await asyncio.sleep(_PAUSE)
+            if (await handle.describe()).close_time is None:
+                raise InputError(refusal)
+            return None
     except RPCError as error:
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
         return None
     return WorkflowHandle(client, workflow_id, result_run_id=run.run_id, result_type=dict[str, Any])
+
+
+async def _refusal(run: WorkflowHandle[Any, Any], sent: Mapping[str, Any]) -> str | None:
+    """Return why a run refuses a message with an id; None if it does not, or if no worker says so in time."""
+    asks = [sent["id"], use_of(names.MESSAGE, sent)[1]]
+    with suppress(TimeoutError, WorkflowQueryFailedError):
+        async with time_limit(_TOLD):
+            while not (found := await run.query(names.OUTCOME, args=asks)):  # noqa: ASYNC110  # a run tells nobody
+                await asyncio.sleep(_PAUSE)
+            return cast("str | None", found.get("refused"))
+    return None
 
 
 def _canonical(data: Any) -> str:

@@ -12,13 +12,13 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from standfast.agents import Agent, ForeignAgent, adopted
 from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionConflictError
-from standfast.messages import read_images, read_json
+from standfast.messages import check_message_id, read_images, read_json
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_restart_options
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
 from standfast.temporal.client.audits import OnRecord, start_on_record, started_by
 from standfast.temporal.client.former_names import check_new, has_run
-from standfast.temporal.client.owners import Run, check_owner, start_or_say
+from standfast.temporal.client.owners import Run, check_owner, run_that_has, start_or_say
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json
@@ -29,6 +29,7 @@ async def start_agent(
     agent: str | Agent | ForeignAgent,
     *,
     message: str | None = None,
+    message_id: str | None = None,
     images: Images = (),
     session_id: str | None = None,
     user_id: str | None = None,
@@ -47,6 +48,9 @@ async def start_agent(
     With a tenant it is `<agent>/@<tenant_id>/<session_id>`: tenants share no sessions.
 
     Args:
+        message_id: identifies the message in its session, 1 to 200 characters. The same message with the same id counts
+            once: this returns the handle of the run that has it, or starts a run that goes on with it or returns its
+            result. Other words with that id are refused.
         images: `Image`s, or `{"url"}` or `{"data", "media_type"}`, beside the message, 1 MiB in all. The run's history
             has them: give large ones by their urls.
         session_id: the conversation to begin or to go on with; if None, that of the run whose export the checkpoint is,
@@ -68,10 +72,12 @@ async def start_agent(
     given_agent = adopted(agent)
     name = given_agent.name if isinstance(given_agent, Agent) else given_agent
     checkpoint = checkpoint.model_dump(mode="json") if isinstance(checkpoint, Checkpoint) else checkpoint
+    _check_message_id(message_id, session_id, checkpoint)
     session = _session_of(checkpoint) if session_id is None else check_session_id(session_id)
     given = AgentInput.read(
         {
             "message": message,
+            "message_id": message_id,
             "images": plain_images(images),
             "session_id": session,
             "user_id": user_id,
@@ -87,7 +93,9 @@ async def start_agent(
     if if_running == "message":
         if message is None:
             raise InputError('if_running="message" needs a message')
-        said = {"text": given["message"]} | ({"images": given["images"]} if images else {})
+        said = {"text": given["message"], **({} if message_id is None else {"id": message_id})} | (
+            {"images": given["images"]} if images else {}
+        )
         check_json(said, "message, with its images")
     options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
     options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, session)))
@@ -95,13 +103,17 @@ async def start_agent(
     begin = partial(client.start_workflow, name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
 
     async def start() -> Run:
+        whose, context = (user_id, tenant_id), given.get("context")
         try:
-            if if_running == "message":
-                whose = (user_id, tenant_id)
-                return await start_or_say(begin, client, options["id"], session, said, whose, given.get("context"))
+            if if_running == "message" and message_id is None:
+                return await start_or_say(begin, client, options["id"], session, said, whose, context)
             return await begin()
         except WorkflowAlreadyStartedError as error:
-            await check_owner(client, options["id"], error.run_id, session, (user_id, tenant_id))
+            await check_owner(client, options["id"], error.run_id, session, whose)
+            if message_id is not None and (run := await run_that_has(client, options["id"], given, whose)) is not None:
+                return run
+            if message_id is not None and if_running == "message":
+                return await start_or_say(begin, client, options["id"], session, said, whose, context)
             raise SessionConflictError(
                 f"Session {session} has a run in flight, workflow {options['id']}: wait for its result, or say the "
                 'message to it with if_running="message"'
@@ -177,6 +189,14 @@ async def start_pipeline(
 
 def _is_once(options: dict[str, Any]) -> bool:
     return options.get("id_reuse_policy") == WorkflowIDReusePolicy.REJECT_DUPLICATE
+
+
+def _check_message_id(message_id: str | None, session_id: str | None, checkpoint: object) -> None:
+    if message_id is None:
+        return
+    check_message_id(message_id)
+    if session_id is None and checkpoint is None:
+        raise InputError("message_id= needs session_id=: without it, each run begins a new session")
 
 
 def _session_of(checkpoint: object) -> str:

@@ -63,10 +63,10 @@ class UserClient:
         """Return the items of a run that wait for a person."""
         return await self._people.pending(workflow_id, run_id=await self._check(workflow_id))
 
-    async def message(self, workflow_id: str, text: str, *, images: Images = ()) -> None:
+    async def message(self, workflow_id: str, text: str, *, images: Images = (), message_id: str | None = None) -> None:
         """Say something to a run."""
         await self._check(workflow_id)
-        await self._people.message(workflow_id, text, images=images, by=self._who[0])
+        await self._people.message(workflow_id, text, images=images, message_id=message_id, by=self._who[0])
 
     async def answer(self, workflow_id: str, text: str, *, tool_call_id: str | None = None) -> None:
         """Answer a question."""

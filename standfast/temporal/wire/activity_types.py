@@ -90,6 +90,13 @@ class KeepReference(RunReference, total=False):
     again: bool
 
 
+class Kept(TypedDict, total=False):
+    """Messages that were not kept: the session `has` them, by the ids of their senders, or they are `refused`."""
+
+    has: list[str]
+    refused: dict[str, str]
+
+
 class AnsweredReference(RunReference):
     after: int
 
@@ -244,9 +251,21 @@ class OpenedRun(TypedDict, total=False):
     context: str  # as JSON; the store keeps it
     context_before: str  # that of calls which an earlier run has left, if it is another one
     unheard: list[Said]
+    answered: "AnsweredBefore"
     empty: bool
     state: dict[str, Any]
     agent_state: BegunState
+
+
+class AnsweredBefore(TypedDict, total=False):
+    """The result of a message that its session has answered before."""
+
+    status: Required[str]
+    response: Required[str]
+    size: int
+    output: Any
+    error: str
+    tripped: dict[str, Any]
 
 
 class Opened(OpenedRun, total=False):

@@ -13,7 +13,8 @@ from pydantic_core import to_json
 
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.messages import cut, json_problem, read_images, size_over
+from standfast.messages import LONGEST_ID, cut, json_problem, read_images, size_over
+from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import Owner, Said, is_stranger, said_by_user
 from standfast.temporal.wire.limits import LONGEST_NAME, PARKED_MESSAGES, VALUES, check_json, check_names, read_fields
 
@@ -21,7 +22,7 @@ _REASON_BYTES = 4 * 1024  # of the reason for a skip, which the model reads
 NOTED = 10  # refusals that `status` shows
 TOLD = 200  # notices that a run remembers, so that it does not send them again when it has continued as new
 OUTCOMES = 500  # outcomes of signals with an id that a run remembers
-_ID = 100  # characters of such an id
+_ID_BYTES = 100  # of such an id in a history; a longer one is remembered by its digest
 
 
 class LaterError(InputError):
@@ -134,6 +135,11 @@ class Mailbox:
         what, known = self.used.get(sent, ("", digest))
         return None if known == digest else f"id {sent} was already used for {what}: give each thing an id of its own"
 
+    def message_key(self, sent: str, digest: str) -> str:
+        """Return what the outcome of a message is kept by. Sent in another way, with the same id, it has its own."""
+        what, known = self.used.get(sent, ("", digest))
+        return sent if known == digest or what != names.MESSAGE else f"{sent}#{digest}"
+
     def use(self, sent: str, use: list[str]) -> None:
         """Remember what an id was used for."""
         self.used[sent] = use
@@ -142,7 +148,7 @@ class Mailbox:
 
     # --- reading; each raises InputError ---
 
-    def read_message(self, data: object, limit: int, owner: Owner) -> Said:
+    def read_message(self, data: object, limit: int, owner: Owner, message_id: str | None = None) -> Said:
         known: dict[str, type] = {"text": str, "images": list, "by": str, "from": dict}
         fields = read_fields(data, "message", known, own=("from",))
         text: str = _required(fields, "message", "text")
@@ -157,7 +163,7 @@ class Mailbox:
         images = read_images(fields.get("images", ()), limit)
         if len(self.messages) >= PARKED_MESSAGES:
             raise LaterError(f"message: {len(self.messages)} messages wait to be taken in already; try again later")
-        return said_by_user(text, images, by)
+        return said_by_user(text, images, by, message_id=message_id)
 
     def read_answer(self, data: object, questions: tuple[Question, ...], limit: int) -> Answer:
         known = {"tool_call_id": str, "text": str, "by": str}
@@ -315,14 +321,20 @@ def split_id(data: object) -> tuple[str | None, object]:
     return check_sent_id(data["id"]), {name: value for name, value in data.items() if name != "id"}
 
 
+def remembered_id(sent: str) -> str:
+    """Return what a run remembers an id by: it keeps hundreds of them."""
+    written = sent.encode()
+    return sent if len(written) <= _ID_BYTES else f"#{hashlib.blake2b(written, digest_size=16).hexdigest()}"
+
+
 def check_sent_id(sent: object) -> str:
     """Return the id of a signal.
 
     Raises:
         InputError: it cannot be one.
     """
-    if not isinstance(sent, str) or not 0 < len(sent) <= _ID or not sent.isprintable():
-        raise InputError(f"id must be text of 1 to {_ID} characters, got {sent!r:.80}")
+    if not isinstance(sent, str) or not 0 < len(sent) <= LONGEST_ID or not sent.isprintable():
+        raise InputError(f"id must be text of 1 to {LONGEST_ID} characters, got {sent!r:.80}")
     return sent
 
 

@@ -1,10 +1,11 @@
 """Inputs of workflows, and users' messages to them, as JSON. The data read here may be malformed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import Image, Message, read_images
+from standfast.messages import Image, Message, check_message_id, clean_text, read_images
 from standfast.stores.protocol import SESSION_ID, check_session_id, check_tenant_id, session_id_of, session_key_of
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json, read_fields
 from standfast.tools import check_count
@@ -19,15 +20,22 @@ def is_stranger(owner: Owner, who: Owner) -> bool:
 
 
 Said = str | dict[str, Any]
-"""A user's message: text, or `{"text", "images"?, "by"?, "id"?}`; the store keeps it by its id until it was heard."""
+"""A user's message: text, or `{"text", "images"?, "by"?, "message_id"?, "id"?}`.
+
+`message_id` is its sender's; the store keeps the message under `id` until it was heard.
+"""
 
 
 def said_by_user(
-    text: str, images: tuple[Image, ...] | None = None, by: str | None = None, context: str | None = None
+    text: str,
+    images: tuple[Image, ...] | None = None,
+    by: str | None = None,
+    context: str | None = None,
+    message_id: str | None = None,
 ) -> Said:
     """Return a user's message as a history has it."""
     plain = None if images is None else [image.model_dump() for image in images]
-    more = {"images": plain, "by": by, "context": context}
+    more = {"images": plain, "by": by, "context": context, "message_id": message_id}
     present = {name: value for name, value in more.items() if value is not None}
     return {"text": text} | present if present else text
 
@@ -42,12 +50,31 @@ def said_id(said: Said) -> str | None:
     return None if isinstance(said, str) else said.get("id")
 
 
+def message_id_of(said: Said) -> str | None:
+    """Return the id that the sender of a message has given it, or None."""
+    return None if isinstance(said, str) else said.get("message_id")
+
+
 def user_message(said: Said) -> Message:
     """Read what `said_by_user` returned."""
     if isinstance(said, str):
         return Message(role="user", content=said)
-    more = {name: said.get(name) for name in ("images", "by", "id", "context")}
+    more = {name: said.get(name) for name in ("images", "by", "id", "context", "message_id")}
     return Message(role="user", content=said["text"], **more)
+
+
+def first_message(data: Mapping[str, Any]) -> Said | None:
+    """Return the message of an input that was not read yet, if it has an id."""
+    text, message_id = data.get("message"), data.get("message_id")
+    if not isinstance(text, str) or not isinstance(message_id, str):
+        return None
+    by = data.get("user_id")
+    try:
+        images = read_images(data.get("images") or (), CHECKPOINT_BYTES)
+    except InputError:  # the run will be refused
+        return None
+    by = by if isinstance(by, str) and clean_text(by) == by else None
+    return said_by_user(text, images, by, message_id=message_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +83,7 @@ class AgentInput:
 
     Args:
         message: the user's text.
+        message_id: identifies the message in its session, where it counts once.
         images: beside the text, each `{"url"}` or `{"data", "media_type"}`.
         session_id: the conversation; that of the workflow id `<agent>/<session_id>`, or of a tenant's
             `<agent>/@<tenant_id>/<session_id>`, by default.
@@ -74,6 +102,7 @@ class AgentInput:
     """
 
     message: str | None = None
+    message_id: str | None = None
     images: list[Any] | None = None
     session_id: str | None = None
     user_id: str | None = None
@@ -200,6 +229,10 @@ def _kinds(given: type) -> dict[str, type]:
 def _check_with_message(given: dict[str, Any]) -> None:
     if "images" in given and "message" not in given:
         raise InputError("The input: images go with a message")
+    if "message_id" in given and "message" not in given:
+        raise InputError("The input: message_id goes with a message")
+    if "message_id" in given:
+        check_message_id(given["message_id"])
     if "context" in given and not given.keys() & {"message", "checkpoint"}:
         raise InputError("The input: context goes with a message: a session goes on with the context that it has")
 

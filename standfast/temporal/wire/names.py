@@ -21,7 +21,7 @@ START: ActivityName[types.RunReference, BegunState | None] = ActivityName("stand
 SETTLE: ActivityName[types.SettleReference, types.Verdict] = ActivityName("standfast.settle")
 COMMIT: ActivityName[types.RunReference, int] = ActivityName("standfast.commit")
 FINISH: ActivityName[types.FinishReference, types.Finished] = ActivityName("standfast.finish")
-KEEP: ActivityName[types.KeepReference, list[Said] | None] = ActivityName("standfast.keep")
+KEEP: ActivityName[types.KeepReference, list[Said] | types.Kept | None] = ActivityName("standfast.keep")
 EXPORT: ActivityName[types.ExportReference, types.Exported] = ActivityName("standfast.export")
 ATTACH: ActivityName[types.AttachReference | types.LostReference, types.AgentEnd | None] = ActivityName(
     "standfast.attach"

@@ -34,6 +34,7 @@ from standfast.temporal.wire.activity_types import (
     ActivityName,
     AgentResult,
     Declared,
+    Kept,
     ModelReply,
     Opened,
 )
@@ -191,9 +192,12 @@ def _read_recalled(_: object, found: dict[str, Any]) -> bool:
     return "decisions" in found
 
 
-def _read_messages(_: object, found: list[Any]) -> None:
+def _read_messages(reference: Mapping[str, Any], found: list[Any] | Kept) -> bool:
+    if isinstance(found, dict):
+        return "again" not in reference
     for said in found:
         user_message(said)
+    return True
 
 
 def is_result(found: object) -> bool:

@@ -24,7 +24,7 @@ from standfast.agent_loop import (
 from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.temporal.wire import activity_types, names
-from standfast.temporal.wire.inputs import AgentInput, said_id
+from standfast.temporal.wire.inputs import AgentInput, first_message, said_id
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts, Surroundings, tools_of
 from standfast.temporal.wire.states import Call, Reply, read_state
@@ -46,7 +46,15 @@ from standfast.tools import Returned
 
 STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost as much as 50 × 100
 
-_ONCE = ("message", "images", "context", "checkpoint", "step", "carried")  # taken in by the first run of a chain
+_ONCE = (
+    "message",
+    "message_id",
+    "images",
+    "context",
+    "checkpoint",
+    "step",
+    "carried",
+)  # taken in by the first run of a chain
 _MESSAGE = 'Say something to the agent: {"text": "…", "images"?, "by"?}'
 _ANSWER = 'Answer a question: {"text": "…", "tool_call_id"?, "by"?}'
 _EXPORT = 'Make a checkpoint of the run, which a query returns: {"id"}'
@@ -75,12 +83,13 @@ class AgentRun(RunHandlers):
         parts.inbox.parked.append(self._parked)
         self._mailbox, self._board, self._running = parts.mailbox, parts.board, parts.running
         # Known before anybody can speak: whose run it is, and what was open in the run before.
-        owner = (data.get("user_id"), data.get("tenant_id")) if isinstance(data, dict) else (None, None)
+        given: dict[str, Any] = data if isinstance(data, dict) else {}
+        owner = given.get("user_id"), given.get("tenant_id")
         carried = carried_in(data) or {}
         self._calls = Calls(run, parts)
         self._model = ModelCalls(run, parts)
         self._exports = exports = Exports(run, parts)
-        self._messages = messages = Messages(run, parts, owner)
+        self._messages = messages = Messages(run, parts, owner, first_message(given))
         self._closing = Closing(run, parts, messages, self._calls)
         self._questions = Questions(
             run, parts, messages, self._calls, lambda: bool(exports.requests) or (is_long() and self._may_leave())
@@ -93,6 +102,8 @@ class AgentRun(RunHandlers):
             self._gates.left = {item["tool_call_id"]: item for item in asked if "gate" in item}
             self._gates.take_over(carried)
             said = [*carried.get("mailbox", {}).get("messages", ()), *carried.get("say", ())]
+            for one in said:
+                messages.note(one)
             messages.kept = {message_id for one in said if (message_id := said_id(one)) is not None}
 
     def _parked(self) -> list[Any]:
@@ -120,6 +131,8 @@ class AgentRun(RunHandlers):
             AgentInput.read, self._data, self._extra, carried=is_continued, call=is_child, step=is_child
         )
         await self._begin()
+        if (answered := self._run.progress.opened.pop("answered", None)) is not None:
+            return await self._answer_again(answered)
         while True:
             if self._exports.requests:
                 await self._exports.serve()
@@ -213,10 +226,20 @@ class AgentRun(RunHandlers):
                 show_started(self._run.progress.session_id, self._run.given.tenant_id)
             if opened.pop("empty", False) and not self._mailbox.messages:
                 refuse(f"nothing to run: session {self._run.progress.session_id} is new, and no message was given")
-            if "on_start" in self._run.facts.hooks:
+            if "on_start" in self._run.facts.hooks and "answered" not in opened:
                 await self._start_hook()
         self._messages.keep()
         self._board.tell()
+
+    async def _answer_again(self, answered: activity_types.AnsweredBefore) -> dict[str, Any]:
+        """Return the result of a message that was answered before. What was said meanwhile begins a new run."""
+        await self._messages.until_kept()
+        await self._senders_told()
+        if self._mailbox.messages:
+            given = self._run.given.plain().items()
+            workflow.continue_as_new({name: value for name, value in given if name not in _ONCE})
+        more = {name: value for name, value in answered.items() if name != "status"}
+        return self._closing.result(answered["status"], more)
 
     async def _open(self) -> Progress:
         info = workflow.info()

@@ -19,7 +19,7 @@ from standfast.errors import InputError
 from standfast.messages import json_problem
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import SentReference
-from standfast.temporal.wire.inbox import EarlyError, LaterError, Mailbox, Sent, split_id, use_of
+from standfast.temporal.wire.inbox import EarlyError, LaterError, Mailbox, Sent, remembered_id, split_id, use_of
 from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES, VALUES
 from standfast.temporal.wire.turn_records import edit_digest
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
@@ -93,8 +93,8 @@ class Inbox:
         sent = self._count(name, data)
         try:
             sent_id, data = split_id(data)
-            sent = replace(sent, id=sent_id)
-            if sent_id is not None and self._knows(name, sent_id, data):
+            sent = replace(sent, id=None if sent_id is None else self._key(name, sent_id, data))
+            if sent.id is not None and self._knows(name, sent.id, data):
                 return
             kept = keep(read(data, sent_id), sent)
         except LaterError as error:
@@ -114,6 +114,10 @@ class Inbox:
         digest = edit_digest(data)
         number = self._signals[name, digest] = self._signals.get((name, digest), 0) + 1
         return Sent(name, digest, number)
+
+    def _key(self, name: str, sent_id: str, data: Any) -> str:
+        key = remembered_id(sent_id)
+        return self.mailbox.message_key(key, use_of(name, data)[1]) if name == names.MESSAGE else key
 
     def _knows(self, name: str, sent_id: str, data: Any) -> bool:
         """Whether a signal with this id has its outcome already; people see it if another signal has used the id."""
@@ -153,6 +157,9 @@ class Inbox:
         """Return the outcome of a signal with an id: `{}` if it is not known yet, None if no such signal came."""
         if not isinstance(sent_id, str):
             return None
+        sent_id = remembered_id(sent_id)
+        if isinstance(digest, str) and f"{sent_id}#{digest}" in self.mailbox.used:
+            return self._outcome(f"{sent_id}#{digest}")
         problem = self.mailbox.reused(sent_id, digest) if isinstance(digest, str) else None
         return self._outcome(sent_id) if problem is None else {"refused": problem}
 

@@ -1,15 +1,17 @@
 """Keeps messages to an agent until it hears them, also in the store, where they outlive the run."""
 
 import asyncio
-from typing import Any
+from collections.abc import Collection
+from typing import Any, cast
 
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
+from standfast.messages import check_same, content_digest
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import KeepReference
-from standfast.temporal.wire.inbox import Sent
-from standfast.temporal.wire.inputs import Owner, Said, said_id, user_message, with_id
+from standfast.temporal.wire.activity_types import KeepReference, Kept
+from standfast.temporal.wire.inbox import Sent, split_id
+from standfast.temporal.wire.inputs import Owner, Said, message_id_of, said_id, user_message, with_id
 from standfast.temporal.workflows.inbox import refuse_by, sent_by_update
 from standfast.temporal.workflows.run_failures import refuse, why
 from standfast.temporal.workflows.run_parts import RunParts
@@ -25,12 +27,16 @@ class Messages:
 
     Args:
         owner: the user of the run; a message that names its user must name this one.
+        first: the message that the run was started with, if it has an id.
     """
 
-    def __init__(self, run: RunState, parts: RunParts, owner: Owner) -> None:
+    def __init__(self, run: RunState, parts: RunParts, owner: Owner, first: Said | None) -> None:
         self.kept: set[str] = set()  # ids of messages that the store has
         self._given_up: dict[str, str] = {}  # by id, why the store does not get a message
         self._run, self._owner = run, owner
+        self._seen: dict[str, tuple[str, str | None]] = {}  # by the id of its sender: its digest, and who said it
+        for said in (one for one in (first,) if one is not None):
+            self.note(said)
         self._board, self._inbox, self._running, self._box = parts.board, parts.inbox, parts.running, parts.mailbox
         self._workers = parts.workers
         self._senders: dict[str, str] = {}  # by message, the id of the signal that brought it
@@ -45,11 +51,14 @@ class Messages:
     # --- what arrives ---
 
     def take_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
-        self._inbox.take("message", data, lambda given, _: self.read(given, extra), self._keep_signal)
+        self._inbox.take("message", data, lambda given, sent_id: self.read(given, extra, sent_id), self._keep_signal)
 
     async def take_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
         message_id = str(sent_by_update(names.MESSAGE).id)
-        self._say(with_id(self.read(data, extra), message_id))
+        said = self._read_update(data, extra)
+        if self._has(said):
+            return {"accepted": True}
+        self._say(with_id(said, message_id))
         if not self._run.is_open:  # until then only the history has it
             return {"accepted": True}
         self._updates.add(message_id)
@@ -65,14 +74,37 @@ class Messages:
         return {"accepted": True}
 
     def check_update(self, data: Any, extra: tuple[Any, ...]) -> None:
-        refuse_by(lambda: self.read(data, extra))
+        refuse_by(lambda: self._has(self._read_update(data, extra)))
 
-    def read(self, data: Any, extra: tuple[Any, ...]) -> Said:
+    def _read_update(self, data: Any, extra: tuple[Any, ...]) -> Said:
+        message_id, rest = split_id(data)
+        return self.read(rest, extra, message_id)
+
+    def read(self, data: Any, extra: tuple[Any, ...], message_id: str | None) -> Said:
         limit = self._run.loop.loop.max_message_bytes
-        return self._box.read_message(self._inbox.one("message", data, extra), limit, self._owner)
+        return self._box.read_message(self._inbox.one("message", data, extra), limit, self._owner, message_id)
+
+    def _has(self, said: Said) -> bool:
+        """Whether this run was sent a message before, by the id of its sender.
+
+        Raises:
+            InputError: the id belongs to another message.
+        """
+        if (message_id := message_id_of(said)) not in self._seen or message_id is None:
+            return False
+        check_same(user_message(said), *self._seen[message_id])
+        return True
+
+    def note(self, said: Said) -> None:
+        """Remember a message with an id of its sender: the same message counts once."""
+        if (message_id := message_id_of(said)) is not None:
+            message = user_message(said)
+            self._seen[message_id] = content_digest(message), message.by
 
     def _keep_signal(self, said: Said, sent: Sent) -> dict[str, Any]:
         """Take in a message. In an open run, its sender is told that it counts once the store has it."""
+        if self._has(said):
+            return {"accepted": True}
         # It is the same after a reset, which repeats the signal, and differs in the run that continues as new.
         message_id = f"signal/{workflow.info().original_execution_run_id}/{sent.digest}/{sent.number}"
         self._say(with_id(said, message_id))
@@ -82,6 +114,7 @@ class Messages:
         return {}
 
     def _say(self, said: Said) -> None:
+        self.note(said)
         self._box.messages.append(said)
         self.keep()
 
@@ -102,11 +135,14 @@ class Messages:
                 reference = self._run.reference(KeepReference)
                 reference["messages"] = messages
                 try:
-                    is_kept = await self._workers.execute(names.KEEP, reference, otherwise=False) is not False
+                    found: Any = await self._workers.execute(names.KEEP, reference, otherwise=False)
                 except FailureError as error:
                     self._refuse(messages, f"message: it could not be kept: {why(error)}")
                     continue
+                self._drop_repeated(cast(Kept, found) if isinstance(found, dict) else {})
+                is_kept = found is not False
                 sent = [str(said_id(said)) for said in messages]
+                sent = [one for one in sent if one not in self._given_up]
                 if is_kept:
                     self.kept |= set(sent)
                 else:
@@ -117,10 +153,27 @@ class Messages:
         finally:
             self._keeping = None
 
+    def _drop_repeated(self, found: Kept) -> None:
+        """Drop messages that the session has already, and those whose id belongs to another message."""
+        for message_id, reason in found.get("refused", {}).items():
+            self._given_up[message_id] = reason
+            if (sender := self._senders.pop(message_id, None)) is not None:
+                self._box.came_of(sender, refused=reason)
+            self._board.refuse(names.MESSAGE, reason)
+        self._forget(found.get("refused", {}))
+        dropped = {*found.get("has", ()), *found.get("refused", ())}
+        self._box.messages = [said for said in self._box.messages if said_id(said) not in dropped]
+
+    def _forget(self, refused: Collection[str]) -> None:
+        """Let the ids of messages that do not count be used again."""
+        for said in [one for one in self._box.messages if said_id(one) in refused]:
+            self._seen.pop(str(message_id_of(said)), None)
+
     def _refuse(self, messages: list[Said], reason: str) -> None:
         """Tell the senders who wait that their messages do not count. The run still hears the other messages."""
         ids = [str(said_id(said)) for said in messages]
         self._given_up |= dict.fromkeys(ids, reason)
+        self._forget(ids)
         for message_id in ids:
             if message_id in self._senders:
                 self._box.came_of(self._senders.pop(message_id), refused=reason)

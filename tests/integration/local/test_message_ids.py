@@ -104,7 +104,7 @@ async def test_without_an_id_the_same_words_are_two_messages(store: SQLiteStore)
 async def test_each_message_keeps_its_answer_also_when_it_was_pruned(
     kind: str, request: pytest.FixtureRequest, folder: Path
 ) -> None:
-    store = memory_store() if kind == "memory" else opener_of(kind, request, folder)()
+    store: Any = memory_store() if kind == "memory" else opener_of(kind, request, folder)()
     model = ScriptedModel(lambda messages, tools: f"answer to {messages[-1].content}")
     given: dict[str, Any] = {"store": store, "llm": model, "max_stored_messages": 2}
     if kind != "memory":
@@ -264,7 +264,7 @@ async def test_an_id_needs_a_message_a_session_and_a_store_that_keeps_it(store: 
             llm=ScriptedModel([]),
         )
 
-    custom = OnlySessions(store)
+    custom: Any = OnlySessions(store)
     await run(GREETER, message="hi", session_id="s", store=custom, llm=ScriptedModel(["hello"]))
     with pytest.raises(InputError, match="message_id= needs a store with load_reply and save_reply"):
         await run(GREETER, message="hi", message_id="m1", session_id="s", store=custom, llm=ScriptedModel([]))
@@ -298,7 +298,7 @@ async def test_a_message_costs_no_more_statements_than_one(store: SQLiteStore) -
     for given in ({}, {"message_id": "m1"}):
         for text in ("a", "b", "c"):
             before = len(counted.asked)
-            ids = {"message_id": f"m-{text}"} if given else {}
+            ids: dict[str, Any] = {"message_id": f"m-{text}"} if given else {}
             await run(
                 GREETER, message=text, session_id=f"s{len(given)}", store=counted, llm=ScriptedModel(["x"]),
                 max_stored_messages=2, **ids,
