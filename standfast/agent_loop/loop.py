@@ -4,7 +4,7 @@ A driver asks `next_action(state)`, carries the action out and reports back with
 `answered`. Resuming is not a mode: `LoopState.fold` makes a state from a transcript, and the same loop goes on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Self, cast, get_args
@@ -255,6 +255,19 @@ class LoopState(Generic[CallT, ToolT_co]):
     def verdict(self, call: LoopCall) -> Gate | None:
         """Return the gate of a call, if it was decided."""
         return next((Gate.read(one.gate or {}) for one in self.verdicts if one.tool_call_id == call.id), None)
+
+    def found(self, calls: Collection[str]) -> Self:
+        """Results of these open calls, which an earlier run could not write, are in the transcript now."""
+
+        def others(questions: tuple[Question, ...]) -> tuple[Question, ...]:
+            return tuple(question for question in questions if question.tool_call_id not in calls)
+
+        return self._with(
+            open_calls=tuple(call for call in self.open_calls if call.id not in calls),
+            unasked=tuple(call for call in self.unasked if call.id not in calls),
+            questions=others(self.questions),
+            verdicts=others(self.verdicts),
+        )
 
     def unattended(self, why: str) -> Self:
         """Nobody can be asked any more: calls that wait for approval do not run, and what is held is withheld."""

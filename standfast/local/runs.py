@@ -19,14 +19,16 @@ from standfast.agent_loop import (
     Held,
     LoopState,
     OpenGates,
+    Settled,
     ToolState,
     last_speaker,
     next_action,
     not_carried_out,
+    result_message,
 )
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import CheckpointKey, InterruptedResponse, Question, RunResult, check_key, show_checkpoint
-from standfast.errors import InputError, TerminalError
+from standfast.errors import InputError, StoreError, TerminalError
 from standfast.events import CheckpointReached, Event, RunStarted
 from standfast.llm import LLM, tools_to_descriptions
 from standfast.local.answers import Answers
@@ -41,17 +43,20 @@ from standfast.local.sessions import Log, open_log
 from standfast.local.speakers import Speakers
 from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
-from standfast.messages import Message, ToolCall, Usage, check_same, content_digest, error_text
+from standfast.messages import Message, ToolCall, Usage, check_same, content_digest, error_text, read_usage
 from standfast.runtime import inputs
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
-from standfast.runtime.dispatches import Fence
+from standfast.runtime.dispatches import Fence, answer_all, results_of
 from standfast.runtime.exported import at_home
 from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, find_heard
+from standfast.runtime.outcomes import read_outcome
+from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.toolsets import with_toolsets
 from standfast.runtime.users_functions import output_problem
+from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore
-from standfast.tools import KeptState, Terminated, ToolContext
+from standfast.tools import Cancelled, Failed, KeptState, Terminated, ToolContext, Unknown
 
 _LOG = logging.getLogger("standfast")
 
@@ -175,7 +180,7 @@ class Run:
         try:
             system = Message(role="system", content=prompt)
             self._model.show([system, *self._transcript.messages])  # a turn that was left may end before a new message
-            state = await self._take_in(given, self._state)
+            state = await self._take_in(given, await self._take_results(self._state))
             self._model.show([system, *self._transcript.messages])
             return await self._loop(state)
         finally:
@@ -262,6 +267,26 @@ class Run:
         self._transcript.add([said])
         return state.with_user_message()
 
+    async def _take_results(self, state: LoopState) -> LoopState:
+        """Write the results that the ledger has of open calls. An earlier run was lost before it could write them."""
+        if not state.open_calls or self._log.is_new or not has_ledger(self._store):
+            return state
+        found = await results_of(self._store, *self._coordinates(), state.open_calls)
+        if not found:
+            return state
+        limit, states = self._agent.loop.max_message_bytes, list[KeptState]()
+        for call in (call for call in state.open_calls if call.id in found):
+            written = found[call.id]
+            states += [KeptState(*written["state"])] if "state" in written else []
+            result = result_message(call, read_outcome(written), limit, read_usage(written.get("spent")))
+            self._transcript.add([] if result is None else [result])
+        if states:
+            self._context.state = self._agent.read_state(max(states).text)
+        state = state.found(found)
+        await self._transcript.write(state.kept_questions)
+        self._transcript.put_in_order()
+        return state
+
     # --- the loop ---
 
     async def _loop(self, state: LoopState) -> RunResult:
@@ -325,7 +350,11 @@ class Run:
         except asyncio.CancelledError:
             await self._give_up(state, calls)
             raise
-        outcomes = calls.outcomes()
+        try:
+            outcomes = await self._answered(calls, state)
+        except StoreError:  # the error's checkpoint carries the results of calls that ran
+            self._transcript.add(state.results(calls.outcomes(), self._nested_usage))
+            raise
         self._take_state(calls)
         self._terminal = next((outcome.error for _, outcome in outcomes if isinstance(outcome, Terminated)), None)
         used, self._nested_usage = self._nested_usage, {}
@@ -367,7 +396,7 @@ class Run:
 
     def _tool_calls(self, state: LoopState, action: CallTools) -> ToolCalls:
         write = partial(self._transcript.write, state.kept_questions)
-        fence = Fence(write, self._store, *coordinates(self._transcript.messages, self._last_seq, self._log.key))
+        fence = Fence(write, self._store, *self._coordinates())
         tools = self._speakers.tools(last_speaker(self._transcript.messages))
         kept = ToolState(self._agent, KeptState(0, self._transcript.state()))
         return ToolCalls(tools, state, action, self._contexts(), fence, self._emit, self._store, kept)
@@ -380,11 +409,29 @@ class Run:
         """Keep what is known when the run is cancelled, so that the session can be resumed."""
         outcomes = calls.outcomes()
         self._take_state(calls)
+        try:
+            outcomes = await self._answered(calls, state)
+        except Exception as error:  # it must not replace the cancel
+            _LOG.warning("Agent %s: calls that were not run are not in the ledger: %s", self._agent.name, error)
         self._transcript.add(state.results(outcomes, self._nested_usage))
         try:
             await self._transcript.write(state.asked(outcomes, self._nested_usage))
         except Exception as error:  # it must not replace the cancel
             _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
+
+    async def _answered(self, calls: ToolCalls, state: LoopState) -> list[Settled]:
+        """Return the outcomes of a turn, after the ledger has those of calls that were not run."""
+        outcomes = calls.outcomes()
+        told = (one for one in state.recorded(outcomes) if one[0].id not in calls.begun)
+        not_run = [one for one in told if isinstance(one[1], Failed | Cancelled | Unknown)]
+        if not not_run or not self._log.is_stored or not has_ledger(self._store):
+            return outcomes
+        enter = partial(answer_all, self._store, *self._coordinates(), not_run, state.tools)
+        counts = await retry_write(enter, tries=3)
+        return [(call, counts.get(call.id, outcome)) for call, outcome in outcomes]
+
+    def _coordinates(self) -> tuple[str, dict[str, int]]:
+        return coordinates(self._transcript.messages, self._last_seq, self._log.key)
 
     @property
     def _last_seq(self) -> int:

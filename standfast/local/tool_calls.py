@@ -60,6 +60,7 @@ class ToolCalls:
         self._fence = fence
         self._emit = emit
         self._outcomes: dict[str, Outcome] = {call.id: outcome for call, outcome in action.settled}
+        self.begun: set[str] = set()  # ids of calls that may have run
         self._stopped_by: str | None = None
 
     def outcomes(self) -> list[Settled]:
@@ -153,6 +154,7 @@ class ToolCalls:
                     return refused
             if is_orphan:
                 await self._fence.cross(call.id)
+            self.begun.add(call.id)
             outcome = await self._attempts(tool, call, gate, cancellation)
         if gate is not None and gate.edit is not None and isinstance(call.arguments, dict):
             return with_edit(outcome, gate.approved_by, call.arguments, self._state.loop.max_message_bytes)

@@ -7,15 +7,20 @@ the answer first, so that no run of the session starts it later.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import cast
 from uuid import uuid4
 
 from pydantic_core import to_json
 
+from standfast.agent_loop import ToolFacts, left_open
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import ToolCall
+from standfast.runtime.outcomes import WrittenOutcome, read_outcome, write_outcome
 from standfast.stores.capabilities import has_ledger
+from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry
+from standfast.tools import Outcome
 from standfast.tools.attempts import call_key
 
 NOT_RUN = "answered without being run"  # owns the entries of such calls
@@ -56,6 +61,46 @@ async def answer_without_run(store: Ledger, scope: str, position: int, call: Too
             await store.claim(scope, key, owner=NOT_RUN, arguments_hash=hash_of(call))
         except InputError:  # another run has just claimed it, with edited arguments
             continue
+
+
+async def answer_all(
+    store: Ledger,
+    scope: str,
+    positions: Mapping[str, int],
+    answers: Sequence[tuple[ToolCall, Outcome]],
+    tools: Mapping[str, ToolFacts],
+) -> dict[str, Outcome]:
+    """Enter the answers to calls that do not run; return, by call id, the outcomes that count."""
+    counts = {}
+    for call, outcome in answers:
+        position, answer = positions[call.id], to_json(write_outcome(outcome)).decode()
+        entry = await answer_without_run(store, scope, position, call, answer)
+        if entry.result is None:  # a run on Temporal has started it, and was lost
+            counts[call.id] = left_open(tools.get(call.name))
+        elif "asked" not in (known := read_result(entry)):
+            counts[call.id] = read_outcome(known)
+    return counts
+
+
+async def results_of(
+    store: Ledger, scope: str, positions: Mapping[str, int], calls: Iterable[ToolCall]
+) -> dict[str, WrittenOutcome]:
+    """Return, by id, the results that the ledger has of calls; a question, or an unknown outcome, is none yet."""
+    keys = {call_key(positions[call.id], call.id): call.id for call in calls}
+    entries = {keys[key]: entry for key, entry in (await store.load_entries(scope, list(keys))).items()}
+    found = {}
+    for call_id, first in entries.items():
+        last = first if first.state != "abandoned" else await last_entry(store, scope, positions[call_id], call_id)
+        if last is not None and last.result is not None:
+            result = read_result(last)
+            if not result.keys() & {"asked", "unknown"}:
+                found[call_id] = result
+    return found
+
+
+def read_result(entry: LedgerEntry) -> WrittenOutcome:
+    """Return the written outcome of a call that has one."""
+    return cast(WrittenOutcome, read_kept_object("the result of a call in its ledger", entry.result or "{}"))
 
 
 async def with_answer(

@@ -42,7 +42,6 @@ MAY_MAKE_STATES = {
 # Where a driver says itself what a call came to: only it sees workers, children and people.
 MAY_MAKE_OUTCOMES = {
     "local/pipeline_steps.py:_of_tool",  # by the result of the run of a step's one call
-    "temporal/wire/outcomes.py:read_outcome",  # what `write_outcome` wrote
     "temporal/activities/tool_activities.py:_handle",  # its worker ends
     "temporal/activities/transcripts.py:_elsewhere",  # a child's session has no answer
     "temporal/activities/written_answers.py:recorded",  # the ledger has no result

@@ -17,7 +17,7 @@ from standfast.errors import InputError, SessionConflictError, StoreError
 from standfast.messages import Message, check_same, content_digest, cut, usage_of
 from standfast.runtime.at_work import is_held
 from standfast.runtime.dependencies import begin_context, context_of, kept_context
-from standfast.runtime.dispatches import NOT_RUN, claim_next, last_entry
+from standfast.runtime.dispatches import NOT_RUN, claim_next, last_entry, read_result
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.message_ids import MessageAnswer, find_heard
 from standfast.runtime.pipeline_results import Kept
@@ -37,7 +37,7 @@ from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.model_activities import final_reply
 from standfast.temporal.activities.said_activities import unheard_by
 from standfast.temporal.activities.turn_facts import called_before, called_tools
-from standfast.temporal.activities.written_answers import read_entry, still_asked, was_written_by
+from standfast.temporal.activities.written_answers import still_asked, was_written_by
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, message_id_of, said_by_user, user_message
@@ -225,7 +225,7 @@ class SessionActivities:
         position = given.call["position"]
         entry = await last_entry(self._host.store, record.key, position, record.calls[position].id)
         if entry is not None and entry.owner == NOT_RUN and entry.result is not None:
-            answer, *_ = read_entry(entry).values()
+            answer, *_ = read_result(entry).values()
             raise InputError(str(answer))
         tool = Agent("caller", tools=[agent]).tool_map[agent.name]  # for others, an agent is such a tool
         arguments = tool.read_arguments(record.calls[position].arguments)

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.agent_loop import CANCELLED_WITHIN, ToolState, cancelled
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
-from standfast.runtime.dispatches import hash_of, last_dispatch, with_answer
+from standfast.runtime.dispatches import hash_of, last_dispatch, read_result, with_answer
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
 from standfast.stores.protocol import LedgerEntry, session_id_of
@@ -30,7 +30,6 @@ from standfast.temporal.activities.tool_attempts import Attempt, Place
 from standfast.temporal.activities.turn_facts import strictest
 from standfast.temporal.activities.turn_states import state_before
 from standfast.temporal.activities.writes import write_in_sight
-from standfast.temporal.activities.written_answers import read_entry
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import CallReference, SettleReference, Verdict, WrittenOutcome
 from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, write_outcome
@@ -158,14 +157,14 @@ class ToolActivities:
         entry = await with_answer(store, place.scope, place.key(place.dispatch), entry)
         if entry.result is not None:
             await store.end_call(owner)
-            return read_entry(entry)
+            return read_result(entry)
         if entry.state == "claimed" and attempt.facts.safe_to_retry:
             entry = await store.take_over(place.scope, place.key(place.dispatch), owner=owner)
             if entry.owner == owner:
                 return None
         await store.end_call(owner)
         if entry.result is not None:
-            return read_entry(entry)
+            return read_result(entry)
         raise _not_ours(place, f"is {entry.state} by another attempt; it is not run")
 
     async def _handle(self, attempt: Attempt) -> Outcome:
@@ -251,13 +250,13 @@ class ToolActivities:
         if entry.state == "abandoned":
             return {"dispatch": dispatch}
         if entry.result is not None:
-            return _verdict(read_entry(entry), dispatch)
+            return _verdict(read_result(entry), dispatch)
         return await self._verified(place, dispatch, entry)
 
     async def _give_up(self, place: Place, dispatch: int, entry: LedgerEntry) -> Verdict | None:
         """Enter that a call has not happened, as a person says: any later run may dispatch it. A result stays."""
         if entry.result is not None:
-            known = read_entry(entry)
+            known = read_result(entry)
             if not isinstance(read_outcome(known), Unknown):
                 return _verdict(known, dispatch)
             dispatch += 1
@@ -303,7 +302,7 @@ class ToolActivities:
     async def _take(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome) -> Verdict | None:
         """Enter the result that an operator has put in for a call. A handler that still runs is then too late."""
         if entry.result is not None:
-            return _verdict(read_entry(entry), dispatch)
+            return _verdict(read_result(entry), dispatch)
         if entry.state == "abandoned":
             dispatch += 1
             owner, arguments = self._host.owner(), hash_of(place.call)

@@ -14,7 +14,7 @@ from standfast.checkpoints import Question
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message, ToolCall, cut, read_usage
 from standfast.runtime.dependencies import heard_in
-from standfast.runtime.dispatches import answer_without_run, last_dispatch, with_answer
+from standfast.runtime.dispatches import answer_without_run, last_dispatch, read_result, with_answer
 from standfast.runtime.message_ids import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
@@ -27,7 +27,6 @@ from standfast.temporal.activities.written_answers import (
     NO_ANSWER,
     _time,
     final_answer,
-    read_entry,
     recorded,
     was_written_by,
 )
@@ -229,7 +228,7 @@ class Transcript:
         while True:
             entry = await answer_without_run(store, scope, position, call, to_json(answer).decode())
             if entry.result is not None:
-                known = read_entry(entry)
+                known = read_result(entry)
                 is_newer = "asked" in known or ("unknown" in known and "unknown" in answer)  # the end of a question
                 return answer if is_newer else known
             if not is_settled:  # it may still run: its workflow was reset or cancelled

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from standfast.agents import Agent
-from standfast.temporal.activities.written_answers import read_entry
+from standfast.runtime.dispatches import read_result
 from standfast.temporal.wire.activity_types import RunReference, SettleReference, WrittenOutcome
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
 from standfast.tools import KeptState
@@ -60,7 +60,7 @@ async def _recorded(host: "AgentHost", record: TurnRecord) -> list[WrittenOutcom
     while calls:
         keys = {call_key(position, call.id, dispatch): position for position, call in calls.items()}
         entries = await host.store.load_entries(record.key, list(keys))
-        found += [read_entry(entry) for entry in entries.values() if entry.result is not None]
+        found += [read_result(entry) for entry in entries.values() if entry.result is not None]
         calls = {keys[key]: calls[keys[key]] for key, entry in entries.items() if entry.state == "abandoned"}
         dispatch += 1
     return found

@@ -10,8 +10,7 @@ from pydantic_core import to_json
 from standfast.agent_loop import last_answer, not_started
 from standfast.checkpoints import Question
 from standfast.messages import Message
-from standfast.runtime.dispatches import last_entry
-from standfast.stores.kept_values import read_kept_object
+from standfast.runtime.dispatches import last_entry, read_result
 from standfast.stores.protocol import DurableStore, LedgerEntry, Session
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import FinishReference, RunReference, WrittenOutcome
@@ -39,12 +38,7 @@ def recorded(entry: LedgerEntry | None) -> WrittenOutcome:
     """Return the written outcome that the ledger has of a call."""
     if entry is None or entry.result is None:
         return write_outcome(Unknown("the record of its result is gone"))
-    return read_entry(entry)
-
-
-def read_entry(entry: LedgerEntry) -> WrittenOutcome:
-    """Return the written outcome of a call that has one."""
-    return cast(WrittenOutcome, read_kept_object("the result of a call in its ledger", entry.result or "{}"))
+    return read_result(entry)
 
 
 def _time(text: str | None) -> datetime | None:
@@ -137,4 +131,4 @@ async def _has_entry(store: DurableStore, scope: str, position: int, question: Q
 async def _asks(store: DurableStore, scope: str, position: int, question: Question) -> bool:
     """Whether the call itself asks, or is one that the ledger does not know."""
     entry = await last_entry(store, scope, position, str(question.tool_call_id))
-    return entry is None or (entry.result is not None and isinstance(read_outcome(read_entry(entry)), Asked))
+    return entry is None or (entry.result is not None and isinstance(read_outcome(read_result(entry)), Asked))

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Generic, NotRequired, Required, TypedDict, TypeVar, final
 
 from standfast.messages import StopReason
+from standfast.runtime.outcomes import WrittenOutcome as WrittenOutcome
 from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.snapshots import BegunState
-from standfast.tools import KeptState
 
 TakenT = TypeVar("TakenT", bound=Mapping[str, object])
 FoundT = TypeVar("FoundT")
@@ -195,28 +195,6 @@ class SentReference(TypedDict):
 class NotifyReference(Located, total=False):
     item: Required[dict[str, Any]]
     reminder: int
-
-
-class WrittenOutcome(TypedDict, total=False):
-    """The outcome of a call, as `write_outcome` writes it: one of the first six keys, and its further fields.
-
-    A `state` is in the ledger alone.
-    """
-
-    returned: str
-    failed: str
-    asked: str
-    terminated: str
-    unknown: str
-    cancelled: str
-    about_unknown: bool
-    status_code: int
-    metadata: dict[str, Any] | None
-    state: KeptState
-    size: int
-    spent: Any
-    by: str
-    call: str
 
 
 class Source(WrittenOutcome, total=False):

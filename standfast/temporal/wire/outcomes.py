@@ -5,58 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from standfast.agent_loop import agent_outcome, said_by_agent
-from standfast.errors import InputError, TerminalError
-from standfast.messages import Usage, clean_text, cut, json_problem, size_over
-from standfast.temporal.wire.activity_types import WrittenOutcome
-from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, QUESTION_BYTES, VALUES, check_json, shortened
-from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
-
-
-def write_outcome(outcome: Outcome) -> WrittenOutcome:
-    """Return an outcome as JSON: one key that says which it is, and the fields that go with it."""
-    match outcome:
-        case Returned(content, state):
-            return {"returned": content} if state is None else {"returned": content, "state": state}
-        case Failed(error):
-            return {"failed": error}
-        case Asked(question, unknown):
-            return {"asked": question, "about_unknown": True} if unknown else {"asked": question}
-        case Terminated(error):
-            return {
-                "terminated": clean_text(str(error)),
-                "status_code": error.status_code,
-                "metadata": _plain_metadata(error),
-            }
-        case Unknown(reason):
-            return {"unknown": reason}
-        case Cancelled(reason):
-            return {"cancelled": reason}
-
-
-def _plain_metadata(error: TerminalError) -> dict[str, Any]:
-    try:
-        check_json(error.metadata, "metadata", 16 * 1024)
-    except InputError as fault:
-        return {"left_out": str(fault)}
-    return error.metadata
-
-
-def read_outcome(data: Mapping[str, Any]) -> Outcome:
-    """Read what `write_outcome` wrote."""
-    match data:
-        case {"returned": content}:
-            return Returned(content)
-        case {"failed": error}:
-            return Failed(error)
-        case {"asked": question}:
-            return Asked(question, data.get("about_unknown") is True)
-        case {"terminated": text}:
-            return Terminated(TerminalError(text, data.get("status_code", 500), data.get("metadata")))
-        case {"unknown": reason}:
-            return Unknown(reason)
-        case {"cancelled": reason}:
-            return Cancelled(reason)
-    raise InputError(f"No outcome: {shortened(data)}")
+from standfast.messages import Usage, cut, json_problem, size_over
+from standfast.runtime.outcomes import WrittenOutcome
+from standfast.runtime.outcomes import read_outcome as read_outcome
+from standfast.runtime.outcomes import write_outcome as write_outcome
+from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, QUESTION_BYTES, VALUES
+from standfast.tools import Asked, Failed, Returned, Terminated
 
 
 def previewed(written: WrittenOutcome) -> WrittenOutcome:
