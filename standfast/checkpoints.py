@@ -84,6 +84,8 @@ class PendingApproval:
         since, deadline: UTC; without a deadline it waits for ever.
         approvers: who may decide; anybody if empty.
         quorum, approved_by: how many must approve, and who has.
+        edited_by, changes: if somebody has edited it, so that others approve the edit: who, and in words what has
+            changed.
     """
 
     gate: str
@@ -97,6 +99,8 @@ class PendingApproval:
     quorum: int = 1
     approved_by: tuple[str, ...] = ()
     shown: tuple[Mapping[str, Any], ...] = ()
+    edited_by: str | None = None
+    changes: str | None = None
 
 
 class Checkpoint(Record):

@@ -182,10 +182,19 @@ class MessageAdded(_Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted(_Event):
-    """A tool call starts; on Temporal: it is handed to the workers. `run` is the run of an agent that is called."""
+    """A tool call starts; on Temporal: it is handed to the workers. `run` is the run of an agent that is called.
+
+    Args:
+        call: with the arguments that it runs with.
+        edited_by, before: if people have edited the call, who, "" if they gave no name, and the model's arguments.
+        step: of a pipeline's tool step, its path.
+    """
 
     call: ToolCall
     run: str | None = None
+    edited_by: str | None = None
+    before: dict[str, Any] | str | None = None
+    step: str | None = None
     type: Literal["tool-started"] = _type("tool-started")
 
 
@@ -216,7 +225,8 @@ class ToolEnded(_Event):
         outcome: "unknown" if it may have happened and nobody can tell; it was not run again.
         text: the result, error or question; its beginning if it is long, and `size` the number of all bytes.
         seconds: how long the last attempt took.
-        recovered: the call was lost, and its outcome found in the ledger.
+        recovered: the call was lost, and its outcome found; `found_by` says whether the "ledger" had it, the tool's
+            `verify` found it, or a "person" gave it.
         usage: of the agent that was called.
     """
 
@@ -227,6 +237,7 @@ class ToolEnded(_Event):
     size: int | None = None
     seconds: float | None = None
     recovered: bool = False
+    found_by: Literal["ledger", "verify", "person"] | None = None
     usage: Usage | None = None
     type: Literal["tool-ended"] = _type("tool-ended")
 
@@ -236,7 +247,7 @@ class ToolEnded(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GateOpened(_Event):
-    """People are asked whether a call may run or a pipeline may go on.
+    """People are asked whether a call may run or a pipeline may go on; again if somebody has edited what is shown.
 
     Args:
         gate: the id of the call, or the path of the step.
@@ -261,6 +272,8 @@ class GateDecided(_Event):
         refused: why that did not count.
         standing: the standing approval by which it was decided in advance; None if it was decided live.
         remember: if later calls are approved with it, the scope, the end and the arguments that they may have.
+        edit: what is approved instead of what was shown.
+        waits: the gate waits for more people, or for others; False also where that is not known.
     """
 
     gate: str
@@ -270,6 +283,8 @@ class GateDecided(_Event):
     refused: str | None = None
     standing: str | None = None
     remember: dict[str, Any] | None = None
+    edit: Any = None
+    waits: bool = False
     type: Literal["gate-decided"] = _type("gate-decided")
 
 

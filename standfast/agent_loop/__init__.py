@@ -14,7 +14,7 @@ from standfast.agent_loop.actions import (
 from standfast.agent_loop.argument_patterns import Remember, pattern_in_words
 from standfast.agent_loop.decisions import Decision, access_problem, decider_problem
 from standfast.agent_loop.gate_rules import GateRule, Holds
-from standfast.agent_loop.gates import Gate, digest_of, edited_digest
+from standfast.agent_loop.gates import Gate, digest_of, edited_call_digest, edited_digest, value_digest
 from standfast.agent_loop.given_gates import gate_problem
 from standfast.agent_loop.guardrails import (
     approval_of_guardrail,
@@ -118,6 +118,7 @@ __all__ = [
     "decider_problem",
     "digest_of",
     "edit_problem",
+    "edited_call_digest",
     "edited_digest",
     "extended",
     "failed_for_good",
@@ -157,6 +158,7 @@ __all__ = [
     "unfit_calls",
     "unheard_by_model",
     "unknown_key",
+    "value_digest",
     "with_dropped",
     "with_edit",
     "with_notices",

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from standfast.agent_loop.decisions import Decision
 from standfast.agent_loop.gate_rules import GateRule
-from standfast.messages import distinct_people, person
+from standfast.messages import cut, distinct_people, edit_in_words, person, visible_json
 from standfast.tools import is_wider
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
@@ -24,7 +24,21 @@ def digest_of(gate: str, message: str, *shown: Any) -> str:
 
 def edited_digest(digest: str, edit: Any) -> str:
     """Return the digest of what people are shown after somebody has changed the value at a gate."""
-    return digest_of(digest, json.dumps(edit, sort_keys=True))  # a store may have put the keys in another order
+    return digest_of(digest, _sorted(edit))
+
+
+def edited_call_digest(digest: str, value: str) -> str:
+    """Return the same of a call; `value` is the `value_digest` of the edited arguments."""
+    return digest_of(digest, value)
+
+
+def value_digest(edit: Any) -> str:
+    """Return the digest of an edit, whatever the order of its keys."""
+    return digest_of("edit", _sorted(edit))
+
+
+def _sorted(edit: Any) -> str:
+    return json.dumps(edit, sort_keys=True)  # a store may have put the keys in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +50,12 @@ class Gate:
         digest: of what people are shown when it is opened; see `shown_digest`.
         requesters: who has spoken to the run: who started it, said or answered something, or edited a call.
         since: when it began to ask those whom it asks now.
-        approvals: so far; the first has the edit that all of them mean.
+        approvals: of what it shows now; the first has the edit if that was changed. See `counted`.
         last: the decision that ended it; None while it is open, and when its time ended it.
-        arguments: of the tool call, as it runs if nobody edits them.
-        edits: what it shows has a value that people may change; those who decide later see it as it was changed.
+        arguments: of the tool call, as it runs if nobody edits them. In a history it has none, and its edits are
+            references: `{"digest", "value", "shown"}`, where `value` is the `value_digest`.
+        edits: an edit changes what it shows: it is a new proposal, which people approve under another digest. False for
+            a pipeline's gate that shows no value to change, and for gates of calls opened by earlier versions.
         is_call: of a tool call, on which nobody decides who does not say the digest of what they have looked at.
         fingerprint, schema_digest: of the tool as it was when people were asked; "" if it has none.
         schema: of the arguments of the tool call, by which people change them; None if it is too large to be told.
@@ -94,14 +110,49 @@ class Gate:
         return self.rule.holds
 
     @property
+    def proposed(self) -> Any:
+        """The edit that those who approve mean; None if nobody has changed anything."""
+        return self.approvals[0].edit if self.approvals else None
+
+    @property
     def changed(self) -> Any:
-        """The value that people are shown who decide after somebody has changed it; None if nobody has."""
-        return self.approvals[0].edit if self.edits and self.approvals else None
+        """The edit that people are shown; None if they see what the gate was opened with."""
+        return self.proposed if self.edits else None
+
+    @property
+    def asked_arguments(self) -> Any:
+        """The arguments on which people decide now."""
+        return self.arguments if self.changed is None else self.changed
+
+    @property
+    def changes(self) -> str | None:
+        """What the edit of a call has changed, in words; None if nobody has edited it."""
+        return None if self.changed is None or not self.is_call else edit_in_words(self.arguments, self.changed)
+
+    @property
+    def editor(self) -> str | None:
+        """Who has made the edit, as far as they gave a name."""
+        return None if self.proposed is None else self.approvals[0].by
 
     @property
     def shown_digest(self) -> str:
         """The digest of what people are shown now."""
-        return self.digest if self.changed is None else edited_digest(self.digest, self.changed)
+        if self.changed is None:
+            return self.digest
+        if self.is_call:
+            return edited_call_digest(self.digest, self._value(self.changed))
+        return edited_digest(self.digest, self.changed)
+
+    def _value(self, edit: Any) -> str:
+        """Return what tells an edit from others; in a history edits of calls are references."""
+        is_reference = self.is_call and self.arguments is None and isinstance(edit, dict) and "value" in edit
+        return str(edit["value"]) if is_reference else value_digest(edit)
+
+    def _is_new(self, decision: Decision) -> bool:
+        """Whether a decision proposes something else than the gate has so far."""
+        if decision.edit is None:
+            return False
+        return self.proposed is None or self._value(self.proposed) != self._value(decision.edit)
 
     @property
     def stages(self) -> dict[str, GateRule]:
@@ -111,14 +162,32 @@ class Gate:
         return {self.digest: first, **{one.digest: one for one in rules if one.digest}}
 
     @property
+    def counted(self) -> tuple[Decision, ...]:
+        """The approvals that count towards the quorum.
+
+        Whoever edits approves the edit. Where requesters cannot approve, they request it instead, so that so many
+        others must approve it.
+        """
+        is_own = self.rule.exclude_requester and self.proposed is not None
+        return self.approvals[1:] if is_own else self.approvals
+
+    @property
     def approved_by(self) -> tuple[str, ...]:
-        """Who has approved it so far, as far as they gave a name."""
-        return tuple(decision.by for decision in self.approvals if decision.by is not None)
+        """Whose approvals count so far, as far as they gave a name."""
+        if self.status == "approved" and self.last is None and self.changed is not None:
+            return ()  # time has approved what nobody has edited, and they approved an edit
+        return tuple(decision.by for decision in self.counted if decision.by is not None)
+
+    @property
+    def barred(self) -> tuple[str, ...]:
+        """Who has asked for what it shows now: the requesters, and where these cannot approve, the editor."""
+        own = [self.editor] if self.rule.exclude_requester else []
+        return distinct_people([*self.requesters, *own])
 
     @property
     def unjudged(self) -> tuple[Decision, ...]:
         """The decisions that were made in advance, of people who have not approved it yet."""
-        known = set(map(person, self.approved_by))
+        known = {person(decision.by) for decision in self.approvals}
         return () if self.status != "open" else tuple(one for one in self.advance if person(one.by) not in known)
 
     def asking(self) -> "Gate":
@@ -134,13 +203,14 @@ class Gate:
         """What happens at its deadline, in words; None if it has none."""
         if self.rule.timeout is None:
             return None
+        without = "" if self.changed is None else ", without the edit"
         match self.rule.on_timeout, self.rule.escalate_to:
             case "approve", _ if self.later:
-                return f"it asks {_people(self.later[0])}"
+                return f"it asks {_people(self.later[0])}{without}"
             case "approve", _:
-                return "it is approved"
+                return f"it is approved{without}"
             case "escalate", GateRule() as to:
-                return f"it asks {_people(to)}"
+                return f"it asks {_people(to)}{without}"
             case "reject", _:
                 return "it is rejected"
         if self.holds:
@@ -174,8 +244,12 @@ class Gate:
                 "`pending`, in the run's details, or in the result of a run that waits"
             )
         if decision.digest is not None and decision.digest != self.shown_digest:
+            edited = ""
+            if self.changed is not None:
+                edited = f", since {self.editor or 'somebody'} has edited it to{self._edit_text()}"
             return (
-                f"gate {self.name} shows something else now: look at it again, and decide on digest {self.shown_digest}"
+                f"gate {self.name} shows something else now{edited}: look at it again, and decide on digest "
+                f"{self.shown_digest}"
             )
         needs_name = bool(rule.users) or rule.quorum > 1 or rule.exclude_requester
         if not who and needs_name:
@@ -184,14 +258,45 @@ class Gate:
             return f"gate {self.name}: {by} may not decide it; {', '.join(rule.users)} may"
         if decision.decision == "reject":
             return None if decision.remember is None else f"gate {self.name}: remember goes with approve"
-        if rule.exclude_requester and who in map(person, self.requesters):
+        return self._approval_problem(decision) or self._more_problem(decision)
+
+    def _approval_problem(self, decision: Decision) -> str | None:
+        """Return why an approval does not count on what the gate shows, or on the edit that comes with it."""
+        by, who, is_new = decision.by, person(decision.by), self._is_new(decision)
+        if self.rule.exclude_requester and who in map(person, self.requesters):
             return f"gate {self.name}: {by} has asked for it, and cannot approve it"
-        if who and any(person(earlier.by) == who for earlier in self.approvals):
-            return f"gate {self.name}: {by} has approved it already"
-        same = self.edits and decision.edit is None  # the digest says which value that is
-        if self.approvals and not same and to_json(self.approvals[0].edit) != to_json(decision.edit):
-            return f"gate {self.name}: others have approved it with another edit"
-        return self._more_problem(decision)
+        if not self.edits and self.approvals and (is_new or (decision.edit is None) != (self.proposed is None)):
+            had = "without an edit" if self.proposed is None else f"with another edit:{self._edit_text()}"
+            return f"gate {self.name}: others have approved it {had}"
+        if is_new:
+            return self._edit_problem(decision)
+        if not who or all(person(earlier.by) != who for earlier in self.approvals):
+            return None
+        if who in map(person, self.barred):
+            return f"gate {self.name}: {by} has edited it, and cannot approve it: somebody else must"
+        return f"gate {self.name}: {by} has approved it already"
+
+    def _edit_text(self) -> str:
+        """Return the edit so far for people, or its beginning."""
+        edit = self.proposed
+        if self.is_call and self.arguments is None and isinstance(edit, dict):
+            edit = edit.get("shown")
+        return f" {cut(edit if isinstance(edit, str) else visible_json(edit, indent=None), 500)}"
+
+    def _edit_problem(self, decision: Decision) -> str | None:
+        """Return why nobody could ever approve an edit, or None if enough people may."""
+        rule, own = self.rule, person(decision.by)
+        if not (rule.exclude_requester and rule.users):
+            return None
+        barred = {own, *map(person, self.requesters)}
+        left = [user for user in rule.users if person(user) not in barred]
+        if len(left) >= rule.quorum:
+            return None
+        who = f"only {', '.join(left)} may" if left else "nobody else may"
+        return (
+            f"gate {self.name}: edit: {rule.quorum} others must approve an edit of {decision.by}, and {who}: "
+            "reject it, and say what to change"
+        )
 
     def _more_problem(self, decision: Decision) -> str | None:
         """Return why this cannot be changed, or later calls be approved with it; None if they can, or need not be."""
@@ -211,8 +316,8 @@ class Gate:
     def decided(self, decision: Decision, at: datetime | None = None) -> "Gate":
         """Return the gate after a decision that counts. A second approval of one person changes nothing.
 
-        If requesters cannot approve, whoever edits becomes a requester of the edit: as many others must approve it.
-        An edit counts only where nobody else would have to approve the edited call; so nobody is asked after it.
+        An edit is a new proposal: it is approved anew, whoever has approved what was shown before. It counts only where
+        nobody else would have to approve the edited call; so nobody is asked after it.
 
         Args:
             at: when; if others are asked now, their time begins.
@@ -220,15 +325,18 @@ class Gate:
         decision = decision.model_copy(update={"remember": None})  # its standing approval has it
         if decision.decision == "reject":
             return replace(self, status="rejected", last=decision)
-        if decision.by and person(decision.by) in map(person, self.approved_by):
+        if self._is_new(decision):
+            approvals: tuple[Decision, ...] = (decision,)
+        elif decision.by and any(person(one.by) == person(decision.by) for one in self.approvals):
             return self  # it was judged again after a reset, and recorded again
-        approvals = (*self.approvals, decision.model_copy(update={"edit": None}) if self.approvals else decision)
-        is_own = self.rule.exclude_requester and approvals[0].edit is not None
-        if len(approvals) < self.rule.quorum + is_own:
-            return replace(self, approvals=approvals)
-        if self.later and approvals[0].edit is None:
+        else:
+            approvals = (*self.approvals, decision.model_copy(update={"edit": None}))
+        gate = replace(self, approvals=approvals)
+        if len(gate.counted) < self.rule.quorum:
+            return gate
+        if self.later and gate.proposed is None:
             return self._asking_next(self.since if at is None else at)
-        return replace(self, approvals=approvals, status="approved", last=approvals[-1])
+        return replace(gate, status="approved", last=approvals[-1])
 
     def _asking_next(self, at: datetime) -> "Gate":
         rule, *later = self.later
@@ -316,22 +424,29 @@ class Gate:
 
         Decisions that it already has change nothing. Nor do those on another call of the same id, told by the digest.
         """
-        gate, known = self, len(self.approvals)
+        gate = self
         for decision, at in recorded:
-            if known and decision.digest in gate.digests:
-                known -= 1
+            if gate.has(decision):
                 continue
             then = gate.at(at)
-            while then.status == "open" and decision.digest not in then.digests and then.rule.escalate_to is not None:
+            while then.status == "open" and not then._has_shown(decision) and then.rule.escalate_to is not None:
                 then = then.expired()  # they were asked, before the gate was opened anew
-            if then.status == "open" and decision.digest in then.digests:
+            if then.status == "open" and decision.digest == then.shown_digest:
                 gate = then.decided(decision, at)
         return gate
 
-    @property
-    def digests(self) -> tuple[str, ...]:
-        """The digests of all that people have been shown since it began to ask those whom it asks now."""
-        return (self.digest, self.shown_digest)
+    def _has_shown(self, decision: Decision) -> bool:
+        return decision.digest in (self.digest, self.shown_digest)
+
+    def has(self, decision: Decision) -> bool:
+        """Whether an approval that counted is among those of what it shows now."""
+        if decision.decision != "approve" or self._is_new(decision):
+            return False
+        who, is_edit = person(decision.by), decision.edit is not None
+        return any(
+            person(one.by) == who and one.digest in (None, decision.digest) and is_edit >= (one.edit is not None)
+            for one in self.approvals
+        )
 
     @property
     def edit(self) -> Any:

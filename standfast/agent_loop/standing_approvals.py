@@ -126,7 +126,7 @@ def standing_of(decision: Decision, gate: Gate, place: CallPlace, arguments: Any
             raise InputError(f"the arguments have more than {_LONGEST_PATTERN:,} bytes: let the large ones be anything")
     except InputError as error:
         raise InputError(f"gate {gate.name}: remember: {error}") from error
-    told = to_json([place.run, gate.name, gate.digest, person(decision.by)])
+    told = to_json([place.run, gate.name, gate.shown_digest, person(decision.by)])
     return StandingApproval(
         id=f"sa_{hashlib.blake2b(told, digest_size=10).hexdigest()}",
         agent=place.agent,
@@ -143,7 +143,7 @@ def standing_of(decision: Decision, gate: Gate, place: CallPlace, arguments: Any
         comment=decision.comment,
         run=place.run,
         gate=gate.name,
-        digest=gate.digest,
+        digest=gate.shown_digest,
         created_at=at,
         expires_at=end,
     )

@@ -103,6 +103,7 @@ def _question_for(
         since=at if is_let_through_by_time else min(at, asked_at),
         requesters=requesters,
         arguments=call.arguments,
+        edits=True,
         is_call=True,
         fingerprint=tool.fingerprint,
         schema_digest=tool.schema_digest,
@@ -231,9 +232,9 @@ def refusal(gate: Gate) -> str:
     return f"Not run: it was rejected{who}{why}"
 
 
-def edit_note(by: Sequence[str]) -> str:
+def edit_note(editor: str | None) -> str:
     """Return the words by which a result says who changed the arguments of its call."""
-    return f"{' and '.join(by) or 'Somebody'} {_CHANGED}"
+    return f"{editor or 'Somebody'} {_CHANGED}"
 
 
 def is_edited(result: Mapping[str, Any]) -> bool:
@@ -242,14 +243,14 @@ def is_edited(result: Mapping[str, Any]) -> bool:
     return has_keys and isinstance(result["note"], str) and result["note"].endswith(_CHANGED)
 
 
-def with_edit(outcome: Outcome, by: Sequence[str], arguments: Mapping[str, Any], limit: int) -> Outcome:
+def with_edit(outcome: Outcome, editor: str | None, arguments: Mapping[str, Any], limit: int) -> Outcome:
     """Return the outcome of a call that ran with edited arguments; it tells the model so.
 
     Args:
-        by: who approved them.
+        editor: who changed them.
         limit: the largest result in bytes; if it would be exceeded, the model is told less.
     """
-    note = edit_note(by)
+    note = edit_note(editor)
     match outcome:
         case Returned(content):
             try:

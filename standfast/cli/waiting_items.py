@@ -6,7 +6,7 @@ from typing import Any
 
 from standfast.cli.outputs import Output, ago, shown
 from standfast.cli.stores import USUAL, Named, shown_address
-from standfast.messages import line_difference, visible_json
+from standfast.messages import edited_in_words, line_difference, visible_json
 
 _HOW = {
     "approval": "standfast approve {run} {name}  or: standfast reject {run} {name}",
@@ -34,6 +34,7 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, sto
         {
             "  Tool": item.get("tool"),
             "  Arguments": item.get("arguments"),
+            "  Edited": edited_in_words(item["edited_by"], item.get("changes")) if "edited_by" in item else None,
             "  Approvers": ", ".join(item.get("approvers") or ()),
             "  Approved": ": ".join(filter(None, [of, ", ".join(given)])),
             "  Since": item.get("since") and f"{ago(item['since'])} ago",

@@ -13,6 +13,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
 
 from standfast.integrations._foreign_agents import data_of
+from standfast.messages import with_article
 
 _UPDATE = "graph_update"  # in a tool's result: what it gives to the graph besides its words
 
@@ -50,8 +51,8 @@ def written(result: Any, call_id: str, *, keeps: bool) -> Any:
         return {"result": content} if is_alike else content  # a tool's words change nothing in the graph
     if not keeps:
         raise TypeError(
-            f"it ran, and returned a {type(result).__name__} for the graph, which cannot be given to it: compile the "
-            "graph with a checkpointer"
+            f"it ran, and returned {with_article(type(result).__name__)} for the graph, which cannot be given to it: "
+            "compile the graph with a checkpointer"
         )
     said = next((one for one in _messages(result) if one.tool_call_id == call_id), None)
     return {"result": None if said is None else said.content, _UPDATE: dump(result)}

@@ -138,10 +138,10 @@ async def at_gates(
         if refused is not None:
             if gate_now is None and decision.gate in have_run:
                 refused = decided_too_late(decision.gate)
-            await kept.record(decision, now, refused, digest=None if gate_now is None else gate_now.digest)
+            await kept.record(decision, now, refused, digest=None if gate_now is None else gate_now.shown_digest)
             raise InputError(refused)
         if gate_now is not None:
-            counts.append((decision, gate_now.digest, gives))
+            counts.append((decision, gate_now.shown_digest, gives))
             state = state.decided(gate_now.decided(decision, now))
     for decision, digest, gives in counts:
         await kept.record(decision, now, None, digest=digest, gives=gives)
@@ -220,15 +220,17 @@ def _shown(question: Question, tool: str) -> PendingApproval:
     return PendingApproval(
         gate=gate.name,
         tool=tool,
-        arguments=None if gate.holds else gate.arguments,
+        arguments=None if gate.holds else gate.asked_arguments,
         shown=tuple(gate.arguments) if gate.holds else (),
         message=gate.rule.message or question.question,
-        digest=gate.digest,
+        digest=gate.shown_digest,
         since=gate.since,
         deadline=gate.deadline,
         approvers=gate.rule.users,
         quorum=gate.rule.quorum,
         approved_by=gate.approved_by,
+        edited_by=None if gate.changed is None else gate.editor or "",
+        changes=gate.changes,
     )
 
 

@@ -111,7 +111,10 @@ class ToolCalls:
         if gate is not None:
             call = ToolCall(id=call.id, name=call.name, arguments=gate.arguments if gate.edit is None else gate.edit)
         if self._emit is not None:
-            self._emit(ToolStarted(call))
+            edited = (
+                {} if gate is None or gate.edit is None else {"edited_by": gate.editor or "", "before": gate.arguments}
+            )
+            self._emit(ToolStarted(call, **edited))
         self._outcomes[call.id] = cancelled(tool)  # until more is known, whatever interrupts this
         try:
             if tool is None:
@@ -157,7 +160,7 @@ class ToolCalls:
             self.begun.add(call.id)
             outcome = await self._attempts(tool, call, gate, cancellation)
         if gate is not None and gate.edit is not None and isinstance(call.arguments, dict):
-            return with_edit(outcome, gate.approved_by, call.arguments, self._state.loop.max_message_bytes)
+            return with_edit(outcome, gate.editor, call.arguments, self._state.loop.max_message_bytes)
         return outcome
 
     async def _attempts(

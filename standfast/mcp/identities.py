@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from standfast.errors import InputError, StandfastError
 from standfast.mcp.clients import Access
 from standfast.mcp.connections import Connection
+from standfast.messages import with_article
 from standfast.tools import ToolContext
 
 T = TypeVar("T")
@@ -75,7 +76,9 @@ class Connections:
         if not isinstance(headers, Mapping) or not all(
             isinstance(one, str) for pair in headers.items() for one in pair
         ):
-            raise InputError(f"headers= must give a mapping of texts to texts, got a {type(headers).__name__}")
+            raise InputError(
+                f"headers= must give a mapping of texts to texts, got {with_article(type(headers).__name__)}"
+            )
         identity, auth = self._auth_of(ctx)
         return (frozenset(headers.items()), identity), Access(dict(headers), auth)
 

@@ -10,7 +10,7 @@ from standfast.errors import DefinitionError
 from standfast.mcp.clients import is_transport
 from standfast.mcp.identities import Headers
 from standfast.mcp.logins import OAuth
-from standfast.messages import ToolCall
+from standfast.messages import ToolCall, with_article
 from standfast.tools import Approval, Duration
 
 Gate = Approval | Callable[[ToolCall], Approval | None]
@@ -79,9 +79,10 @@ def check_options(server: object, options: Mapping[str, Any]) -> None:
     if (headers or auth is not None) and not isinstance(server, str):
         raise DefinitionError("headers= and auth= are for servers with a URL")
     if not callable(headers) and not isinstance(headers, Mapping):
-        raise DefinitionError(f"headers must be a mapping or a function, got a {type(headers).__name__}")
+        raise DefinitionError(f"headers must be a mapping or a function, got {with_article(type(headers).__name__)}")
     is_auth = isinstance(auth, OAuth) or hasattr(auth, "async_auth_flow") or callable(auth)
     if auth is not None and not is_auth:
         raise DefinitionError(
-            f"mcp: auth must be an httpx2.Auth, a function that returns one, or OAuth(…), got a {type(auth).__name__}"
+            "mcp: auth must be an httpx2.Auth, a function that returns one, or OAuth(…), got "
+            f"{with_article(type(auth).__name__)}"
         )

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic_core import SchemaError, SchemaValidator, core_schema, to_json
 
 from standfast.errors import StandfastError
-from standfast.messages import cut, error_text, json_problem
+from standfast.messages import cut, error_text, json_problem, with_article
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SECONDS = 0.05  # of processor time; the last keyword may take as long again
@@ -47,7 +47,7 @@ class _Work:
 def schema_problem(schema: Any) -> str | None:
     """Say why a schema cannot be used, or None."""
     if not isinstance(schema, dict):
-        return f"its schema is a {type(schema).__name__}"
+        return f"its schema is {with_article(type(schema).__name__)}"
     if problem := json_problem(schema):
         return f"its schema is {problem}"
     if (elsewhere := _reference_elsewhere(schema)) is not None:

@@ -1,6 +1,14 @@
 """The vocabulary of a conversation: messages, what a model answers, and texts that can be stored and sent anywhere."""
 
-from standfast.messages.appearances import visible, visible_json
+from standfast.messages.appearances import (
+    How,
+    difference_in_words,
+    differences,
+    edit_in_words,
+    edited_in_words,
+    visible,
+    visible_json,
+)
 from standfast.messages.differences import changed_lines, line_difference
 from standfast.messages.people import distinct_people, person
 from standfast.messages.records import (
@@ -35,12 +43,14 @@ from standfast.messages.texts import (
     read_object,
     size_over,
     unfenced,
+    with_article,
 )
 
 __all__ = [
     "LONGEST_ID",
     "MAX_DEPTH",
     "MAX_DIGITS",
+    "How",
     "Image",
     "LLMResponse",
     "Message",
@@ -57,7 +67,11 @@ __all__ = [
     "clean_text",
     "content_digest",
     "cut",
+    "difference_in_words",
+    "differences",
     "distinct_people",
+    "edit_in_words",
+    "edited_in_words",
     "error_text",
     "explain",
     "is_cut",
@@ -73,4 +87,5 @@ __all__ = [
     "usage_of",
     "visible",
     "visible_json",
+    "with_article",
 ]

@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from standfast.errors import InputError, ModelError
-from standfast.messages.texts import check_whole, clean_text, explain, json_problem, read_object
+from standfast.messages.texts import check_whole, clean_text, explain, json_problem, read_object, with_article
 
 CleanText = Annotated[str, AfterValidator(clean_text)]
 Role = Literal["system", "user", "assistant", "tool"]
@@ -270,7 +270,7 @@ class ToolCall(Record):
         try:
             text = value if isinstance(value, str) else json.dumps(value)
         except (TypeError, ValueError, RecursionError):
-            return f"(a {type(value).__name__} that is not JSON)"
+            return f"({with_article(type(value).__name__)} that is not JSON)"
         try:
             return read_object(text)
         except InputError:

@@ -93,6 +93,11 @@ def size_over(text: str, limit: int) -> int | None:
     return size if size > limit else None
 
 
+def with_article(noun: str) -> str:
+    """Return a noun, such as the name of a type, after "a" or "an"."""
+    return f"{'an' if noun[:1] in 'AEIOaeio' else 'a'} {noun}"
+
+
 def cut(text: str, limit: int) -> str:
     """Return at most `limit` bytes of a text, saying so where something is missing."""
     size = size_over(text, limit)
@@ -195,7 +200,7 @@ def _scalar_problem(item: object) -> str | None:
             too_long = abs(item) >= TOO_LONG
             return f"an integer has more than {MAX_DIGITS} digits" if too_long else None
         case _:
-            return f"a {type(item).__name__} is not JSON"
+            return f"a value of type {type(item).__name__} is not JSON"
 
 
 def _has_lone_surrogate(text: str) -> bool:

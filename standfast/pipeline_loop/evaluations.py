@@ -253,7 +253,7 @@ def edit_problem_at(step: Step[Any], decision: Decision) -> str | None:
         unknown = unknown_key(decision.edit, step.write_output(step.read_output(decision.edit)))
     except InputError as error:
         return f"gate {decision.gate}: edit: {cut(error_text(error), 4_096)}"
-    return None if unknown is None else f"gate {decision.gate}: edit: a {step.shape.__name__} has no {unknown!r}"
+    return None if unknown is None else f"gate {decision.gate}: edit: {step.shape.__name__} has no {unknown!r}"
 
 
 def _shown(output: Any) -> Any:
@@ -295,7 +295,7 @@ def _read_kept(step: Step[Any], value: Any) -> Any:
         return step.read_output(_copy(value))
     except InputError as error:
         shape = getattr(step.shape, "__name__", str(step.shape))
-        raise InputError(f"{error}. It was kept before, and is not a {shape} of today") from error
+        raise InputError(f"{error}. It was kept before, and does not fit today's {shape}") from error
 
 
 def _copy(value: Any) -> Any:

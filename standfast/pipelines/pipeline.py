@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from standfast.agents import Agent, ForeignAgent, adopted, check_former_names, check_name
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import clean_text, error_text, explain, json_problem, read_json
+from standfast.messages import clean_text, error_text, explain, json_problem, read_json, with_article
 from standfast.pipelines.contexts import StepContext
 from standfast.pipelines.shapes import digest_of, plain_value
 from standfast.pipelines.visits import check_step_name
@@ -116,9 +116,8 @@ class Step(Generic[T]):
             raise self._fault(f"it is of one kind, not {' and '.join(given)}")
         for kind in given:
             if not isinstance(kinds[kind], types[kind]):
-                raise self._fault(
-                    f"{'run' if kind == 'tool' else kind} must be a {types[kind].__name__}, got {kinds[kind]!r:.80}"
-                )
+                name, wanted = "run" if kind == "tool" else kind, with_article(types[kind].__name__)
+                raise self._fault(f"{name} must be {wanted}, got {kinds[kind]!r:.80}")
         if self.approval is not None and self.approval.edit is not None and self.output not in (None, self.shape):
             raise self._fault(f"its output is the {self.shape.__name__} that people may change; leave output= out")
         if self.run is not None and self.run.approval is not None:

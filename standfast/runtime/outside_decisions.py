@@ -77,7 +77,7 @@ async def load_arguments(store: object, item: Mapping[str, Any]) -> Any:
     if has_waits(store) and (board := await store.load_board(IN_PROCESS, address)) is not None:
         for asked in await _Held(cast(DurableStore, store), board).gates():
             if (asked.gate.name, asked.gate.shown_digest) == (item["name"], item["digest"]):
-                return asked.gate.arguments
+                return asked.gate.asked_arguments
     raise StoreError(f"The arguments of call {item['name']} are not in this store any more")
 
 

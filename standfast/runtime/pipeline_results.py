@@ -10,7 +10,7 @@ from pydantic_core import to_json
 
 from standfast.agent_loop import Decision, Gate, StandingApproval
 from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
-from standfast.messages import person, read_json
+from standfast.messages import read_json
 from standfast.pipeline_loop import Done
 from standfast.pipelines import Step
 from standfast.stores.kept_lists import append, length
@@ -142,7 +142,7 @@ class Kept:
         counted: list[tuple[Decision, datetime]] = []
         for row in await self.decisions(gate.name):
             decision, then = decision_of(row), gate.after(counted).at(row.at)
-            is_new = then.status == "open" and decision.digest in then.digests and not _has(then, decision)
+            is_new = then.status == "open" and decision.digest == then.shown_digest and not then.has(decision)
             why = None
             if is_new and str(row.key).startswith(_OUTSIDE):
                 why = then.problem(decision) or await judge(then, decision)
@@ -213,13 +213,6 @@ async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str 
         found = [Kept(name, store) for name in names]
         begun = [kept for kept in found if await kept.find("?input")]
         yield (begun or found)[0]
-
-
-def _has(gate: Gate, decision: Decision) -> bool:
-    """Whether a gate has this approval already."""
-    return decision.decision == "approve" and any(
-        person(one.by) == person(decision.by) and one.digest == decision.digest for one in gate.approvals
-    )
 
 
 def decision_of(row: DecisionRecord) -> Decision:

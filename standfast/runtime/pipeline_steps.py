@@ -140,7 +140,7 @@ class StepRecords:
             _, value = await self._call(path, "show", lambda: self._evaluations().shown_at(path, step))
         done, value = await self._call(path, "edit", lambda: read_in_time(step, lambda: read_value(step, value)))
         if done.reason is not None:
-            raise InputError(f"{done.error}. It was approved, and is not a {step.shape.__name__} of today")
+            raise InputError(f"{done.error}. It was approved, and does not fit today's {step.shape.__name__}")
         return await kept.keep(f"{place}?value", value)
 
     async def came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:

@@ -67,7 +67,7 @@ async def given_by(
         return None
     if not has_standing_approvals(store):
         raise InputError(f"gate {gate.name}: remember: the run has no store that keeps standing approvals")
-    arguments = gate.arguments
+    arguments = gate.asked_arguments
     if decision.edit is not None:
         arguments = await normal_arguments(agent.tool_map[place.tool], decision.edit)
     return store, standing_of(decision, gate, place, arguments, at)

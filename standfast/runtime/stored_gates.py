@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from standfast.agent_loop import Gate
 from standfast.checkpoints import Question
-from standfast.messages import person
+from standfast.messages import edit_in_words, person
 from standfast.stores.capabilities import has_waits
 from standfast.stores.protocol import Session
 from standfast.stores.waits import Board, Wait, searchable
@@ -132,15 +132,19 @@ def _item(address: str, asked: AskedGate) -> dict[str, Any]:
         "digest": gate.shown_digest,
         "approvers": list(rule.users),
         "groups": list(rule.groups) or None,
-        "requesters": list(gate.requesters) or None,
+        "requesters": list(gate.barred) or None,
     }
+    if gate.changed is not None:
+        before = next((one.get("value") for one in asked.shown if "edit" in one), None)
+        changes = gate.changes if gate.is_call else edit_in_words(before, gate.changed)
+        item |= {"edited_by": gate.editor or "", "changes": changes}
     if rule.quorum > 1:
         item |= {"quorum": rule.quorum, "approved_by": list(gate.approved_by)}
     if asked.tool is not None:
-        item |= {"tool": asked.tool, "arguments": gate.arguments}
+        item |= {"tool": asked.tool, "arguments": gate.asked_arguments}
         item["edit"] = None if gate.schema is None else dict(gate.schema)
-        if (size := len(to_json(gate.arguments))) > _SHOWN_BYTES:
-            text = json.dumps(gate.arguments, ensure_ascii=False)[:_CUT]
+        if (size := len(to_json(gate.asked_arguments))) > _SHOWN_BYTES:
+            text = json.dumps(gate.asked_arguments, ensure_ascii=False)[:_CUT]
             item |= {"arguments": f"{text}…", "size": size, "reference": {"in_process": address, "gate": gate.name}}
     elif asked.shown:
         item["shown"] = list(asked.shown) if gate.changed is None else shown_with_edit(asked.shown, gate.changed)

@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import clean_text, distinct_people
+from standfast.messages import clean_text, distinct_people, with_article
 from standfast.tools.checks import check_choice, check_count, check_function, seconds
 from standfast.tools.shown_values import shown_values
 
@@ -123,8 +123,8 @@ class Approval(Generic[T]):
             raise DefinitionError(f"approval.edit must be a pydantic model, got {self.edit!r:.80}")
         if self.on_reject == "continue":
             raise DefinitionError(
-                f'approval.edit with on_reject="continue": a rejection would be the output in the place of a '
-                f'{self.edit.__name__}; use "end", or the name of an earlier stage'
+                f'approval.edit with on_reject="continue": a rejection would be the output instead of '
+                f'{with_article(self.edit.__name__)}; use "end", or the name of an earlier stage'
             )
 
     @property

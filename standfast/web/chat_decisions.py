@@ -12,12 +12,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
-from standfast.errors import InputError, NotConfirmedError
+from standfast.errors import InputError, NotConfirmedError, StandfastError
 from standfast.messages import distinct_people, visible, visible_json
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
-from standfast.temporal.activities.chat_messages import DECIDED, OVER, Decided, Mark, at, outcome, progress, said_with
+from standfast.temporal.activities.chat_messages import (
+    DECIDED,
+    OVER,
+    Decided,
+    Mark,
+    at,
+    outcome,
+    passed_on,
+    progress,
+    said_with,
+)
 from standfast.temporal.client.runs import our_run
 from standfast.web.access import Access, Person
 from standfast.web.actions import may_act
@@ -137,12 +147,27 @@ class ChatDecisions:
                 f"{DECIDED[decision]} by {by}: sent, not confirmed, since no worker has answered. It may count later."
             )
             return Came(item, f"{said}{more}", is_open=True)
-        approved = distinct_people([*item.get("approved_by", ()), by]) if decision == "approve" else ()
-        if decision == "approve" and len(approved) < item.get("quorum", 1):
-            now = {**item, "approved_by": list(approved)}
+        now = await self._asked_now(mark, item, by) if decision == "approve" else None
+        if now is not None and mark.is_for(now):
             return Came(now, progress(now, more), is_open=True)
-        said = f"{DECIDED[decision]} by {', '.join(approved) or by}, {at(datetime.now(UTC))}{more}"
+        if now is not None and edit is not None:
+            return Came(item, passed_on(by, more), is_open=False)
+        before = item.get("approved_by", ()) if edit is None else ()
+        approved = distinct_people([*before, by]) if decision == "approve" else (by,)
+        said = f"{DECIDED[decision]} by {', '.join(approved)}, {at(datetime.now(UTC))}{more}"
         return Came(item, said, is_open=False)
+
+    async def _asked_now(self, mark: Mark, item: Mapping[str, Any], by: str) -> Mapping[str, Any] | None:
+        """Return what the gate asks after an approval that counted, if it waits for more; the run knows whom it asks.
+
+        If no worker answers, the item that was approved says how many must approve it.
+        """
+        try:
+            items = await self._asking.pending(mark.workflow_id)
+        except StandfastError:
+            approved = distinct_people([*item.get("approved_by", ()), by])
+            return {**item, "approved_by": list(approved)} if len(approved) < item.get("quorum", 1) else None
+        return next((one for one in items if (one["kind"], one["name"]) == ("approval", mark.gate)), None)
 
     async def outcome(self, mark: Mark) -> str:
         """Return in words what became of a gate that does not wait any more."""

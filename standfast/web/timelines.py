@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 from standfast import events
 from standfast.agent_loop.guardrails import WITHHELD
 from standfast.errors import StandfastError
-from standfast.messages import Message, ToolCall, Usage
+from standfast.messages import Message, ToolCall, Usage, edit_in_words, edited_in_words, visible_json
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal import StandfastClient
@@ -25,8 +25,15 @@ from standfast.time_limits import time_limit
 
 _PATIENCE = 5.0  # seconds in which a history must be read
 _CHILDREN = 30  # runs that are folded in
+_LONGEST_EDIT = 500  # characters of an edit in a note
 _SHOWN_ELSEWHERE = {"approval", "question"}  # what is waited for that has an entry of its own
 _ENDS = {"returned": "done", "failed": "failed", "terminated": "failed", "asked": "done"}
+_FOUND = {
+    "ledger": "Its outcome was found in the ledger; it was not run again.",
+    "verify": "Its `verify` found out what became of it; it was not run again.",
+    "person": "Somebody gave its outcome; it was not run again.",
+    None: "Its outcome was found out; it was not run again.",  # a history of an earlier version does not say how
+}
 _SAID = {"message": "said", "answer": "answered", "resume": "resumed", "resolve": "settled"}
 
 
@@ -36,12 +43,13 @@ class Entry:
 
     Args:
         kind: what it is: "turn", "tool", "gate", "step", "wait", "person" or "run".
-        state: how it came out: "done", "failed", "unknown", "cancelled"; "runs" or "waits" if it goes on.
+        state: how it came out: "done", "failed", "rejected", "unknown", "cancelled"; "runs" or "waits" if it goes on.
         text: words, as Markdown; `data` JSON, and `result` what a tool returned.
         notes: what happened on the way, such as a retry; `troubles` those that are bad news.
         run: the run of an agent that was called, and `inner` its own timeline.
         step: the path of a step from which a pipeline can run again.
         call: the id of the call that it is of; `of` the name of the gate.
+        is_edited: people have edited the call; `data` is what it runs with.
     """
 
     kind: str
@@ -61,6 +69,7 @@ class Entry:
     step: str | None = None
     call: str | None = None
     of: str | None = None
+    is_edited: bool = False
 
     def close(self, state: str, at: datetime | None, seconds: float | None = None) -> None:
         self.state = state
@@ -86,8 +95,8 @@ class Timeline:
         """Return the entry that goes on, or a new one if its beginning is not known."""
         return self._open.get((kind, key)) or self._add(Entry(kind, title, at), key)
 
-    def _of_call(self, call: ToolCall, at: datetime | None) -> Entry:
-        return self._of("tool", call.id, call.name, at)
+    def _of_call(self, call: ToolCall, at: datetime | None, step: str | None = None) -> Entry:
+        return self._of("tool", call.id, call.name if step is None else f"{step}: {call.name}", at)
 
     def take(self, event: events.Event) -> None:
         """Take in the next event."""
@@ -156,6 +165,8 @@ class Timeline:
                 self._add(asks, event.call.id)
             case events.GateOpened():
                 asked = f" of {', '.join(event.approvers)}" if event.approvers else ""
+                if (before := self._open.get(("gate", event.gate))) is not None and before.state == "waits":
+                    before.close("done", event.at)  # others are asked now, or about what somebody has edited
                 entry = Entry("gate", f"Approval{asked}", event.at, state="waits", text=event.message, of=event.gate)
                 if event.call is not None:
                     entry.call, entry.data = event.call.id, event.call.arguments
@@ -164,15 +175,22 @@ class Timeline:
                     self._unasked(self._open.get(("turn", "now")))
                 self._asked.append(self._add(entry, event.gate))
             case events.GateDecided():
-                entry = self._of("gate", event.gate, f"Approval {event.gate}", event.at)
-                said = "" if event.standing is None else f", by the standing approval {event.standing}"
-                said += f", and later calls like it of the {event.remember.get('scope')}" if event.remember else ""
-                said += f": {event.comment}" if event.comment else ""
-                if event.refused is not None:
-                    entry.notes.append(f"{event.decision} of {event.by or 'somebody'} did not count: {event.refused}")
-                    return
-                entry.notes.append(f"{event.decision} by {event.by or 'somebody'}{said}")
-                entry.close("failed" if event.decision == "reject" else "done", event.at)
+                self._decided(event)
+
+    def _decided(self, event: events.GateDecided) -> None:
+        entry = self._of("gate", event.gate, f"Approval {event.gate}", event.at)
+        said = "" if event.standing is None else f", by the standing approval {event.standing}"
+        said += f", and later calls like it of the {event.remember.get('scope')}" if event.remember else ""
+        said += f": {event.comment}" if event.comment else ""
+        if event.refused is not None:
+            entry.notes.append(f"{event.decision} of {event.by or 'somebody'} did not count: {event.refused}")
+            return
+        entry.notes.append(f"{event.decision} by {event.by or 'somebody'}{said}")
+        if event.edit is not None and event.decision == "approve":
+            changes = edit_in_words(entry.data, event.edit) if _are_whole(entry.data, event.edit) else None
+            entry.notes.append(edited_in_words(event.by or "", changes or f"to {_short(event.edit)}"))
+        if not event.waits:
+            entry.close("rejected" if event.decision == "reject" else "done", event.at)
 
     def _step(self, event: events.PipelineEvent) -> None:
         match event:
@@ -222,12 +240,17 @@ class Timeline:
         turn.notes = [note for note in turn.notes if not note.startswith("model ")]
 
     def _tool(self, event: "events.ToolStarted | events.ToolRetried | events.ToolLost | events.ToolEnded") -> None:
-        entry = self._of_call(event.call, event.at)
+        step = event.step if isinstance(event, events.ToolStarted) else None
+        entry = self._of_call(event.call, event.at, step)
         entry.call = event.call.id
         entry.data = event.call.arguments if entry.data is None else entry.data
         match event:
             case events.ToolStarted():
                 entry.notes += ["It was started again."] if entry.state else []
+                if event.edited_by is not None and not entry.is_edited:
+                    entry.is_edited = True
+                    changes = edit_in_words(event.before, entry.data) if _are_whole(event.before, entry.data) else None
+                    entry.notes.append(edited_in_words(event.edited_by, changes))
                 entry.state, entry.run = "runs", event.run or entry.run
             case events.ToolRetried():
                 entry.troubles.append(f"{event.error}. It was tried again: attempt {event.attempt}.".replace("..", "."))
@@ -238,11 +261,20 @@ class Timeline:
                 entry.usage, entry.size = event.usage, event.size
                 entry.result = None if event.outcome == "unknown" else _json_of(event.text)
                 if event.recovered:
-                    entry.notes.append("Its outcome was found in the ledger; it was not run again.")
+                    entry.notes.append(_FOUND[event.found_by])
                 if event.outcome == "unknown":
                     entry.troubles.append("It may have happened, and nobody can tell; it was not run again.")
                 entry.close(_ENDS.get(event.outcome, event.outcome), event.at, event.seconds)
                 self._open.pop(("tool", event.call.id), None)  # a later call may have the same id
+
+
+def _short(value: Any) -> str:
+    text = visible_json(value, indent=None)
+    return text if len(text) <= _LONGEST_EDIT else f"{text[:_LONGEST_EDIT]}…"
+
+
+def _are_whole(*arguments: Any) -> bool:
+    return all(isinstance(one, dict) for one in arguments)
 
 
 def _json_of(text: str) -> Any:
@@ -264,7 +296,7 @@ def complete(entries: Iterable[Entry], messages: Iterable[Message]) -> None:
     for entry in entries:
         if entry.size is not None and entry.call in results:
             entry.result, entry.size = _json_of(results[entry.call]), None
-        if isinstance(entry.data, str) and entry.call in arguments:
+        if isinstance(entry.data, str) and entry.call in arguments and not entry.is_edited:
             entry.data = arguments[entry.call]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast import InputError, ToolCall
-from standfast.messages import MAX_DEPTH, MAX_DIGITS, clean_text, json_problem, read_object
+from standfast.messages import MAX_DEPTH, MAX_DIGITS, clean_text, json_problem, read_object, with_article
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=4)
 _ANYTHING = st.recursive(
@@ -126,7 +126,7 @@ def test_values_that_are_no_strict_object_become_text(arguments: Any, text: str)
 
 @pytest.mark.parametrize("arguments", [{"a": {1}}, {"a": b"x"}, b"{}", object(), {(1, 2): 3}])
 def test_values_that_are_no_json_at_all_are_named_by_their_type(arguments: Any) -> None:
-    assert ToolCall(arguments=arguments).arguments == f"(a {type(arguments).__name__} that is not JSON)"
+    assert ToolCall(arguments=arguments).arguments == f"({with_article(type(arguments).__name__)} that is not JSON)"
 
 
 def test_an_object_that_is_nested_without_end_is_kept_as_text_or_named() -> None:
@@ -264,8 +264,8 @@ def test_a_refused_object_says_what_is_wrong(text: str, problem: str) -> None:
         (-(10**4_300), "an integer has more than 4300 digits"),
         (float("-inf"), "-inf is not JSON"),
         ({1: 1}, "an object has a key that is not a string"),
-        ({"a": (1,)}, "a tuple is not JSON"),
-        ({"a": b""}, "a bytes is not JSON"),
+        ({"a": (1,)}, "a value of type tuple is not JSON"),
+        ({"a": b""}, "a value of type bytes is not JSON"),
     ],
     ids=lambda value: repr(value)[:20] if not isinstance(value, int) else "integer",
 )

@@ -91,7 +91,7 @@ class GuardedTools(WrapperToolset[Any]):
 def _told_of_edit(found: Any, verdict: Verdict) -> Any:
     """Return the result of a call that ran with edited arguments, so that the model reads that, too."""
     value = found.return_value if isinstance(found, ToolReturn) else found
-    told = {"note": edit_note(verdict.by), "arguments": verdict.edit, "result": value}
+    told = {"note": edit_note(" and ".join(verdict.by)), "arguments": verdict.edit, "result": value}
     return replace(found, return_value=told) if isinstance(found, ToolReturn) else told
 
 

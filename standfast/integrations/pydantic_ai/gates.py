@@ -196,7 +196,8 @@ def _verdict(state: LoopState, call: ToolCall) -> Verdict:
         return Verdict(refused=state.refused.get(call.id, "Not run: nobody was asked"))
     if gate.status != "approved":
         return Verdict(refused=refusal(gate))
-    return Verdict(edit=gate.edit, by=gate.approved_by)
+    by = gate.approved_by if gate.edit is None or gate.editor is None else (gate.editor,)
+    return Verdict(edit=gate.edit, by=by)
 
 
 def _verdict_told(told: ToolReturnPart | None) -> Verdict:

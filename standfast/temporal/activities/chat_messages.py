@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from standfast.errors import InputError
-from standfast.messages import distinct_people, line_difference, read_json, visible, visible_json
+from standfast.messages import distinct_people, edited_in_words, line_difference, read_json, visible, visible_json
 from standfast.stores.protocol import DecisionRecord
 
 Decided = Literal["approve", "reject"]
@@ -135,6 +135,7 @@ class Shown:
             "Run": run,
             "Gate": item["name"],
             "Tool": item.get("tool"),
+            "Edited": edited_in_words(item["edited_by"], item.get("changes")) if "edited_by" in item else None,
             "For": ", ".join(item.get("approvers") or ()) or "anybody who may approve",
             "Approved by": f"{', '.join(item['approved_by']) or 'nobody'} of {item['quorum']}"
             if "quorum" in item
@@ -169,6 +170,11 @@ def progress(item: Mapping[str, Any], typed: str = "") -> str:
     return f"Approved by {', '.join(approved)}, {len(approved)} of {item['quorum']}{typed}"
 
 
+def passed_on(by: str, typed: str = "") -> str:
+    """Return in words that somebody has edited something, and that others are asked about the edit."""
+    return f"Edited by {by}, and others must approve that: it is asked in another message{typed}"
+
+
 def counted(rows: Sequence[DecisionRecord], mark: Mark) -> list[DecisionRecord]:
     """Return those of the audit trail that counted at a gate since it asks."""
     since = datetime.fromisoformat(mark.since)
@@ -184,6 +190,8 @@ def outcome(rows: Sequence[DecisionRecord], mark: Mark) -> str:
     if not (found := counted(rows, mark)):
         return OVER
     last = found[-1]
+    edits = [place for place, row in enumerate(found) if row.edit is not None]
+    found = found[edits[-1] if edits else 0 :]  # an edit is approved anew
     same = [row for row in found if row.decision == last.decision]
     by = ", ".join(distinct_people(row.by for row in same)) or "somebody"
     typed = "".join(said_with(row.edit, row.comment) for row in same)

@@ -1,6 +1,7 @@
 """Activities at gates: find the calls that need approval, and record people's decisions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -37,7 +38,7 @@ from standfast.temporal.activities.dependencies import context_of_turn, guardrai
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
-from standfast.temporal.activities.open_gates import arguments_of, keep_edit
+from standfast.temporal.activities.open_gates import arguments_of, keep_edit, load_edit
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     DecideReference,
@@ -75,6 +76,7 @@ class GateActivities:
                 return receipted(reference, known.refused)  # whatever has changed since an earlier attempt recorded it
             refused: str | None = given.pop("refused")
             has_rule, call, stopped = given.pop("access", False), given.pop("call", None), given.pop("stopped", None)
+            stage, proposed = given.pop("stage", None), given.pop("proposed", None)
             decision = Decision(**given)
             if refused is None:
                 may = _declared(self._host, is_needed=has_rule)
@@ -90,10 +92,10 @@ class GateActivities:
             if refused is None and call is not None:
                 refused = await self._too_late(run, call, decision)
             if refused is None and call is not None:
-                refused = await self._denied(run, call, decision)
+                refused = await self._denied(run, call, decision, stage)
             gives = None
             if refused is None and (decision.standing is not None or decision.remember is not None):
-                refused, gives = await self._standing(run, call, decision, at)
+                refused, gives = await self._standing(run, call, decision, at, proposed)
             await kept.record(decision, at, refused, key, gives=gives)
             return receipted(reference, refused)
 
@@ -162,11 +164,14 @@ class GateActivities:
         return step if isinstance(step, Step) else None
 
     async def _standing(
-        self, run: str, call: Sequence[int] | None, decision: Decision, at: datetime
+        self, run: str, call: Sequence[int] | None, decision: Decision, at: datetime, proposed: str | None
     ) -> tuple[str | None, Gives | None]:
         """Return why a decision was not made in advance as it says, and the standing approval that it gives itself.
 
         What is in the history decides neither: anybody may send a signal. The store and the record of the call do.
+
+        Args:
+            proposed: the digest of the edit on which it decides, if somebody has made one.
         """
         gate: dict[str, Any] | None = None
         if call is not None:
@@ -188,6 +193,8 @@ class GateActivities:
         refused = await standing_refusal(self._host.store, decision, opened, place)
         if refused is not None:
             return refused, None
+        if proposed is not None:
+            opened = replace(opened, digest=str(decision.digest), arguments=await load_edit(self._host, run, proposed))
         try:
             return None, await given_by(self._host.store, speaker, decision, opened, place, at)
         except InputError as error:
@@ -203,10 +210,13 @@ class GateActivities:
             return None
         return approver_problem(approval_of_guardrail(self._host.speaker(speaker), guardrail, holds), decision)
 
-    async def _denied(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
+    async def _denied(self, run: str, call: Sequence[int], decision: Decision, stage: str | None) -> str | None:
         """Return the reason why today's agent does not let a decision on a call count; else keep edited arguments.
 
         If no worker has the agent any more, only the record of the call is checked.
+
+        Args:
+            stage: the digest by which the gate asks these people, if that is not the decision's.
         """
         info = activity.info()
         if decision.edit is None and info.workflow_type not in self._host.agents and info.attempt >= TRIES:
@@ -216,7 +226,7 @@ class GateActivities:
         asked, agent = record.calls[position], self._host.speaker(record.message.agent)
         gate = gate_of(record, asked.id)
         opened = None if gate is None else Gate.read(gate)
-        rule = GateRule() if opened is None else opened.stages.get(decision.digest or "", opened.rule)
+        rule = GateRule() if opened is None else opened.stages.get(stage or decision.digest or "", opened.rule)
         shown = arguments_of(record, asked.id)
         if shown is not None:
             asked = ToolCall(id=asked.id, name=asked.name, arguments=shown)

@@ -19,6 +19,7 @@ from standfast.agents import ACCEPTED, Agent, ForeignAgent, Loop, adopted
 from standfast.agents.samplers import with_samplers
 from standfast.errors import DefinitionError, SessionConflictError, SessionStoreError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
+from standfast.messages import with_article
 from standfast.pipelines import Pipeline
 from standfast.runtime.restores import current_epoch, note_place
 from standfast.runtime.retried_writes import retry_write
@@ -156,9 +157,8 @@ class AgentHost:
 
     def _add_pipeline(self, pipeline: Pipeline, handlers: Mapping[str, Callable[..., Any]]) -> None:
         if not isinstance(pipeline, Pipeline):
-            raise DefinitionError(
-                f"pipelines: a {type(pipeline).__name__} is not a Pipeline; end a builder with .build()"
-            )
+            kind = with_article(type(pipeline).__name__)
+            raise DefinitionError(f"pipelines: expected a Pipeline, got {kind}; end a builder with .build()")
         for name in pipeline.names:
             if name in self.pipelines or name in self.agents:
                 raise DefinitionError(f"pipelines: two workflows are named '{name}'")

@@ -34,7 +34,14 @@ from standfast.temporal.wire.activity_types import Asked, LetThrough, OpenRefere
 from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SCHEMAS_BYTES, SHOWN_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.shown_gates import shown_inline
-from standfast.temporal.wire.turn_records import TurnRecord, edit_digest, edit_reference, gate_of
+from standfast.temporal.wire.turn_records import (
+    TurnRecord,
+    edit_digest,
+    edit_place,
+    edit_reference,
+    gate_of,
+    with_edit_of,
+)
 from standfast.tools.attempts import turn_scope
 
 
@@ -182,7 +189,8 @@ def let_through(state: LoopState, calls: Sequence[ToolCall]) -> list[tuple[int, 
         gate = state.verdict(call)
         if gate is not None and gate.status == "approved":
             who: LetThrough = {"by": list(gate.approved_by)}
-            approved.append((position, who if gate.edit is None else {**who, "edit": edit_digest(gate.edit)}))
+            known = gate.edit is None
+            approved.append((position, who if known else with_edit_of(who, gate, edit_reference(gate.edit))))
     return approved
 
 
@@ -213,15 +221,10 @@ def arguments_of(record: TurnRecord, call_id: str) -> Any:
 async def keep_edit(host: AgentHost, run: str, edit: object) -> None:
     """Keep the arguments that people have put in place of the model's."""
     if edit is not None:
-        await host.store.save_reply(_edit_place(run, edit_digest(edit)), 0, to_json(edit).decode())
+        await host.store.save_reply(edit_place(run, edit_digest(edit)), 0, to_json(edit).decode())
 
 
 async def load_edit(host: AgentHost, run: str, digest: str) -> Any:
     """Return the arguments that `keep_edit` has kept."""
-    kept = await host.load_kept(_edit_place(run, digest), 0)
+    kept = await host.load_kept(edit_place(run, digest), 0)
     return read_kept(f"edited arguments of run {run}", kept, read_json)
-
-
-def _edit_place(run: str, digest: str) -> str:
-    """Return the key under which edited arguments are kept."""
-    return f"{run}/edits/{digest}"

@@ -25,7 +25,7 @@ from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore
 from standfast.stores.waits import WaitFilter
 from standfast.temporal.activities.chat_bots import Bot, Place
-from standfast.temporal.activities.chat_messages import Mark, counted, outcome, progress
+from standfast.temporal.activities.chat_messages import Mark, counted, outcome, passed_on, progress
 from standfast.temporal.wire import names
 
 _LOG = logging.getLogger("standfast")
@@ -182,6 +182,11 @@ class PostedMessages:
                 await self._store.save_reply(_said(run, number), approved, "said")
             return False
         rows = await self._store.load_decisions(run)
+        if (edited := await self._edited(client, mark)) is not None:
+            by = edited["edited_by"] or "somebody"
+            await self._change(bot, message, bot.closed(workflow_id, item, message["link"], passed_on(by)))
+            await self._store.save_reply(_said(run, number), _CLOSED, "said")
+            return True
         if await self._goes_on(client, run, workflow_id):
             deadline = item.get("deadline")
             is_late = deadline is not None and datetime.fromisoformat(deadline) <= datetime.now(UTC)
@@ -193,10 +198,17 @@ class PostedMessages:
 
     async def _waiting(self, client: Client, mark: Mark) -> dict[str, Any] | None:
         """Return the item that a message is about, if the board shows it."""
+        return next((item for item in await self._items(client, mark) if mark.is_for(item)), None)
+
+    async def _edited(self, client: Client, mark: Mark) -> dict[str, Any] | None:
+        """Return what a gate asks now, if somebody has edited what it asked when a message was posted."""
+        items = [one for one in await self._items(client, mark) if one["name"] == mark.gate and "edited_by" in one]
+        return next((item for item in items if item["digest"] != mark.digest), None)
+
+    async def _items(self, client: Client, mark: Mark) -> list[dict[str, Any]]:
         assert has_waits(self._store)
         wanted = WaitFilter(namespace=client.namespace, workflow_id=mark.workflow_id, kind="approval")
-        items = [json.loads(one.wait.item) for one in await self._store.waits(wanted)]
-        return next((item for item in items if mark.is_for(item)), None)
+        return [json.loads(one.wait.item) for one in await self._store.waits(wanted)]
 
     async def _goes_on(self, client: Client, run: str, workflow_id: str) -> bool:
         """Whether a run is not over, as far as anybody can tell: its workflow id may be another one's by now."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic_core import to_json
 from temporalio import activity
@@ -36,6 +36,8 @@ from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, 
 from standfast.temporal.wire.snapshots import TIMEOUT
 from standfast.tools import Failed, Outcome, ToolContext, Unknown
 from standfast.tools.attempts import idempotency_key
+
+_Finder = Literal["ledger", "verify", "person"]  # of the outcome of a lost call
 
 
 class ToolActivities:
@@ -250,7 +252,7 @@ class ToolActivities:
         if entry.state == "abandoned":
             return {"dispatch": dispatch}
         if entry.result is not None:
-            return _verdict(read_result(entry), dispatch)
+            return _verdict(read_result(entry), dispatch, "ledger")
         return await self._verified(place, dispatch, entry)
 
     async def _give_up(self, place: Place, dispatch: int, entry: LedgerEntry) -> Verdict | None:
@@ -258,7 +260,7 @@ class ToolActivities:
         if entry.result is not None:
             known = read_result(entry)
             if not isinstance(read_outcome(known), Unknown):
-                return _verdict(known, dispatch)
+                return _verdict(known, dispatch, "ledger")
             dispatch += 1
             entry = await self._host.store.settle(place.scope, place.key(dispatch))
         elif entry.state == "claimed":
@@ -293,7 +295,7 @@ class ToolActivities:
         if isinstance(outcome, Unknown):
             return {**unknown, "reason": outcome.reason}
         if outcome is not None:
-            return await self._enter(place, dispatch, attempt.with_note_of_edit(outcome))
+            return await self._enter(place, dispatch, attempt.with_note_of_edit(outcome), "verify")
         # The entry is given up before the call runs again: its owner then records nothing, and only one finder runs it.
         key = place.key(dispatch)
         now = await self._host.store.abandon(place.scope, key, owner=str(entry.owner))
@@ -302,14 +304,14 @@ class ToolActivities:
     async def _take(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome) -> Verdict | None:
         """Enter the result that an operator has put in for a call. A handler that still runs is then too late."""
         if entry.result is not None:
-            return _verdict(read_result(entry), dispatch)
+            return _verdict(read_result(entry), dispatch, "ledger")
         if entry.state == "abandoned":
             dispatch += 1
             owner, arguments = self._host.owner(), hash_of(place.call)
             await self._host.store.claim(place.scope, place.key(dispatch), owner=owner, arguments_hash=arguments)
-        return await self._enter(place, dispatch, outcome)
+        return await self._enter(place, dispatch, outcome, "person")
 
-    async def _enter(self, place: Place, dispatch: int, outcome: Outcome) -> Verdict | None:
+    async def _enter(self, place: Place, dispatch: int, outcome: Outcome, by: _Finder) -> Verdict | None:
         """Enter the outcome of a claimed call that is not from its handler; None if its entry has changed."""
         key, owner = place.key(dispatch), self._host.owner()
         entry = await self._host.store.take_over(place.scope, key, owner=owner)
@@ -317,11 +319,11 @@ class ToolActivities:
             return None
         write = partial(retry_write, tries=3)  # nothing is lost: it is found out again
         written = await self._finish(place, key, owner, outcome, write=write)
-        return None if written is None else _verdict(written, dispatch)
+        return None if written is None else _verdict(written, dispatch, by)
 
 
-def _verdict(written: WrittenOutcome, dispatch: int) -> Verdict:
-    return cast(Verdict, {**previewed(written), "dispatch": dispatch})
+def _verdict(written: WrittenOutcome, dispatch: int, by: _Finder) -> Verdict:
+    return cast(Verdict, {**previewed(written), "dispatch": dispatch, "found_by": by})
 
 
 def _not_ours(place: Place, why: str) -> ApplicationError:

@@ -107,4 +107,5 @@ class Attempt:
         """Return an outcome with a note to the model if people have edited the call's arguments."""
         if self.approved is None or "edit" not in self.approved or isinstance(self.call.arguments, str):
             return outcome
-        return with_edit(outcome, self.approved["by"], self.call.arguments, self.agent.loop.max_message_bytes)
+        editor = self.approved.get("editor", " and ".join(self.approved["by"]))  # an earlier version kept only these
+        return with_edit(outcome, editor, self.call.arguments, self.agent.loop.max_message_bytes)

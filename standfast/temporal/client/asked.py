@@ -1,14 +1,16 @@
 """Loads all that a gate shows, of a call its arguments, if the history has only a part of it."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
-from standfast.agent_loop import Gate, digest_of, edited_digest
+from standfast.agent_loop import Gate, digest_of, edited_call_digest, edited_digest, value_digest
 from standfast.errors import InputError, StoreError
+from standfast.messages import read_json
 from standfast.runtime import outside_decisions
+from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Ledger
 from standfast.temporal.wire.shown_gates import read_asked
-from standfast.temporal.wire.turn_records import gate_of, read_record
+from standfast.temporal.wire.turn_records import edit_place, gate_of, read_record
 from standfast.tools import shown_with_edit
 
 
@@ -20,9 +22,9 @@ def is_cut(item: Mapping[str, Any]) -> bool:
 async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
     """Return all arguments of a call that waits for approval, which its `digest` covers.
 
-    If the arguments of an item of `pending` (or of a run's `status`) are over 16 KB, its `arguments` are a text of
-    their first 40 characters. Its `size` is the number of their bytes as JSON, and its `reference`, `{"journal_key",
-    "turn", "position"}`, says where the store has them. For every other item, its `arguments` are returned, or None.
+    If the arguments of an item of `pending` (or of a run's `status`) are over 16 KB, or 4 KB if somebody has edited
+    them, its `arguments` are a text of their first 40 characters. Its `size` is the number of their bytes as JSON, and
+    its `reference` says where the store has them. For every other item, its `arguments` are returned, or None.
 
     Args:
         store: the store of the worker that runs it.
@@ -36,14 +38,22 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
         return item.get("arguments")
     if "in_process" in item["reference"]:
         return await outside_decisions.load_arguments(store, item)
-    run, turn, position = _read(item["reference"])
+    run, turn, position, edit = _read(item["reference"])
     kept = await store.load_reply(run, turn)
     if kept is None:
         raise StoreError(f"The arguments of call {item.get('name')} are not in this store: is it the worker's?")
     record = read_record(run, turn, kept)
     gate = (gate_of(record, record.calls[position].id) if position < len(record.calls) else None) or {}
-    _check_digest(item, Gate.read(gate).stages if gate else (), f"call {item.get('name')}")
-    return gate["arguments"]
+    stages, what = Gate.read(gate).stages if gate else (), f"call {item.get('name')}"
+    if edit is None:
+        _check_digest(item, stages, what)
+        return gate["arguments"]
+    written = await store.load_reply(edit_place(run, edit), 0)
+    if written is None:
+        raise StoreError(f"The edited arguments of {what} are not in this store: is it the worker's?")
+    arguments = read_kept(f"edited arguments of run {run}", written, read_json)
+    _check_digest(item, [edited_call_digest(stage, value_digest(arguments)) for stage in stages], what)
+    return arguments
 
 
 async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -102,10 +112,10 @@ async def load_item(store: Ledger, item: Mapping[str, Any]) -> dict[str, Any]:
     return {**item, "arguments": await load_arguments(store, item)}
 
 
-def _read(reference: object) -> tuple[str, int, int]:
+def _read(reference: object) -> tuple[str, int, int, str | None]:
     match reference:
         case {"journal_key": str(run), "turn": int(turn), "position": int(position)} if turn >= 0 <= position:
-            return run, turn, position
+            return run, turn, position, cast("dict[str, Any]", reference).get("edit")
     raise InputError(f"reference must have journal_key, turn and position, got {reference!r:.200}")
 
 

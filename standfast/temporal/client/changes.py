@@ -1,13 +1,12 @@
 """Says what an edit has changed, part by part: beside what was shown, which the store has, with the run that asked."""
 
 import asyncio
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from standfast.agent_loop import Gate, edited_digest
+from standfast.agent_loop import Gate, edited_call_digest, edited_digest, value_digest
 from standfast.errors import StandfastError
-from standfast.messages import Record, changed_lines, visible_json
+from standfast.messages import How, Record, changed_lines, difference_in_words, differences
 from standfast.stores.protocol import DecisionRecord, Ledger
 from standfast.temporal.wire.shown_gates import read_asked
 from standfast.temporal.wire.turn_records import read_record
@@ -25,7 +24,7 @@ class Change(Record):
     """
 
     path: str
-    how: Literal["changed", "added", "removed"] = "changed"
+    how: How = "changed"
     before: Any = None
     after: Any = None
 
@@ -34,9 +33,7 @@ class Change(Record):
         """The change in one line, as `amount: 120 → 80`; of a text of several lines only that it has changed."""
         if self.lines is not None:
             return f"{self.path or 'value'}:"
-        before = "(not given)" if self.how == "added" else visible_json(self.before, indent=None)
-        after = "(not given)" if self.how == "removed" else visible_json(self.after, indent=None)
-        return f"{self.path or 'value'}: {before} → {after}"
+        return difference_in_words(self.path, self.how, self.before, self.after)
 
     @property
     def lines(self) -> list[str] | None:
@@ -50,26 +47,9 @@ class Change(Record):
 
 
 def changes_between(before: Any, after: Any, path: str = "") -> Iterator[Change]:
-    """Yield the parts in which two values differ; `1`, `1.0` and `true` do. Keys in another order do not."""
-    match before, after:
-        case dict(), dict():
-            for key in [*before, *(key for key in after if key not in before)]:
-                at = f"{path}.{_key(key)}" if path else _key(key)
-                if key not in after:
-                    yield Change(path=at, how="removed", before=before[key])
-                elif key not in before:
-                    yield Change(path=at, how="added", after=after[key])
-                else:
-                    yield from changes_between(before[key], after[key], at)
-        case list(), list() if len(before) == len(after):
-            for place, pair in enumerate(zip(before, after, strict=True)):
-                yield from changes_between(*pair, f"{path}.{place}" if path else str(place))
-        case _ if json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True):
-            yield Change(path=path, before=before, after=after)
-
-
-def _key(key: str) -> str:
-    return key if key and "." not in key else json.dumps(key, ensure_ascii=False)
+    """Yield the parts in which two values differ; see `differences`."""
+    for at, how, had, has in differences(before, after, path):
+        yield Change(path=at, how=how, before=had, after=has)
 
 
 async def load_changes(store: Ledger, rows: Sequence[DecisionRecord]) -> list[tuple[Change, ...] | None]:
@@ -107,11 +87,15 @@ async def _gate(store: Ledger, row: DecisionRecord, edited: Iterable[DecisionRec
 
 
 async def _calls(store: Ledger, run: str, edited: Iterable[DecisionRecord]) -> _Shown:
-    """Return the arguments of the calls of a run that people have changed, by their turns' records."""
-    wanted = {(row.gate, row.digest) for row in edited if row.journal_key == run}
+    """Return the arguments of the calls of a run that people have changed, by their turns' records.
+
+    Somebody may have changed what somebody before has made of them.
+    """
+    edits = [(row.gate, row.edit) for row in edited if row.journal_key == run]
+    wanted = {(run, row.gate, row.digest) for row in edited if row.journal_key == run}
     found: _Shown = {}
     first = 0
-    while wanted:
+    while wanted - found.keys():
         turns = range(first, first := first + _TURNS)
         texts = await asyncio.gather(*(store.load_reply(run, turn) for turn in turns))
         for turn, text in zip(turns, texts, strict=True):
@@ -121,11 +105,11 @@ async def _calls(store: Ledger, run: str, edited: Iterable[DecisionRecord]) -> _
                 gates = read_record(run, turn, text).gates
             except StandfastError:
                 return found
-            for gate in [question.gate for question in gates if question.gate is not None]:
-                for digest in Gate.read(gate).stages:
-                    if (gate["name"], digest) in wanted and "arguments" in gate:
-                        wanted.discard((gate["name"], digest))
-                        found[run, gate["name"], digest] = gate["arguments"]
+            for gate in [Gate.read(question.gate) for question in gates if question.gate is not None]:
+                for digest in gate.stages if gate.arguments is not None else ():
+                    found[run, gate.name, digest] = gate.arguments
+                    for edit in (edit for name, edit in edits if name == gate.name):
+                        found[run, gate.name, edited_call_digest(digest, value_digest(edit))] = edit
         if texts[-1] is None:
             break
     return found

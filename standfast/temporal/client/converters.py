@@ -13,6 +13,7 @@ from temporalio.contrib.pydantic import PydanticPayloadConverter, pydantic_data_
 from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes, PayloadCodec
 
 from standfast.errors import InputError
+from standfast.messages import with_article
 
 CODEC = "STANDFAST_CODEC"
 _HOW = f"{CODEC}=MODULE:ATTRIBUTE names the codec, as do --codec and connect(codec=…)"
@@ -121,5 +122,7 @@ def _load(where: str) -> PayloadCodec:
     except Exception as error:  # whatever the user's own code raises
         raise InputError(f"The codec at {where!r} cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(made, PayloadCodec):
-        raise InputError(f"{where!r} is a {type(made).__name__}, not a temporalio.converter.PayloadCodec. {_HOW}")
+        raise InputError(
+            f"{where!r} is {with_article(type(made).__name__)}, not a temporalio.converter.PayloadCodec. {_HOW}"
+        )
     return made

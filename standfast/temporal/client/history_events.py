@@ -17,6 +17,7 @@ from standfast.events import (
     Event,
     GateDecided,
     GateEscalated,
+    GateOpened,
     GateReminded,
     ModelFailed,
     ModelRetried,
@@ -45,6 +46,7 @@ from standfast.temporal.client.history_values import (
     place_of,
     received,
     shown,
+    step_gate,
     stepped,
     text,
     tool_call,
@@ -53,6 +55,7 @@ from standfast.temporal.client.history_values import (
 )
 from standfast.temporal.wire import names
 from standfast.temporal.wire.outcomes import is_outcome, outcome_of_result, write_outcome
+from standfast.temporal.wire.turn_records import edit_digest
 from standfast.tools.attempts import call_key
 
 
@@ -68,6 +71,27 @@ class _Work:
 
     def seconds(self, end: datetime) -> float | None:
         return None if self.begun is None else round((end - self.begun).total_seconds(), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A gate as it is now.
+
+    Args:
+        call: as it is shown now: somebody may have edited it.
+        stage: how often others were asked because the time of those before was over.
+        is_timed: the gate's time is known, by a timer.
+    """
+
+    gate: Gate
+    message: str
+    call: ToolCall | None = None
+    stage: int = 0
+    is_timed: bool = False
+
+    @property
+    def opened(self) -> GateOpened:
+        return gate_opened(self.gate, self.gate.rule.message or self.message, self.call)
 
 
 @dataclass(slots=True)
@@ -94,8 +118,11 @@ class History:
     _calls: dict[tuple[int, int], ToolCall] = field(default_factory=dict)
     _work: dict[int, _Work] = field(default_factory=dict)
     _ended: set[tuple[int, int]] = field(default_factory=set)
-    _gates: dict[str, tuple[Gate, ToolCall | None]] = field(default_factory=dict)  # of calls, as they are
-    _timers: dict[int, GateReminded | GateEscalated] = field(default_factory=dict)
+    _rules: Mapping[str, Any] = field(default_factory=dict)  # of a pipeline's gates
+    _gates: dict[str, _Asked] = field(default_factory=dict)
+    _edits: dict[str, tuple[Any, str | None]] = field(default_factory=dict)  # of calls, and whose, by their digests
+    _edited: dict[tuple[int, int], tuple[str, Any]] = field(default_factory=dict)  # who, and the arguments before
+    _timers: dict[int, tuple[GateReminded | GateEscalated, int]] = field(default_factory=dict)  # and the gate's stage
     _shown: tuple[str, tuple[str, ...]] = ("running", ())
     _trouble: str | None = None
 
@@ -129,9 +156,9 @@ class History:
             case "workflow_task_failed" if entry.by_reset:
                 yield RunReset(entry.error)
             case "marker_recorded":  # of the local activity that opens the run
-                self._learn_calls(0, given.get("calls"))
+                self._open(given)
             case "upsert_workflow_search_attributes":
-                yield from self._status(given)
+                yield from self._status(given, entry.at)
             case "timer_started" | "timer_fired":
                 yield from self._timed(entry)
             case "workflow_execution_cancel_requested":
@@ -143,13 +170,48 @@ class History:
             case _:
                 yield from self._worked(entry, given)
 
+    def _open(self, found: Mapping[str, Any]) -> None:
+        """Take in the facts with which the run opens."""
+        self._learn_calls(0, found.get("calls"))
+        if isinstance(found.get("gates"), Mapping):
+            self._rules = found["gates"]
+
     def _timed(self, entry: Entry) -> Iterator[Event]:
         if entry.of in self._timers:
-            yield self._timers[entry.of]
-        elif entry.summary.startswith(names.REMINDER):
-            self._timers[entry.number] = GateReminded(entry.summary.removeprefix(names.REMINDER))
-        elif entry.summary.startswith(names.ESCALATION):
-            self._timers[entry.number] = GateEscalated(entry.summary.removeprefix(names.ESCALATION))
+            event, stage = self._timers[entry.of]
+            asked = self._gates.get(event.gate)
+            if isinstance(event, GateReminded) or asked is None:
+                yield event
+            elif asked.stage == stage and asked.gate.status == "open":
+                yield from self._escalated(asked)
+            return
+        for words in (names.REMINDER, names.ESCALATION, names.DECISION):
+            if entry.summary.startswith(words):
+                yield from self._timer_of(entry, words, entry.summary.removeprefix(words))
+
+    def _timer_of(self, entry: Entry, words: str, gate: str) -> Iterator[Event]:
+        """Take in a timer of a gate: its time runs since the first, and a later one may be of others."""
+        yield from self._overdue(gate, entry.at)
+        asked = self._gates.get(gate)
+        if asked is not None and not asked.is_timed:
+            timed = replace(asked.gate, since=entry.at)
+            self._gates[gate] = asked = replace(asked, gate=timed, is_timed=True)
+        if words != names.DECISION:
+            event = GateReminded(gate) if words == names.REMINDER else GateEscalated(gate)
+            self._timers[entry.number] = event, 0 if asked is None else asked.stage
+
+    def _overdue(self, name: str, at: datetime) -> Iterator[Event]:
+        """Yield that a gate asks others, if that was so by a time at which it still waits: no worker may have lived."""
+        while (asked := self._gates.get(name)) is not None and asked.is_timed and asked.gate.status == "open":
+            deadline = asked.gate.deadline
+            if deadline is None or deadline > at or not asked.gate.escalates:
+                return
+            yield from self._escalated(asked)
+
+    def _escalated(self, asked: _Asked) -> Iterator[Event]:
+        gate = asked.gate.expired()
+        self._gates[gate.name] = replace(asked, gate=gate, stage=asked.stage + 1)
+        yield GateEscalated(gate.name)
 
     def _worked(self, entry: Entry, given: Mapping[str, Any]) -> Iterator[Event]:
         if entry.kind in ("activity_task_scheduled", "start_child_workflow_execution_initiated"):
@@ -186,11 +248,13 @@ class History:
             message, user = given.get("message"), given.get("user_id")
             yield RunStarted(entry.name, word(message), given.get("input"), word(user))
 
-    def _status(self, fields: Mapping[str, Any]) -> Iterator[Event]:
+    def _status(self, fields: Mapping[str, Any], at: datetime) -> Iterator[Event]:
         if not fields.keys() & {names.STATUS_ATTRIBUTE, names.WAITING_ATTRIBUTE}:
             return
         status, waits_for = fields.get(names.STATUS_ATTRIBUTE, self._shown[0]), fields.get(names.WAITING_ATTRIBUTE)
         kinds = tuple(map(str, waits_for)) if isinstance(waits_for, list) else ()
+        if "approval" in kinds and len(self._gates) == 1:
+            yield from self._overdue(next(iter(self._gates)), at)
         shown = (text(status[0] if isinstance(status, list) and status else status), kinds)
         if shown == self._shown:
             return
@@ -205,6 +269,8 @@ class History:
         is_child = entry.kind.startswith("start_child")
         where = given.get("call") if is_child else given
         call = None if entry.name == names.CALL_MODEL or is_ours(entry.name) else self._call(entry, where)
+        if call is not None and not is_child:
+            call = self._as_edited(call, given)
         self._work[entry.number] = _Work(entry.name, given, call, entry.is_safe, entry.at if is_child else None)
         yield from self._settled_inline(given)
         if entry.name == names.CALL_MODEL:
@@ -215,7 +281,21 @@ class History:
             self._work[entry.number].call = None
             yield StepStarted(text(given["step"].get("path")), entry.workflow_id)
         elif call is not None:
-            yield ToolStarted(call, entry.workflow_id or None)
+            by, before = self._edited.get(place_of(fields(where)), (None, None))
+            yield ToolStarted(call, entry.workflow_id or None, by, before, word(fields(where).get("path")))
+
+    def _as_edited(self, call: ToolCall, given: Mapping[str, Any]) -> ToolCall:
+        """Return a call with the arguments that it runs with, which people may have edited."""
+        approved, place = fields(given.get("approved")), place_of(given)
+        if not isinstance(digest := approved.get("edit"), str):
+            return call
+        whose = word(approved.get("editor"))
+        edit, by = self._edits.get(digest, (word(approved.get("shown")) or "", whose))  # the beginning of an edit
+        if not isinstance(edit, dict | str):
+            return call
+        self._edited.setdefault(place, (whose if by is None and whose is not None else by or "", call.arguments))
+        self._calls[place] = ToolCall(id=call.id, name=call.name, arguments=edit)
+        return self._calls[place]
 
     def _call(self, entry: Entry, where: Any) -> ToolCall:
         """Return the call that an activity or an agent's run carries out."""
@@ -247,25 +327,20 @@ class History:
         match work.name:
             case names.CALL_MODEL:
                 yield from self._replied(work, found, entry)
-            case names.OPEN:
-                self._learn_calls(0, found.get("calls"))
+            case names.OPEN | names.OPEN_PIPELINE:
+                self._open(found)
             case names.DECIDE:
-                refused = found.get("of") if "receipt" in found else entry.value
-                given = work.given
-                yield GateDecided(
-                    text(given.get("gate")),
-                    text(given.get("decision")),
-                    word(given.get("by")),
-                    word(given.get("comment")),
-                    word(refused),
-                    word(given.get("standing")),
-                    dict(fields(given.get("remember"))) or None,
-                )
-                yield from self._asked_next(given, refused)
+                yield from self._decided(work.given, found.get("of") if "receipt" in found else entry.value)
             case names.SETTLE:
                 yield from self._settled(work, found, entry.at)
             case names.STEP:
-                yield from stepped(work.given, found, entry.at)
+                yield from stepped(work.given, found)
+                making, made = fields(work.given.get("make")), fields(found.get("made"))
+                if making.get("what") == "gate" and isinstance(made.get("digest"), str):
+                    with suppress(KeyError, TypeError, ValueError, StandfastError):
+                        gate = step_gate(making, made, self._rules, entry.at)
+                        self._gates[gate.name] = asked = _Asked(gate, text(made.get("message")))
+                        yield asked.opened
             case _ if work.call is not None:
                 outcome = found if is_outcome(found) else {"returned": shown(entry.value)}
                 yield from self._came(work, outcome, entry.at)
@@ -287,19 +362,44 @@ class History:
             with suppress(AttributeError, KeyError, TypeError, ValueError, StandfastError):
                 opened = Gate.read({**gate["gate"], "since": entry.at.isoformat()})
                 call = next((one for one in calls if one.id == opened.name), None)
-                self._gates[opened.name] = opened, call
-                yield gate_opened(opened, text(gate.get("question")), call)
+                self._gates[opened.name] = asked = _Asked(opened, text(gate.get("question")), call)
+                yield asked.opened
 
-    def _asked_next(self, given: Mapping[str, Any], refused: Any) -> Iterator[Event]:
-        """Yield that a gate asks others, now that the first of those whom it asks have approved."""
-        gate, call = self._gates.get(text(given.get("gate")), (None, None))
-        if gate is None or refused is not None:
-            return
+    def _decided(self, given: Mapping[str, Any], refused: Any) -> Iterator[Event]:
+        """Yield a decision, and that the gate then asks others, or about what somebody has edited."""
+        name, edit = text(given.get("gate")), given.get("edit")
+        before, after = self._gates.get(name), None
         with suppress(KeyError, TypeError, ValueError, StandfastError):
-            after = gate_after(gate, given)
-            self._gates[gate.name] = after, call
-            if after.status == "open" and len(after.later) < len(gate.later):
-                yield gate_opened(after, after.rule.message, call)
+            if before is not None:
+                yield from self._overdue(name, datetime.fromisoformat(given["at"]))
+                before = self._gates[name]
+        if edit is not None and refused is None:
+            self._edits[edit_digest(edit)] = edit, word(given.get("by"))
+        if before is not None and refused is None:
+            with suppress(KeyError, TypeError, ValueError, StandfastError):
+                after = gate_after(before.gate, given)
+        waits = after is not None and after.status == "open"
+        yield GateDecided(
+            name,
+            text(given.get("decision")),
+            word(given.get("by")),
+            word(given.get("comment")),
+            word(refused),
+            word(given.get("standing")),
+            dict(fields(given.get("remember"))) or None,
+            edit,
+            waits,
+        )
+        if before is None or after is None:
+            return
+        call = before.call
+        if edit is not None and call is not None and after.changed is not None:
+            call = ToolCall(id=call.id, name=call.name, arguments=edit)
+        self._gates[name] = asked = replace(before, gate=after, call=call)
+        if not waits:
+            del self._gates[name]
+        elif after.shown_digest != before.gate.shown_digest:
+            yield asked.opened
 
     def _learn_calls(self, turn: int, calls: Any) -> list[ToolCall]:
         learned = []
@@ -324,10 +424,17 @@ class History:
         outcome = nobody_knows if "claimed" in found else found
         settled = _Work(work.name, work.given, call, False, None)
         if is_outcome(outcome):
-            yield from self._came(settled, outcome, at, recovered="claimed" not in found)
+            found_by = word(found.get("found_by")) if "claimed" not in found else None
+            yield from self._came(settled, outcome, at, recovered="claimed" not in found, found_by=found_by)
 
     def _came(
-        self, work: _Work, outcome: Mapping[str, Any], at: datetime, *, recovered: bool = False
+        self,
+        work: _Work,
+        outcome: Mapping[str, Any],
+        at: datetime,
+        *,
+        recovered: bool = False,
+        found_by: str | None = None,
     ) -> Iterator[Event]:
         assert work.call is not None
         where = fields(work.given.get("call")) or work.given
@@ -335,7 +442,8 @@ class History:
         ended, (turn, position) = tool_ended(work.call, outcome), place_of(where)
         dispatch = outcome.get("dispatch") or where.get("dispatch") or 1
         self.ended = (turn, call_key(position, work.call.id, number(dispatch)))
-        yield replace(ended, seconds=work.seconds(at), recovered=recovered)
+        by = cast(Any, found_by if found_by in ("ledger", "verify", "person") else None)
+        yield replace(ended, seconds=work.seconds(at), recovered=recovered, found_by=by)
         if ended.outcome == "asked":
             yield QuestionAsked(ended.text, work.call)
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, cast
 
-from standfast.agent_loop import Decision, Gate
+from standfast.agent_loop import Decision, Gate, GateRule
 from standfast.errors import StandfastError
 from standfast.events import (
     Event,
@@ -19,8 +19,10 @@ from standfast.events import (
     ToolOutcome,
 )
 from standfast.messages import ToolCall, Usage, read_usage
+from standfast.pipelines.paths import place_of as place_in_plan
 from standfast.temporal.client.histories import Entry
 from standfast.temporal.wire import names
+from standfast.temporal.wire.turn_records import edit_reference
 
 _OUTCOMES: tuple[ToolOutcome, ...] = ("returned", "failed", "asked", "terminated", "unknown", "cancelled")
 SAID = {names.MESSAGE: "text", names.ANSWER: "text", names.RESUME: "action", names.RESOLVE: "decision"}
@@ -76,18 +78,29 @@ def tool_ended(call: ToolCall, written: Mapping[str, Any]) -> ToolEnded:
 
 
 def gate_opened(gate: Gate, message: str, call: ToolCall | None) -> GateOpened:
-    return GateOpened(gate.name, message, gate.digest, call, gate.rule.users, gate.rule.quorum, gate.deadline)
+    rule = gate.rule
+    return GateOpened(gate.name, message, gate.shown_digest, call, rule.users, rule.quorum, gate.deadline)
 
 
 def gate_after(gate: Gate, given: Mapping[str, Any]) -> Gate:
     """Return a gate after a recorded decision that has counted."""
     at = datetime.fromisoformat(given["at"])
     decision = {name: given[name] for name in ("gate", "decision", "by", "digest", "edit") if name in given}
+    if gate.is_call and "edit" in decision:
+        decision["edit"] = edit_reference(decision["edit"])
     return gate.at(at).decided(Decision(**decision), at)
 
 
-def stepped(given: Mapping[str, Any], found: Mapping[str, Any], at: datetime) -> Iterator[Event]:
-    """Yield what became of a pipeline's step, and the gate that opens after it."""
+def step_gate(making: Mapping[str, Any], made: Mapping[str, Any], rules: Mapping[str, Any], at: datetime) -> Gate:
+    """Return the gate that a pipeline opens, by the rules that were recorded at its start; a rule may be missing."""
+    path, rule = text(making.get("path")), GateRule()
+    with suppress(KeyError, TypeError, ValueError):
+        rule = GateRule.read(rules[place_in_plan(path)])
+    return Gate.of_step(path, rule, made, since=at, requesters=())
+
+
+def stepped(given: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield what became of a pipeline's step."""
     done, made, making = (
         one if isinstance(one, Mapping) else {} for one in (given.get("done"), found.get("made"), given.get("make"))
     )
@@ -100,8 +113,6 @@ def stepped(given: Mapping[str, Any], found: Mapping[str, Any], at: datetime) ->
     match made.get("failed"):
         case [str(reason), str(error), *_]:
             yield StepFailed(text(making.get("path")), reason, error)
-    if making.get("what") == "gate" and isinstance(made.get("digest"), str):
-        yield GateOpened(text(making.get("path")), text(made.get("message")), made["digest"])
 
 
 def received(name: str, given: Mapping[str, Any]) -> MessageReceived:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from standfast.errors import InputError
-from standfast.messages import explain
+from standfast.messages import explain, with_article
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, check_json
 from standfast.tools import Scope, read_shown
 
@@ -61,6 +61,8 @@ class Item(BaseModel):
     groups: _Names | None = None
     requesters: _Names | None = None
     remember: Scope | None = None
+    edited_by: Annotated[str, Field(max_length=1_000)] | None = None
+    changes: _Text | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "Item":
@@ -122,7 +124,7 @@ class _Result(BaseModel):
 def read_items(found: object) -> list[dict[str, Any]]:
     """Return the items that wait in a run, by its answer; all that cannot be read is one item of kind "unreadable"."""
     if not isinstance(found, list):
-        return [unreadable(f"it is a {type(found).__name__}, not a list")]
+        return [unreadable(f"it is {with_article(type(found).__name__)}, not a list")]
     items, odd = [], []
     for item in found[:_ITEMS]:
         try:

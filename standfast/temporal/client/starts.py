@@ -12,7 +12,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from standfast.agents import Agent, ForeignAgent, adopted
 from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionConflictError
-from standfast.messages import check_message_id, read_images, read_json
+from standfast.messages import check_message_id, read_images, read_json, with_article
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_restart_options
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
@@ -155,7 +155,9 @@ async def start_pipeline(
     """
     if not isinstance(pipeline, str | Pipeline):
         kind = type(pipeline).__name__
-        raise InputError(f"start_pipeline() needs a Pipeline or its name, got a {kind}; end a builder with .build()")
+        raise InputError(
+            f"start_pipeline() needs a Pipeline or its name, got {with_article(kind)}; end a builder with .build()"
+        )
     name, plain = pipeline if isinstance(pipeline, str) else pipeline.name, input
     if isinstance(pipeline, Pipeline) and (input is not None or restart_of is None):
         plain = pipeline.write_input(pipeline.read_input(input))

@@ -1,7 +1,7 @@
 """Types of the inputs and results of our activities, which are JSON in a history; `names` says which has which."""
 
 from collections.abc import Mapping
-from typing import Any, Generic, NotRequired, Required, TypedDict, TypeVar, final
+from typing import Any, Generic, Literal, NotRequired, Required, TypedDict, TypeVar, final
 
 from standfast.messages import StopReason
 from standfast.runtime.outcomes import WrittenOutcome as WrittenOutcome
@@ -108,10 +108,13 @@ class ExportReference(RunReference, total=False):
 
 
 class LetThrough(TypedDict):
-    """Who has approved a call, and the digest of the arguments that it is to run with, if not the model's."""
+    """Who has approved a call; and if not with the model's arguments, the digest of the `edit`, whose it is, and the
+    beginning of these arguments for people."""
 
     by: list[str]
     edit: NotRequired[str]
+    editor: NotRequired[str]
+    shown: NotRequired[str]
 
 
 class CallReference(Located, total=False):
@@ -164,6 +167,8 @@ class AtGate(TypedDict, total=False):
     call: list[int]
     access: bool
     stopped: list[str]
+    stage: str
+    proposed: str
 
 
 class RecallReference(AtGate):
@@ -209,9 +214,14 @@ class Source(WrittenOutcome, total=False):
 
 
 class Verdict(WrittenOutcome, total=False):
-    """The ledger's entry for a call: its outcome, `claimed` if nobody knows it, or neither if it is to be run."""
+    """The ledger's entry for a call: its outcome, `claimed` if nobody knows it, or neither if it is to be run.
+
+    Args:
+        found_by: of an outcome, whether the "ledger" had it, `verify` found it, or a "person" gave it.
+    """
 
     dispatch: Required[int]
+    found_by: Literal["ledger", "verify", "person"]
     claimed: bool
     at_most_once: bool
     reason: str

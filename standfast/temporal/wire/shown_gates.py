@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from standfast.agent_loop import Gate
+from standfast.messages import edit_in_words
 from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.wire.limits import SHOWN_BYTES
 from standfast.tools import shown_with_edit
@@ -35,13 +37,30 @@ def shown_with(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {name: asked[name] for name in ("shown", "size", "reference") if name in asked}
 
 
-def shown_changed(seen: Mapping[str, Any], changed: Any) -> Mapping[str, Any]:
-    """Return what a card shows after somebody has changed the value that a gate shows."""
-    if changed is None:
+def shown_changed(seen: Mapping[str, Any], gate: Gate) -> Mapping[str, Any]:
+    """Return what a card shows at a gate, whose value or arguments somebody may have changed."""
+    edit = gate.changed
+    if edit is None:
         return seen
+    by = {"edited_by": gate.editor or ""}
+    if gate.is_call:
+        return {**_call_changed(seen, edit), **by}
     if "reference" in seen:
-        return {**seen, "reference": {**seen["reference"], "edit": changed}}
-    return {**seen, "shown": shown_with_edit(seen["shown"], changed)}
+        return {**seen, "reference": {**seen["reference"], "edit": edit}, **by}
+    before = next((one.get("value") for one in seen["shown"] if "edit" in one), None)
+    return {**seen, "shown": shown_with_edit(seen["shown"], edit), "changes": edit_in_words(before, edit), **by}
+
+
+def _call_changed(seen: Mapping[str, Any], edit: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call with edited arguments.
+
+    Args:
+        edit: its reference.
+    """
+    place = {**seen["reference"], "edit": edit["digest"]}
+    found = {**seen, "arguments": edit["shown"], "size": edit.get("size"), "reference": place}
+    is_whole = "size" not in seen and "size" not in edit
+    return {**found, "changes": edit_in_words(seen["arguments"], edit["shown"])} if is_whole else found
 
 
 def read_asked(path: str, run: str, kept: str) -> dict[str, Any]:

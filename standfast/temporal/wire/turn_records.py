@@ -7,13 +7,16 @@ from typing import Any, Self
 from pydantic import Field
 from pydantic_core import to_json
 
-from standfast.agent_loop import Gate
+from standfast.agent_loop import Gate, value_digest
 from standfast.checkpoints import Question
 from standfast.messages import Message, Record, ToolCall
 from standfast.stores.kept_values import read_kept
 from standfast.temporal.wire.activity_types import LetThrough
+from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.snapshots import tool_facts, write_tool_facts
 from standfast.tools import Tool
+
+_SHOWN_EDIT_BYTES = 4 * 1024  # of an edit; a turn may have 64, which a run carries when it continues as new
 
 
 class CalledTool(Record):
@@ -108,12 +111,31 @@ def step_place(run: str, path: str) -> str:
 def let_through(gate: Gate) -> LetThrough:
     """Return the facts that a run knows of an approved gate: who approved it, and the digest of edited arguments."""
     who: LetThrough = {"by": list(gate.approved_by)}
-    return who if gate.edit is None else {**who, "edit": gate.edit["digest"]}
+    return who if gate.edit is None else with_edit_of(who, gate, gate.edit)
 
 
-def edit_reference(arguments: object) -> dict[str, str]:
-    """Return the reference that a history has in the place of edited arguments, which are in the store."""
-    return {"digest": edit_digest(arguments)}
+def with_edit_of(who: LetThrough, gate: Gate, reference: Mapping[str, Any]) -> LetThrough:
+    """Return the same with an edit, by its reference."""
+    edited: LetThrough = {**who, "edit": reference["digest"]}
+    if not gate.edits:  # opened by an earlier version, whose runs are told nothing else in a replay
+        return edited
+    return {**edited, "editor": gate.editor or "", "shown": shown_arguments(reference["shown"])}
+
+
+def edit_reference(arguments: Any) -> dict[str, Any]:
+    """Return the reference that a history has in the place of edited arguments, which are in the store.
+
+    It has what people are shown: the arguments, or the beginning of large ones beside their `size`.
+    """
+    reference = {"digest": edit_digest(arguments), "value": value_digest(arguments), "shown": arguments}
+    if (size := len(to_json(arguments))) > _SHOWN_EDIT_BYTES:
+        reference |= {"shown": shown_arguments(arguments), "size": size}
+    return reference
+
+
+def edit_place(run: str, digest: str) -> str:
+    """Return the key under which edited arguments are kept."""
+    return f"{run}/edits/{digest}"
 
 
 def edit_digest(arguments: object) -> str:

@@ -62,9 +62,9 @@ class CallApprovals:
         shown: dict[str, Any] = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
         shown |= {} if gate.schema is None else {"edit": dict(gate.schema)}
         if call.id in turn.sizes:
-            place = {"journal_key": self._run.progress.run, "turn": turn.number, "position": call.position}
-            shown |= {"size": turn.sizes[call.id], "reference": place}
-        return shown
+            shown["size"] = turn.sizes[call.id]
+        place = {"journal_key": self._run.progress.run, "turn": turn.number, "position": call.position}
+        return {**shown, "reference": place}
 
     async def leave(self) -> None:
         """Wait until no gate is waited at. Each wait ends by itself when the run is cancelled or continues as new."""
@@ -97,7 +97,8 @@ class CallApprovals:
         asks: AtGate = {"access": True} if "approve" in self._run.facts.hooks else {}
         if gate.holds:
             return {"stopped": [self._run.loop.agent, gate.rule.guardrail, gate.holds], **asks}
-        return {**self._call_at(gate.name), **asks}
+        edited: AtGate = {} if gate.changed is None else {"stage": gate.digest, "proposed": gate.changed["digest"]}
+        return {**self._call_at(gate.name), **edited, **asks}
 
 
 def _as_kept(decision: Decision) -> Decision:

@@ -167,7 +167,9 @@ class Calls:
         if dispatch > 1:
             turn.sources[call.position] = {"dispatch": dispatch}
             reference = {**reference, "dispatch": dispatch}
-        asks = " · ".join([call.shown, *_conditions(tool, turn.approved.get(call.position))])
+        approved = turn.approved.get(call.position)
+        runs = call.shown if approved is None else approved.get("shown", call.shown)
+        asks = " · ".join([runs, *_conditions(tool, approved)])
         handle = workflow.start_activity(call.name, reference, **tool_options(tool, asks))
         try:
             found = await self._running.add(handle)
@@ -278,7 +280,10 @@ def _conditions(tool: ToolFacts, approved: types.LetThrough | None) -> list[str]
     if approved is None:
         return [how]
     who = f" by {', '.join(approved['by'])}" if approved["by"] else ""
-    return [how, ("approved with an edit" if "edit" in approved else "approved") + who]
+    if "edit" in approved and "editor" not in approved:  # of a gate that an earlier version has opened
+        return [how, f"approved with an edit{who}"]
+    edited = [f"edited by {approved['editor'] or 'somebody'}"] if "editor" in approved else []
+    return [how, *edited, f"approved{who}"]
 
 
 def _times(error: ActivityError | None, tool: ToolFacts) -> str:

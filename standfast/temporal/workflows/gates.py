@@ -243,10 +243,10 @@ class GateKeeper:
                 rule.groups,
                 rule.quorum,
                 gate.approved_by,
-                requesters=gate.requesters,
+                requesters=gate.barred,
                 then=gate.then,
                 remember=rule.remember,
-                **shown_changed(shown, gate.changed),
+                **shown_changed(shown, gate),
             )
             self._board.asks_groups = self._board.asks_groups or bool(rule.groups)
             self._board.end_gate(gate.name)  # for another value, or for other people

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
-from standfast.messages import Usage, cut, visible, visible_json
+from standfast.messages import Usage, cut, edited_in_words, visible, visible_json
 from standfast.temporal.wire import names
 from standfast.temporal.wire.states import RunLoop
 from standfast.temporal.workflows.shared_state import RunState
@@ -119,6 +119,8 @@ def _shown(item: "Waiting") -> list[str]:
     lines = [f"#### Waits for {_WHAT[item.kind]}{f' {_code(item.name)}' if item.name else ''}", *_quote(item.message)]
     if item.tool is not None:
         lines += [f"The tool {_code(item.tool)} with", *_block(cut(_arguments(item), _ARGUMENTS_BYTES))]
+    if item.edited_by is not None:
+        lines += [_plain(edited_in_words(item.edited_by, item.changes)), ""]
     if item.shown:
         lines += _block(cut(_values(item), _ARGUMENTS_BYTES))
     until = "no deadline" if item.deadline is None else f"until {_time(item.deadline)}"

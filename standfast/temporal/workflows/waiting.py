@@ -26,6 +26,7 @@ class Waiting:
         shown: of a pipeline's gate, what people see beside the message; of what is large, only the sizes.
         size, reference: of what is cut, the bytes of all of it, and where the store has it; see `load_arguments` and
             `load_shown`.
+        edited_by, changes: of what somebody has edited, who, "" if they gave no name, and in words what has changed.
     """
 
     kind: str
@@ -50,6 +51,8 @@ class Waiting:
     then: str | None = None
     edit: dict[str, Any] | None = None
     remember: str = ""
+    edited_by: str | None = None
+    changes: str | None = None
 
     def is_gate(self, name: str) -> bool:
         """Whether it is the gate of this name."""
@@ -77,4 +80,5 @@ class Waiting:
         if self.quorum > 1:
             data |= {"quorum": self.quorum, "approved_by": list(self.approved_by)}
         optional = {"edit": self.edit, "shown": self.shown, "then": self.then, "remember": self.remember or None}
+        optional |= {"edited_by": self.edited_by, "changes": self.changes}
         return data | {name: value for name, value in optional.items() if value is not None}

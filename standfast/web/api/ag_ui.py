@@ -162,7 +162,7 @@ class _Translation:
 
 
 def _interrupt(run: str, item: dict[str, Any], after: str | None) -> dict[str, Any]:
-    names = ("kind", "digest", "tool", "arguments", "shown", "approvers", "cut")
+    names = ("kind", "digest", "tool", "arguments", "shown", "approvers", "cut", "edited_by", "changes")
     shown = {name: item[name] for name in names if name in item}
     found: dict[str, Any] = {
         "id": interrupt_id(run, item, after),

@@ -8,7 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from standfast.events import Event, RunEnded, TextDelta, ToolEnded, TurnEnded, TurnStarted
+from standfast.events import Event, RunEnded, TextDelta, ToolEnded, ToolStarted, TurnEnded, TurnStarted
+from standfast.messages import edited_in_words
 from standfast.stores.protocol import check_session_id
 from standfast.web.access import Person
 from standfast.web.api.calls import Doors
@@ -68,7 +69,7 @@ async def _texts(doors: Doors, talk: Talk) -> AsyncIterator[str]:
                     yield ": still here\n\n"
                     continue
                 case Waits(items, after):
-                    told = [*translation.end(), *(_request(talk.run, item, after) for item in items)]
+                    told = [*translation.end(), *(one for item in items for one in _requests(talk.run, item, after))]
                     told.append({"type": "finish", "messageMetadata": {"workflow_id": talk.run}})
                 case RunEnded():
                     told = [*translation.end(), *_ending(found, talk.run)]
@@ -102,6 +103,9 @@ class _Translation:
                 self._asked |= {call.id for call in event.calls}
                 told += [_input(call.id, call.name, call.arguments) for call in event.calls]
                 return [*told, {"type": "finish-step"}]
+            case ToolStarted(call) if event.edited_by is not None:
+                self._asked.add(call.id)
+                return [_input(call.id, call.name, call.arguments)]
             case ToolEnded(call) if event.outcome != "asked":
                 # A client that has begun with this answer has not heard what the call was.
                 begun = [] if call.id in self._asked else [_input(call.id, call.name, call.arguments)]
@@ -136,14 +140,18 @@ def _input(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
     return {"type": "tool-input-available", **shown, "dynamic": True}
 
 
-def _request(run: str, item: dict[str, Any], after: str | None) -> dict[str, Any]:
+def _requests(run: str, item: dict[str, Any], after: str | None) -> list[dict[str, Any]]:
     """Return what asks for an approval; what cannot be answered so is data that a front end may show."""
     if item["kind"] == "approval" and "tool" in item and "cut" not in item:
         asked = {"approvalId": interrupt_id(run, item, after), "toolCallId": item["name"], "reason": item["message"]}
-        return {"type": "tool-approval-request", **asked}
+        if "edited_by" not in item:
+            return [{"type": "tool-approval-request", **asked}]
+        asked["reason"] += f"\n{edited_in_words(item['edited_by'], item.get('changes'))}"
+        now = _input(item["name"], item["tool"], item["arguments"])
+        return [now, {"type": "tool-approval-request", **asked}]
     shown = {"kind": item["kind"], "name": item["name"], "message": item["message"], "workflow_id": run}
     shown |= {"shown": item["shown"]} if "shown" in item else {}
-    return {"type": "data-waiting", "data": shown}
+    return [{"type": "data-waiting", "data": shown}]
 
 
 def _ending(event: RunEnded, run: str) -> list[dict[str, Any]]:

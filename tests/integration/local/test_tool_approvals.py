@@ -283,14 +283,43 @@ async def test_an_error_of_edited_arguments_says_whose_they_are(driver: Driver) 
     assert error == 'no such channel: #x (ada changed the arguments before it ran: {"text":"#x"})'
 
 
-async def test_a_quorum_approves_one_and_the_same_edit(driver: Driver) -> None:
+async def test_all_of_a_quorum_approve_the_edit_that_they_see(driver: Driver) -> None:
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
-    edit = {"text": "ho"}
-    decisions = [approve(by="ada", edit=edit), approve(by="bob"), approve(by="bob", edit=edit)]
+    decisions = [approve(by="ada", edit={"text": "ho"}), approve(by="bob")]
+    waits = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions[:1], session="half")
+    assert waits.waits["c1"]["arguments"] == {"text": "ho"}
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions)
-    assert ended.refused == ("gate c1: others have approved it with another edit",)
+    assert (ended.refused, posted) == ((), ["ho"])
+    assert "ada changed" in tool_results(ended.messages)[0].content
+
+
+async def test_who_approves_what_was_edited_meanwhile_is_told_the_edit(driver: Driver) -> None:
+    posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
+    decisions = [approve(by="ada", edit={"text": "ho"}), approve(by="bob", digest="0" * 32), approve(by="bob")]
+    ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions)
+    assert 'gate c1 shows something else now, since ada has edited it to {"text": "ho"}' in ended.refused[0]
     assert posted == ["ho"]
-    assert "ada and bob changed" in tool_results(ended.messages)[0].content
+
+
+async def test_a_further_edit_is_a_new_proposal(driver: Driver) -> None:
+    posted, post = world(Approval(approvers=["ada", "bob", "eve"], quorum=2))
+    decisions = [approve(by="ada"), approve(by="bob", edit={"text": "ho"}), approve(by="ada", edit={"text": "hum"})]
+    agent = Agent("a", tools=[post])
+    waits = await driver.run(agent, posts("hi"), decisions=decisions, session="more")
+    assert (waits.status, waits.refused, waits.waits["c1"]["arguments"]) == ("waiting", (), {"text": "hum"})
+    ended = await driver.run(agent, posts("hi"), decisions=[*decisions, approve(by="bob")])
+    assert (ended.status, posted) == ("complete", ["hum"])
+
+
+async def test_an_edit_that_can_never_reach_its_quorum_is_refused_when_it_is_made(driver: Driver) -> None:
+    """Else all would approve it, and the gate would stay shut."""
+    posted, post = world(Approval(approvers=["ada", "bob"], quorum=2, exclude_requester=True))
+    decisions = [approve(by="ada", edit={"text": "ho"}), approve(by="ada"), approve(by="bob")]
+    ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions)
+    assert ended.refused == (
+        "gate c1: edit: 2 others must approve an edit of ada, and only bob may: reject it, and say what to change",
+    )
+    assert posted == ["hi"]
 
 
 # --- what nobody is asked about ---

@@ -166,7 +166,7 @@ async def test_in_process_what_a_new_version_raises_reaches_the_caller_and_nothi
     decided = [{"gate": "check", "decision": "approve", "by": "ada"}]
     with pytest.raises(KeyError, match="nothing"):
         await run_pipeline(line(say=raising), decisions=decided, **options)
-    with pytest.raises(InputError, match="It was kept before, and is not a Report of today"):
+    with pytest.raises(InputError, match="It was kept before, and does not fit today's Report"):
         await run_pipeline(line(output=Report), **options)
     went = await run_pipeline(line(say=reading("draft")), **options)
     assert (went.status, went.pending_step) == ("pending", "done")

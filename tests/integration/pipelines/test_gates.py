@@ -127,7 +127,7 @@ async def test_approvals_of_a_quorum_agree_on_the_edit(pipelines: PipelineDriver
     gated = flow(quorum=2, approvers=["ada", "bob"])
     decisions = [approve(by="ada", edit=1), approve(by="bob", edit=2), approve(by="bob", edit=1)]
     went = await pipelines.run(gated, ScriptedModel(echo), decisions=decisions)
-    assert (went.status, went.refused) == ("complete", ("gate ok: others have approved it with another edit",))
+    assert (went.status, went.refused) == ("complete", ("gate ok: others have approved it with another edit: 1",))
 
 
 async def test_who_asked_for_it_may_be_kept_from_approving_it(pipelines: PipelineDriver) -> None:

@@ -108,7 +108,7 @@ async def test_without_the_right_codec_page_and_command_say_so(temporal: Tempora
         (f"{HERE}:Nobody", "has no attribute 'Nobody'"),
         (HERE, "There is no codec at"),
         ("", "There is no codec at ''"),
-        (f"{HERE}:NO_CODEC", "is a int, not a temporalio.converter.PayloadCodec"),
+        (f"{HERE}:NO_CODEC", "is an int, not a temporalio.converter.PayloadCodec"),
         (f"{HERE}:broken", "cannot be made: RuntimeError: the key is not there"),
     ],
 )

@@ -82,7 +82,7 @@ async def test_what_the_new_version_cannot_read_goes_on_after_a_rollback(tempora
         await temporal.people.decide(run.id, "below/check", "approve", by="ada")
         await until(partial(waits_for, run, "pause"))
         (item,) = await waiting(run)
-        assert (item["name"], "is not a Report of today" in item["message"]) == ("below/send", True)
+        assert (item["name"], "does not fit today's Report" in item["message"]) == ("below/send", True)
     before, writer = application.before()
     async with temporal.worker(writer, pipelines=[before], llm=ScriptedModel(model)):
         ended = await result(run)

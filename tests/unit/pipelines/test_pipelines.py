@@ -28,7 +28,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "two of one name": (lambda: pipeline("w").step(step).step(step).build(), "two steps are named 'one'"),
     "one of a stage's": (lambda: pipeline("w").step(step).parallel("p", step).build(), "two steps are named 'one'"),
     "two kinds": (lambda: Step("one", agent=agent, run=post), "of one kind, not agent and tool"),
-    "no agent": (lambda: Step("one", agent="a"), "agent must be a Agent"),  # type: ignore[arg-type]
+    "no agent": (lambda: Step("one", agent="a"), "agent must be an Agent"),  # type: ignore[arg-type]
     "no tool": (lambda: Step("one", run=lambda: ""), "run must be a Tool"),  # type: ignore[arg-type]
     "no function": (lambda: Step("one", agent=agent, input="x"), "input must be a function"),  # type: ignore[arg-type]
     "no type": (lambda: Step("one", agent=agent, output="x y"), "output"),  # type: ignore[arg-type]

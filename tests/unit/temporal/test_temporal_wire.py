@@ -232,8 +232,8 @@ def test_junk_is_refused_as_fields_or_is_of_the_types_that_were_asked_for(data: 
         (10**4_300, "more than 4300 digits"),
         ("\ud800", "lone surrogate"),
         ({1: 2}, "not a string"),
-        ({"a": {1, 2}}, "a set is not JSON"),
-        ((1, 2), "a tuple is not JSON"),
+        ({"a": {1, 2}}, "a value of type set is not JSON"),
+        ((1, 2), "a value of type tuple is not JSON"),
     ],
     ids=["NaN", "infinity", "digits", "surrogate", "key", "set", "tuple"],
 )
