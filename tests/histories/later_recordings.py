@@ -399,6 +399,51 @@ async def activity(run: Any, name: str) -> Any:
         await asyncio.sleep(0.02)
 
 
+@tool(approval=Approval(message="Refund?", approvers=["ada", "bob"], quorum=2))
+async def refund(amount: int) -> str:
+    """Refund."""
+    return f"refunded {amount}"
+
+
+async def repeated(world: World) -> Saved:
+    """The same by a version in which an edit was not shown, so that whoever approved it repeated it."""
+    agent = Agent("refunder", tools=[refund])
+    async with world.worker(agent, model=ScriptedModel([asks("refund", amount=130), "done"])):
+        run = await world.start(agent)
+        await world.waits_for(run, "approval")
+        for by in ("ada", "bob"):
+            (gate,) = await world.people.pending(run.id)
+            given = {"by": by, "digest": gate["digest"], "edit": {"amount": 80}}
+            await world.people.decide(run.id, gate["name"], "approve", **given)
+        return await ended(run)
+
+
+async def proposed(world: World) -> Saved:
+    """A call that two people must approve, edited by the one and then by the other."""
+    agent = Agent("refunder", tools=[refund])
+    async with world.worker(agent, model=ScriptedModel([asks("refund", amount=130), "done"])):
+        run = await world.start(agent)
+        await world.waits_for(run, "approval")
+        for by, edit in (("ada", {"amount": 80}), ("bob", {"amount": 70}), ("ada", None)):
+            (gate,) = await world.people.pending(run.id)
+            given = {"by": by, "digest": gate["digest"], "edit": edit}
+            await world.people.decide(run.id, gate["name"], "approve", **given)
+        return await ended(run)
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
-LATER = (*LATER, shown, shown_late, sent_back, edited, outlasted, refused, handed_over, stopped, held)
+LATER = (
+    *LATER,
+    shown,
+    shown_late,
+    sent_back,
+    edited,
+    outlasted,
+    refused,
+    handed_over,
+    stopped,
+    held,
+    repeated,
+    proposed,
+)
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

@@ -9,11 +9,11 @@ import pytest
 from starlette.responses import Response
 from support.chats import HOSTILE, POSTS, clerk, decisions, line, on_board, page_for, post, start_line
 from support.pages import CHARGES
-from support.teams import Teams, answered, buttons, texts
+from support.teams import Teams, answered, buttons, card_of, texts
 from support.temporal_runs import Temporal, pending, result, until
 from support.transcripts import asks_for, call
 
-from standfast import Diff, Image, Markdown, Table
+from standfast import Approval, Diff, Image, Markdown, Table, tool
 from standfast.temporal import StandfastClient
 from standfast.testing import ScriptedModel
 
@@ -102,6 +102,32 @@ async def test_a_rejection_has_a_comment_and_while_others_must_approve_too_the_b
     assert buttons(teams.card) == {}
     assert "Comment: no" in texts(teams.card)
     assert await decisions(temporal, run) == [("approve", "ada", None), ("reject", "olga", "no")]
+
+
+async def test_others_are_asked_about_an_edit_by_a_card_of_their_own(temporal: Temporal, teams: Teams) -> None:
+    both = Approval(message="Charge?", approvers=["ada", "olga"], quorum=2)
+
+    @tool(approval=both)
+    async def charge(amount: int) -> str:
+        return f"charged {amount}"
+
+    async with (
+        temporal.worker(agent := clerk(charge), llm=ScriptedModel([CHARGES, "done"]), webhooks=[teams.webhook()]),
+        page_for(temporal, teams=teams.app()) as page,
+    ):
+        run = await temporal.start(agent)
+        await until(lambda: teams.messages)
+        form = await answered(page, teams, teams.press("Edit…"))
+        seen = await answered(page, teams, teams.press("Approve", card=form, amount="7"))
+        assert "Edited by ada, and others must approve that" in texts(seen)
+        await until(lambda: len(teams.messages) == 2)
+        assert "Edited: Edited by ada: amount: 5 → 7" in texts(teams.card)
+        assert "Approved by: ada of 2" in texts(teams.card)
+        assert "Approved by ada, olga" in texts(await answered(page, teams, teams.press("Approve", "olga")))
+        await result(run)
+        first = min(teams.messages)
+        await until(lambda: "others must approve that" in texts(card_of(teams.messages[first])))
+        assert "Approve" not in buttons(card_of(teams.messages[first]))
 
 
 async def test_a_button_that_is_pressed_twice_or_sent_again_counts_once(temporal: Temporal, teams: Teams) -> None:

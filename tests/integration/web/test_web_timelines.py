@@ -4,17 +4,22 @@ import asyncio
 import base64
 import html
 import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import pytest
+from support.commands import done
 from support.pages import CHARGES, browser, charge
-from support.temporal_runs import Temporal, pending, result
+from support.temporal_runs import Run, Temporal, pending, result, until
 from support.transcripts import asks_for, call
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.exceptions import ApplicationError
 
 from integration.local.test_held_answers import READ, clerk
-from standfast import Agent, Step, ToolContext, pipeline, tool
-from standfast.temporal import start_pipeline
+from standfast import Agent, Approval, InputError, Step, StoreError, ToolContext, events, pipeline, tool
+from standfast.temporal import load_arguments, start_pipeline
 from standfast.testing import ScriptedModel
 from standfast.web import pages
 
@@ -148,3 +153,144 @@ async def test_a_long_timeline_shows_its_end_and_all_of_it_when_asked(
         assert ("Model, turn 1" in first, "Ended: complete" in last) == (True, True)
         assert "Earlier entries: 1." in (await client.get(f"/runs/{run.id}")).text
         assert len(await timeline(client, f"{run.id}?all=1")) == 3
+
+
+def refunds(**options: Any) -> Agent:
+    """Return an agent that pays what two people have approved."""
+
+    @tool(approval=Approval(message="Refund it?", approvers=["ada", "bob"], quorum=2, **options))
+    async def refund(amount: float, to: str) -> str:
+        return f"{amount} to {to}"
+
+    return Agent("refunds", tools=[refund])
+
+
+REFUND = asks_for(call("refund", "c1", amount=129.9, to="the shop with a rather long name in the street"))
+EDITED = "Edited by ada: amount: 129.9 → 80"
+
+
+async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown(temporal: Temporal) -> None:
+    agent = refunds()
+    async with (
+        temporal.worker(agent, llm=ScriptedModel([REFUND, "done"])),
+        browser(temporal, task_queue=temporal.name) as client,
+    ):
+        run = await temporal.start(agent)
+        (first,) = await pending(run)
+        edit = {**first["arguments"], "amount": 80}
+        await temporal.people.decide(run.id, "c1", "approve", by="ada", digest=first["digest"], edit=edit)
+        (item,) = await pending(run)
+        assert (item["arguments"], item["edited_by"], item["changes"]) == (edit, "ada", "amount: 129.9 → 80")
+        assert (item["quorum"], item["approved_by"], item["digest"] != first["digest"]) == (2, ["ada"], True)
+        told = (await run.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)).current_details
+        assert '"amount": 80' in told.replace("\\", "")
+        assert EDITED in told.replace("\\", "")
+        assert item["digest"] in told
+        assert EDITED in html.unescape((await client.get(f"/runs/{run.id}")).text)
+        assert f"  Edited     {EDITED}" in await done(temporal, "pending", run.id)
+        entries = await timeline(client, run.id)
+        assert "Approval of ada, bob waits" in entries[-1]
+        assert '"amount": 80' in entries[-1]
+        with pytest.raises(InputError, match="since ada has edited it to"):
+            await temporal.people.decide(run.id, "c1", "approve", by="bob", digest=first["digest"])
+        await temporal.people.decide(run.id, "c1", "approve", by="bob", digest=item["digest"])
+        await result(run)
+        *_, asked, ran, _, _ = await timeline(client, run.id)
+        happened = await temporal.people.events(run.id)
+    assert EDITED in ran
+    assert ("129.9 →" in ran, '"amount": 129.9' in ran) == (True, False)
+    assert "approve by bob" in asked
+    opened = [event for event in happened if isinstance(event, events.GateOpened)]
+    assert [one.digest for one in opened] == [first["digest"], item["digest"]]
+    counted = [one for one in happened if isinstance(one, events.GateDecided) and one.refused is None]
+    assert [(one.by, one.edit, one.waits) for one in counted] == [("ada", edit, True), ("bob", None, False)]
+    (started,) = [event for event in happened if isinstance(event, events.ToolStarted)]
+    assert (started.call.arguments, started.edited_by) == (edit, "ada")
+    (ended,) = [event for event in happened if isinstance(event, events.ToolEnded)]
+    assert ended.call.arguments == edit
+    said = [event.user_metadata.summary.data async for event in run.fetch_history_events()]
+    assert any(b"80" in one and b"edited by ada" in one and b"approved by ada, bob" in one for one in said)
+
+
+async def test_a_large_edit_is_read_whole_before_it_is_approved(temporal: Temporal) -> None:
+    agent = refunds()
+    async with temporal.worker(agent, llm=ScriptedModel([REFUND, "done"])), browser(temporal) as client:
+        run = await temporal.start(agent)
+        (first,) = await pending(run)
+        edit = {"amount": 80.0, "to": "x" * 20_000}
+        await temporal.people.decide(run.id, "c1", "approve", by="ada", digest=first["digest"], edit=edit)
+        (item,) = await pending(run)
+        assert (len(item["arguments"]) < 100, item["size"] > 20_000) == (True, True)
+        assert await load_arguments(temporal.store, item) == edit
+        with pytest.raises(StoreError, match="does not match its digest"):
+            await load_arguments(temporal.store, {**item, "digest": first["digest"]})
+        assert "x" * 10_000 in (await client.get(f"/runs/{run.id}")).text
+        await temporal.people.decide(run.id, "c1", "approve", by="bob", digest=item["digest"])
+        await result(run)
+        (ran,) = [one for one in await temporal.people.events(run.id) if isinstance(one, events.ToolStarted)]
+    assert ran.call.arguments == edit
+
+
+async def test_a_deadline_that_passed_while_no_worker_lived_is_in_the_timeline(temporal: Temporal) -> None:
+    to = Approval(approvers=["eve"])
+    agent = refunds(timeout="3s", remind_every="2s", on_timeout="escalate", escalate_to=replace(to, quorum=1))
+    async with temporal.worker(agent, llm=ScriptedModel([REFUND, "done"])):
+        run = await temporal.start(agent)
+        (item,) = await pending(run)
+    await until(lambda: datetime.fromisoformat(item["deadline"]) < datetime.now(UTC))
+    async with temporal.worker(agent, llm=ScriptedModel(["done"])), browser(temporal) as client:
+        await until(lambda: asks(run, "eve"))
+        await temporal.people.decide(run.id, "c1", "approve", by="eve")
+        await result(run)
+        gate = next(entry for entry in await timeline(client, run.id) if "Refund it?" in entry)
+        happened = [event.type for event in await temporal.people.events(run.id)]
+    assert "the time was over, others are asked" in gate
+    assert happened.count("gate-escalated") == 1
+
+
+async def asks(run: Run, who: str) -> bool:
+    return any(item["approvers"] == [who] for item in await pending(run))
+
+
+async def test_gates_of_pipelines_say_whom_they_ask_and_a_rejection_that_goes_back_is_no_failure(
+    temporal: Temporal,
+) -> None:
+    writer = Agent("writer")
+    ok = Approval(message="Good?", approvers=["ada", "bob"], quorum=2, on_reject="draft")
+    line = pipeline("line").step("draft", agent=writer, input=lambda ctx: "draft").step("ok", approval=ok).build()
+    model = ScriptedModel(lambda messages, tools: "text")
+    async with temporal.worker(writer, pipelines=[line], llm=model), browser(temporal) as client:
+        run = await start_pipeline(temporal.client, line, run_key=temporal.session(), task_queue=temporal.name)
+        await until(lambda: asks_about(run, "ok"))
+        await temporal.people.decide(run.id, "ok", "reject", by="ada", comment="shorter")
+
+        async def asked_twice() -> list[events.GateOpened] | None:
+            opened = [one for one in await temporal.people.events(run.id) if isinstance(one, events.GateOpened)]
+            return opened if len(opened) == 2 else None
+
+        opened = await until(asked_twice)
+        page = (await client.get(f"/runs/{run.id}")).text
+        await run.terminate()
+    assert [(one.approvers, one.quorum) for one in opened] == [(("ada", "bob"), 2)] * 2
+    assert '<li class="gate rejected">' in page
+    assert '<li class="gate failed">' not in page
+
+
+async def asks_about(run: Run, gate: str) -> bool:
+    return [item["name"] for item in await pending(run)] == [gate]
+
+
+async def test_a_tool_step_carries_its_steps_name_and_its_result_is_not_said_to_be_cut(temporal: Temporal) -> None:
+    @tool
+    async def ship(text: str) -> str:
+        return "é" * 50
+
+    line = pipeline("line").step("send", run=ship, input=lambda ctx: {"text": "x"}).build()
+    writer = Agent("writer")
+    async with temporal.worker(writer, pipelines=[line], llm=ScriptedModel([])), browser(temporal) as client:
+        run = await start_pipeline(temporal.client, line, run_key=temporal.session(), task_queue=temporal.name)
+        await result(run)
+        (entry,) = [entry for entry in await timeline(client, run.id) if "ship" in entry]
+        (started,) = [one for one in await temporal.people.events(run.id) if isinstance(one, events.ToolStarted)]
+    assert "send: ship" in entry
+    assert started.step == "send"
