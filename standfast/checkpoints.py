@@ -84,8 +84,7 @@ class PendingApproval:
         since, deadline: UTC; without a deadline it waits for ever.
         approvers: who may decide; anybody if empty.
         quorum, approved_by: how many must approve, and who has.
-        edited_by, changes: if somebody has edited it, so that others approve the edit: who, and in words what has
-            changed.
+        edited_by, changes: of an edit that others must approve: the editor, and the changes in words.
     """
 
     gate: str

@@ -186,7 +186,7 @@ class ToolStarted(_Event):
 
     Args:
         call: with the arguments that it runs with.
-        edited_by, before: if people have edited the call, who, "" if they gave no name, and the model's arguments.
+        edited_by, before: of an edited call, the editor, "" for an unnamed one, and the model's arguments.
         step: of a pipeline's tool step, its path.
     """
 
@@ -225,8 +225,8 @@ class ToolEnded(_Event):
         outcome: "unknown" if it may have happened and nobody can tell; it was not run again.
         text: the result, error or question; its beginning if it is long, and `size` the number of all bytes.
         seconds: how long the last attempt took.
-        recovered: the call was lost, and its outcome found; `found_by` says whether the "ledger" had it, the tool's
-            `verify` found it, or a "person" gave it.
+        recovered: the call was lost, and its outcome found, `found_by` the "ledger", the tool's "verify" or a
+            "person".
         usage: of the agent that was called.
     """
 
@@ -247,7 +247,7 @@ class ToolEnded(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GateOpened(_Event):
-    """People are asked whether a call may run or a pipeline may go on; again if somebody has edited what is shown.
+    """People are asked whether a call may run or a pipeline may go on; again after an edit.
 
     Args:
         gate: the id of the call, or the path of the step.
@@ -272,8 +272,8 @@ class GateDecided(_Event):
         refused: why that did not count.
         standing: the standing approval by which it was decided in advance; None if it was decided live.
         remember: if later calls are approved with it, the scope, the end and the arguments that they may have.
-        edit: what is approved instead of what was shown.
-        waits: the gate waits for more people, or for others; False also where that is not known.
+        edit: the value or arguments approved instead of those shown.
+        waits: the gate is still open, for more people or for others. False if that is unknown.
     """
 
     gate: str

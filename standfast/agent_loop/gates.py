@@ -50,12 +50,12 @@ class Gate:
         digest: of what people are shown when it is opened; see `shown_digest`.
         requesters: who has spoken to the run: who started it, said or answered something, or edited a call.
         since: when it began to ask those whom it asks now.
-        approvals: of what it shows now; the first has the edit if that was changed. See `counted`.
+        approvals: of the present proposal; the first carries its edit, if there is one. See `counted`.
         last: the decision that ended it; None while it is open, and when its time ended it.
-        arguments: of the tool call, as it runs if nobody edits them. In a history it has none, and its edits are
-            references: `{"digest", "value", "shown"}`, where `value` is the `value_digest`.
-        edits: an edit changes what it shows: it is a new proposal, which people approve under another digest. False for
-            a pipeline's gate that shows no value to change, and for gates of calls opened by earlier versions.
+        arguments: of the tool call, unless it is edited. A history leaves them out, and replaces edits by references,
+            `{"digest", "value", "shown"}`, where `value` is the `value_digest`.
+        edits: an edit is a new proposal, shown under another digest. False for a pipeline's gate that shows no value to
+            change, and for gates of calls opened by earlier versions.
         is_call: of a tool call, on which nobody decides who does not say the digest of what they have looked at.
         fingerprint, schema_digest: of the tool as it was when people were asked; "" if it has none.
         schema: of the arguments of the tool call, by which people change them; None if it is too large to be told.
@@ -111,12 +111,12 @@ class Gate:
 
     @property
     def proposed(self) -> Any:
-        """The edit that those who approve mean; None if nobody has changed anything."""
+        """The edit that approvals refer to; None for the original."""
         return self.approvals[0].edit if self.approvals else None
 
     @property
     def changed(self) -> Any:
-        """The edit that people are shown; None if they see what the gate was opened with."""
+        """The edit that people are shown; None if they see the original."""
         return self.proposed if self.edits else None
 
     @property
@@ -126,12 +126,12 @@ class Gate:
 
     @property
     def changes(self) -> str | None:
-        """What the edit of a call has changed, in words; None if nobody has edited it."""
+        """What the edit of a call has changed, in words; None without an edit."""
         return None if self.changed is None or not self.is_call else edit_in_words(self.arguments, self.changed)
 
     @property
     def editor(self) -> str | None:
-        """Who has made the edit, as far as they gave a name."""
+        """The name of the editor; None without an edit, or for an unnamed one."""
         return None if self.proposed is None else self.approvals[0].by
 
     @property
@@ -165,8 +165,8 @@ class Gate:
     def counted(self) -> tuple[Decision, ...]:
         """The approvals that count towards the quorum.
 
-        Whoever edits approves the edit. Where requesters cannot approve, they request it instead, so that so many
-        others must approve it.
+        The editor approves the edit. With `exclude_requester` the editor requests it instead, and as many others must
+        approve it.
         """
         is_own = self.rule.exclude_requester and self.proposed is not None
         return self.approvals[1:] if is_own else self.approvals
@@ -175,12 +175,12 @@ class Gate:
     def approved_by(self) -> tuple[str, ...]:
         """Whose approvals count so far, as far as they gave a name."""
         if self.status == "approved" and self.last is None and self.changed is not None:
-            return ()  # time has approved what nobody has edited, and they approved an edit
+            return ()  # time has approved the original, and they approved an edit
         return tuple(decision.by for decision in self.counted if decision.by is not None)
 
     @property
     def barred(self) -> tuple[str, ...]:
-        """Who has asked for what it shows now: the requesters, and where these cannot approve, the editor."""
+        """The requesters, and with `exclude_requester` the editor."""
         own = [self.editor] if self.rule.exclude_requester else []
         return distinct_people([*self.requesters, *own])
 
@@ -284,7 +284,7 @@ class Gate:
         return f" {cut(edit if isinstance(edit, str) else visible_json(edit, indent=None), 500)}"
 
     def _edit_problem(self, decision: Decision) -> str | None:
-        """Return why nobody could ever approve an edit, or None if enough people may."""
+        """Return why an edit can never reach its quorum, or None if it can."""
         rule, own = self.rule, person(decision.by)
         if not (rule.exclude_requester and rule.users):
             return None
@@ -316,8 +316,8 @@ class Gate:
     def decided(self, decision: Decision, at: datetime | None = None) -> "Gate":
         """Return the gate after a decision that counts. A second approval of one person changes nothing.
 
-        An edit is a new proposal: it is approved anew, whoever has approved what was shown before. It counts only where
-        nobody else would have to approve the edited call; so nobody is asked after it.
+        An edit is a new proposal: earlier approvals end with what they approved. The rules that `later` holds do not
+        apply to it, since an edit that needs the approval of other people is refused.
 
         Args:
             at: when; if others are asked now, their time begins.
@@ -439,7 +439,7 @@ class Gate:
         return decision.digest in (self.digest, self.shown_digest)
 
     def has(self, decision: Decision) -> bool:
-        """Whether an approval that counted is among those of what it shows now."""
+        """Whether an approval that counted is among those of the present proposal."""
         if decision.decision != "approve" or self._is_new(decision):
             return False
         who, is_edit = person(decision.by), decision.edit is not None

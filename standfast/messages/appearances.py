@@ -90,7 +90,7 @@ def difference_in_words(path: str, how: How, before: Any, after: Any) -> str:
 
 
 def edit_in_words(before: Any, after: Any) -> str:
-    """Return what an edit has changed in one line, or its beginning; it stands beside the edited value."""
+    """Return the changes of an edit in one line, which may be cut: people see the edited value beside it."""
     words = "; ".join(
         difference_in_words(path, how, *(_start(value) for value in values))
         for path, how, *values in islice(differences(before, after), _MOST_DIFFERENCES)
@@ -99,7 +99,7 @@ def edit_in_words(before: Any, after: Any) -> str:
 
 
 def edited_in_words(by: str, changes: str | None) -> str:
-    """Return who has edited what people are asked about, and what that has changed if it can be said in a line."""
+    """Return a line that names the editor, and the changes if they are known."""
     return f"Edited by {by or 'somebody'}{f': {changes}' if changes else ''}"
 
 

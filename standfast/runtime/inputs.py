@@ -174,7 +174,7 @@ class RunInput:
     @property
     def decisions_as_shown(self) -> tuple[Decision, ...]:
         """The decisions, each tied to what the checkpoint shows: a gate that changed when remade is not approved."""
-        shown = {gate.name: gate.digest for gate in self.claimed_gates}
+        shown = {gate.name: gate.shown_digest for gate in self.claimed_gates}
         return tuple(
             one if one.digest or one.gate not in shown else one.model_copy(update={"digest": shown[one.gate]})
             for one in self.decisions

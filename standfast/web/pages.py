@@ -52,6 +52,7 @@ from standfast.web.streams import Streams
 from standfast.web.timelines import Timelines
 from standfast.web.visitors import Visitors, who
 
+_GOES_ON = ("starting", "running", "waiting", "paused")  # what a run says of itself before its end
 _ENTRIES = 100  # of a timeline, the last, unless all are asked for
 _TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
 _TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of forms
@@ -205,6 +206,7 @@ class Pages:
             state=state,
             result=result,
             ended=outcome(seen) if "closed" in seen else None,
+            says_ended=state.get("status", "running") not in _GOES_ON,  # the server may hear of it a moment later
             waiting=waiting,
             whole=await load_all(self._store, waiting),
             messages=messages,

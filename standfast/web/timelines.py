@@ -30,9 +30,9 @@ _SHOWN_ELSEWHERE = {"approval", "question"}  # what is waited for that has an en
 _ENDS = {"returned": "done", "failed": "failed", "terminated": "failed", "asked": "done"}
 _FOUND = {
     "ledger": "Its outcome was found in the ledger; it was not run again.",
-    "verify": "Its `verify` found out what became of it; it was not run again.",
+    "verify": "Its outcome was found by `verify`; it was not run again.",
     "person": "Somebody gave its outcome; it was not run again.",
-    None: "Its outcome was found out; it was not run again.",  # a history of an earlier version does not say how
+    None: "Its outcome was found; it was not run again.",  # histories of earlier versions do not say how
 }
 _SAID = {"message": "said", "answer": "answered", "resume": "resumed", "resolve": "settled"}
 
@@ -49,7 +49,7 @@ class Entry:
         run: the run of an agent that was called, and `inner` its own timeline.
         step: the path of a step from which a pipeline can run again.
         call: the id of the call that it is of; `of` the name of the gate.
-        is_edited: people have edited the call; `data` is what it runs with.
+        is_edited: the call was edited, and `data` has the edited arguments.
     """
 
     kind: str
@@ -258,9 +258,9 @@ class Timeline:
                 entry.troubles.append(f"{event.reason[:1].upper()}{event.reason[1:]}.")
                 entry.state = "lost"
             case events.ToolEnded():
-                entry.usage, entry.size = event.usage, event.size
+                entry.usage, entry.size = event.usage, None if _is_whole(event) else event.size
                 entry.result = None if event.outcome == "unknown" else _json_of(event.text)
-                if event.recovered:
+                if event.recovered and event.outcome != "unknown":
                     entry.notes.append(_FOUND[event.found_by])
                 if event.outcome == "unknown":
                     entry.troubles.append("It may have happened, and nobody can tell; it was not run again.")
@@ -271,6 +271,10 @@ class Timeline:
 def _short(value: Any) -> str:
     text = visible_json(value, indent=None)
     return text if len(text) <= _LONGEST_EDIT else f"{text[:_LONGEST_EDIT]}…"
+
+
+def _is_whole(event: events.ToolEnded) -> bool:
+    return event.size is None or len(event.text.encode()) >= event.size
 
 
 def _are_whole(*arguments: Any) -> bool:

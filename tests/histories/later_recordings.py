@@ -406,7 +406,7 @@ async def refund(amount: int) -> str:
 
 
 async def repeated(world: World) -> Saved:
-    """The same by a version in which an edit was not shown, so that whoever approved it repeated it."""
+    """An edit recorded by a version that did not show it: the second approver repeats it."""
     agent = Agent("refunder", tools=[refund])
     async with world.worker(agent, model=ScriptedModel([asks("refund", amount=130), "done"])):
         run = await world.start(agent)

@@ -44,7 +44,7 @@ async def _looked(decisions: Any, checkpoint: Any, given: Mapping[str, Any]) -> 
         session = await given["store"].load_session(session_id)
         questions = questions if session is None else session.questions or ()
     gates = [Gate.read(question.gate).at(datetime.now(UTC)) for question in questions if question.gate is not None]
-    return _with(decisions, {gate.name: gate.digest for gate in gates})
+    return _with(decisions, {gate.name: gate.shown_digest for gate in gates})
 
 
 def _with(decisions: Any, digests: Mapping[str, str]) -> Any:

@@ -81,7 +81,7 @@ def decided(gate: Gate, act: Act, seen: str, kept: Callable[[Decision], Decision
 
 
 def played(gate: Gate, does: list[Act], kept: Callable[[Decision], Decision] = lambda one: one) -> list[Gate]:
-    """Return the gate as it is after each act."""
+    """Return the gate at first and after each act."""
     found, now, digests = [gate], BEGIN, [gate.digest]
     for act in does:
         now += act.after

@@ -171,8 +171,8 @@ def progress(item: Mapping[str, Any], typed: str = "") -> str:
 
 
 def passed_on(by: str, typed: str = "") -> str:
-    """Return in words that somebody has edited something, and that others are asked about the edit."""
-    return f"Edited by {by}, and others must approve that: it is asked in another message{typed}"
+    """Return the words of a message whose item was edited, so that others must approve the edit."""
+    return f"Edited by {by}. Others must approve the edit, in another message{typed}"
 
 
 def counted(rows: Sequence[DecisionRecord], mark: Mark) -> list[DecisionRecord]:
@@ -191,7 +191,7 @@ def outcome(rows: Sequence[DecisionRecord], mark: Mark) -> str:
         return OVER
     last = found[-1]
     edits = [place for place, row in enumerate(found) if row.edit is not None]
-    found = found[edits[-1] if edits else 0 :]  # an edit is approved anew
+    found = found[edits[-1] if edits else 0 :]  # an edit ends earlier approvals
     same = [row for row in found if row.decision == last.decision]
     by = ", ".join(distinct_people(row.by for row in same)) or "somebody"
     typed = "".join(said_with(row.edit, row.comment) for row in same)

@@ -171,7 +171,7 @@ class GateActivities:
         What is in the history decides neither: anybody may send a signal. The store and the record of the call do.
 
         Args:
-            proposed: the digest of the edit on which it decides, if somebody has made one.
+            proposed: the digest of the edit that the decision is about, if it is about one.
         """
         gate: dict[str, Any] | None = None
         if call is not None:

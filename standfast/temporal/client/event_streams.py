@@ -158,7 +158,7 @@ class RunEvents:
             entry = (await self._store.load_entries(scope, [key])).get(key)
             written = None if entry is None or entry.result is None else read_json(entry.result)
             if isinstance(written, dict) and isinstance(text := written.get(event.outcome), str):
-                return replace(event, text=text, size=None)
+                return replace(event, text=text)
         return event
 
     # --- words ---

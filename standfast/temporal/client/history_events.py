@@ -75,12 +75,12 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A gate as it is now.
+    """An open gate.
 
     Args:
-        call: as it is shown now: somebody may have edited it.
-        stage: how often others were asked because the time of those before was over.
-        is_timed: the gate's time is known, by a timer.
+        call: with edited arguments after an edit.
+        stage: the number of escalations so far.
+        is_timed: a timer says when its time began.
     """
 
     gate: Gate
@@ -201,7 +201,7 @@ class History:
             self._timers[entry.number] = event, 0 if asked is None else asked.stage
 
     def _overdue(self, name: str, at: datetime) -> Iterator[Event]:
-        """Yield that a gate asks others, if that was so by a time at which it still waits: no worker may have lived."""
+        """Yield the escalations of a gate that still waits at this time; without a worker no timer tells of them."""
         while (asked := self._gates.get(name)) is not None and asked.is_timed and asked.gate.status == "open":
             deadline = asked.gate.deadline
             if deadline is None or deadline > at or not asked.gate.escalates:
@@ -366,7 +366,7 @@ class History:
                 yield asked.opened
 
     def _decided(self, given: Mapping[str, Any], refused: Any) -> Iterator[Event]:
-        """Yield a decision, and that the gate then asks others, or about what somebody has edited."""
+        """Yield a decision, and that the gate then asks other people, or about an edit."""
         name, edit = text(given.get("gate")), given.get("edit")
         before, after = self._gates.get(name), None
         with suppress(KeyError, TypeError, ValueError, StandfastError):

@@ -47,6 +47,7 @@ REJECT = "reject"
 DECIDE_UPDATE = "decide"
 STATUS = "status"
 PENDING = "pending"
+CALLED_STATUS = "standfast.called_status"  # a signal of a called agent's run: whether it waits
 STORE_WAITS = "standfast.store_waits"  # a signal of an activity that holds data that the store does not take
 OUTCOME = "standfast.outcome"  # a query for that of a signal with an id; only our runs answer it
 
@@ -97,6 +98,7 @@ SEARCH_ATTRIBUTES = {
 AGENT_MEMO = "standfast.agent"
 PIPELINE_MEMO = "standfast.pipeline"
 ASKED_MEMO = "standfast.asked"
+CALLER_MEMO = "standfast.caller"  # of a called agent's run: the call or step by which its caller knows it
 START_MEMO = "standfast.start"
 
 # The reason why an activity failed, as the type of its ApplicationError.

@@ -115,7 +115,7 @@ def let_through(gate: Gate) -> LetThrough:
 
 
 def with_edit_of(who: LetThrough, gate: Gate, reference: Mapping[str, Any]) -> LetThrough:
-    """Return the same with an edit, by its reference."""
+    """Return the facts of an approved gate with its edit, given the edit's reference."""
     edited: LetThrough = {**who, "edit": reference["digest"]}
     if not gate.edits:  # opened by an earlier version, whose runs are told nothing else in a replay
         return edited
@@ -123,9 +123,9 @@ def with_edit_of(who: LetThrough, gate: Gate, reference: Mapping[str, Any]) -> L
 
 
 def edit_reference(arguments: Any) -> dict[str, Any]:
-    """Return the reference that a history has in the place of edited arguments, which are in the store.
+    """Return the reference to edited arguments that a history has; the store has the arguments.
 
-    It has what people are shown: the arguments, or the beginning of large ones beside their `size`.
+    People are shown what it has: the arguments, or the beginning of large ones and their `size`.
     """
     reference = {"digest": edit_digest(arguments), "value": value_digest(arguments), "shown": arguments}
     if (size := len(to_json(arguments))) > _SHOWN_EDIT_BYTES:

@@ -1,13 +1,15 @@
 """Shows people what a run waits for: in queries, by search attributes, on its page, and by notices."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue
+from temporalio.exceptions import FailureError
 
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import NotifyReference
@@ -46,6 +48,8 @@ class Board:
         self._mailbox = mailbox
         self._details = details
         self._whose = whose
+        self._called: dict[str, str] = {}  # the status of each called agent's run, by its call or step
+        self._told = "running"  # the status that the caller of this run knows
 
     @property
     def status(self) -> str:
@@ -59,7 +63,10 @@ class Board:
     def _status(self) -> str:
         if any(item.kind == "pause" for item in self.waiting):
             return "paused"
-        return "waiting" if self.waiting else "running"
+        called = self._called.values()
+        if self.waiting or "waiting" in called:
+            return "waiting"
+        return "paused" if "paused" in called else "running"
 
     def seen(self) -> dict[str, Any]:
         """Return what `status` shows of every run."""
@@ -111,6 +118,41 @@ class Board:
         if items := [item for item in self.waiting if item.is_gate(name)]:
             self.end(*items)
 
+    @contextmanager
+    def calling(self, name: str) -> Iterator[None]:
+        """Count the run of a called agent: while it waits, this one does.
+
+        Args:
+            name: of the call or step.
+        """
+        self._called[name] = "running"
+        try:
+            yield
+        finally:
+            self.take_called({"name": name, "status": "running"})
+            self._called.pop(name, None)
+
+    def take_called(self, data: Any) -> None:
+        """Take in the status of a called agent's run; a signal that names no such run changes nothing."""
+        given = data if isinstance(data, dict) else {}
+        name, status = given.get("name"), given.get("status")
+        if not isinstance(name, str) or name not in self._called or status not in ("running", "waiting", "paused"):
+            return
+        before, self._called[name] = self._status(), status
+        if self._status() != before and not self.ended:
+            self._show()
+
+    def _tell_caller(self) -> None:
+        """Tell the run that has called this one whether it waits."""
+        parent, status = workflow.info().parent, self._status()
+        if parent is None or status == self._told or self.ended:
+            return
+        name: str | None = workflow.memo_value(names.CALLER_MEMO, None, type_hint=str)
+        if name is not None:  # else an earlier version has started it
+            self._told = status
+            caller = workflow.get_external_workflow_handle(parent.workflow_id)
+            asyncio.create_task(_send(caller, {"name": name, "status": status}))  # noqa: RUF006  # the workflow holds it
+
     def end_run(self, status: str) -> None:
         """End the run. What has arrived, but was not taken in, does not count."""
         self.ended = status
@@ -151,6 +193,12 @@ class Board:
         if self.search:
             show_waiting(self._status(), self.waiting, groups=self.asks_groups)
         self.rows.changed()
+        self._tell_caller()
+
+
+async def _send(caller: "workflow.ExternalWorkflowHandle[Any]", told: dict[str, str]) -> None:
+    with suppress(FailureError):  # it has ended
+        await caller.signal(names.CALLED_STATUS, told)
 
 
 def _tell_of_failure(notice: "asyncio.Task[Any]") -> None:

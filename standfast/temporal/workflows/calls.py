@@ -45,6 +45,7 @@ class Calls:
     def __init__(self, run: RunState, parts: RunParts) -> None:
         self.terminal: TerminalError | None = None  # the first of the turn, in call order
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
+        self._board = parts.board
 
     async def run_all(self, action: CallTools[Call], state: RunLoop) -> list[Settled[Call]]:
         """Carry out the action, and return the outcome of every open call, in call order."""
@@ -101,7 +102,8 @@ class Calls:
         if tool.agent:
             given = self._child_input(call, state)
             lost, asked = self._reference(call, turn) if recovering else None, self._asked(call)
-            return await run_agent(call, turn, given, self._running, self._pauses, asked=asked, lost=lost)
+            with self._board.calling(call.id):
+                return await run_agent(call, turn, given, self._running, self._pauses, asked=asked, lost=lost)
         if recovering and not tool.safe_to_retry:
             verdict = await self._settle(call, turn, tool, recovering=True)
             if verdict is not None:

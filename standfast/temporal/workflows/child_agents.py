@@ -60,7 +60,8 @@ async def run_agent(
         if lost is not None:
             name = f"{call.id}.{call_digest(f'{asked} {workflow.info().original_execution_run_id}')}"
         try:
-            result = await agent_result(call.name, given, running, pauses, name=name, asked=asked, shown=call.shown)
+            more = {"name": name, "asked": asked, "shown": call.shown, "called": call.id}
+            result = await agent_result(call.name, given, running, pauses, **more)
             outcome, spent = outcome_of_result(call.name, result), result_usage(result)
         except FailureError as error:
             outcome = _failure(call.name, error)
@@ -86,11 +87,20 @@ async def _can_go_on(call: Call, given: AgentInput, running: Running, asked: str
 
 
 async def agent_result(
-    agent: str, given: AgentInput, running: Running, pauses: Pauses, *, name: str, asked: str, shown: str = ""
+    agent: str,
+    given: AgentInput,
+    running: Running,
+    pauses: Pauses,
+    *,
+    name: str,
+    asked: str,
+    shown: str = "",
+    called: str = "",
 ) -> dict[str, Any]:
     """Run an agent as the child workflow `<parent>/<name>`, or find the one that an earlier attempt has started.
 
     Args:
+        called: the call or step, if `name` is another.
         asked: identifies what it is run for, among all runs. The name of a call does not.
     """
     child, digest = names.child_id(workflow.info().workflow_id, name), call_digest(asked)
@@ -104,14 +114,15 @@ async def agent_result(
             cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
             static_summary=summary(shown),
-            memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: digest},
+            memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: digest, names.CALLER_MEMO: called or name},
         )
     except WorkflowAlreadyStartedError:
         result = await _attached(child, digest, running, pauses)
         if result is not None:
             return result
         # Providers' ids repeat: that one is the agent of another call.
-        return await agent_result(agent, given, running, pauses, name=f"{name}.{digest}", asked=asked, shown=shown)
+        more = {"name": f"{name}.{digest}", "asked": asked, "shown": shown, "called": called or name}
+        return await agent_result(agent, given, running, pauses, **more)
     result = await running.add(handle)
     if not is_result(result):  # somebody else's workflow has the agent's name
         raise ApplicationError(f"workflow {child} ended as no agent does", type="StandfastError", non_retryable=True)

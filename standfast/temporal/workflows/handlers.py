@@ -53,6 +53,10 @@ class RunHandlers:
     def store_waits_signal(self, data: Any = None, *extra: Any) -> None:
         self._parts.workers.store_waits.take_signal(data)
 
+    @workflow.signal(name=names.CALLED_STATUS, description="From agents that this run has called: whether they wait")
+    def called_status_signal(self, data: Any = None, *extra: Any) -> None:
+        self._parts.board.take_called(data)
+
     @workflow.query(name=names.OUTCOME, description="What became of a signal with an id; null if none has come")
     def outcome(self, sent: Any = None, digest: Any = None, *ignored: Any) -> dict[str, Any] | None:
         return self._parts.inbox.outcome(sent, digest)

@@ -197,9 +197,10 @@ class PipelineRun(RunHandlers):
             tenant_id=self._given.tenant_id,
         )
         try:
-            result = await agent_result(
-                str(agent), given, self._running, self._parts.pauses, name=path, asked=f"{self._run}/{path}"
-            )
+            with self._board.calling(path):
+                result = await agent_result(
+                    str(agent), given, self._running, self._parts.pauses, name=path, asked=f"{self._run}/{path}"
+                )
         except FailureError as error:
             if self._running.cancelled:
                 return CANCELLED

@@ -26,7 +26,7 @@ class Waiting:
         shown: of a pipeline's gate, what people see beside the message; of what is large, only the sizes.
         size, reference: of what is cut, the bytes of all of it, and where the store has it; see `load_arguments` and
             `load_shown`.
-        edited_by, changes: of what somebody has edited, who, "" if they gave no name, and in words what has changed.
+        edited_by, changes: of an edit, the editor, "" for an unnamed one, and the changes in words.
     """
 
     kind: str

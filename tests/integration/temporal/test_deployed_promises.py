@@ -9,7 +9,7 @@ from support.temporal_runs import Run, Temporal, check_healthy, events, pending,
 from support.transcripts import asks_for, call, kind_of, tool_results
 from temporalio.api.enums.v1 import EventType
 
-from standfast import Agent, Approval, Happened, RetryPolicy, Tool, tool
+from standfast import Agent, Approval, Happened, RetryPolicy, Tool, ToolEnded, tool
 from standfast.testing import ScriptedModel
 
 QUICK = RetryPolicy(initial_interval=0.01, maximum_attempts=2)
@@ -76,7 +76,9 @@ async def test_a_lost_call_is_looked_up_by_the_verify_that_a_deploy_has_brought(
     verified = pay(paid, verify=lambda: Happened("receipt"))
     async with temporal.worker(clerk(verified), llm=ScriptedModel(SCRIPT)):
         assert (await result(run))["status"] == "complete"
+        ended = next(one for one in await temporal.people.events(run.id) if isinstance(one, ToolEnded))
     assert (read(await temporal.messages()), paid) == ({"c1": "receipt"}, [])
+    assert (ended.recovered, ended.found_by) == (True, "verify")
 
 
 async def test_a_lost_call_whose_verify_is_gone_is_of_unknown_outcome(temporal: Temporal) -> None:

@@ -89,10 +89,10 @@ async def test_a_run_that_grows_long_at_a_gate_goes_on_as_new(
         await until(moved)
         latest: Run = temporal.client.get_workflow_handle(handle.id)
         (left,) = await pending(latest)
-        assert (left["name"], left["approved_by"], left["arguments"]) == ("c1", ["ada"], {"text": "one", "times": 1})
+        assert (left["name"], left["approved_by"], left["arguments"]) == ("c1", ["ada"], edit)
         with pytest.raises(InputError, match="gate c2 was approved already"):
             await temporal.people.decide(handle.id, "c2", "reject", by="ada")
-        await temporal.people.decide(handle.id, "c1", "approve", by="bob", edit=edit)
+        await temporal.people.decide(handle.id, "c1", "approve", by="bob")
         assert (await result(handle))["status"] == "complete"
         assert not [failed for one in await chain(temporal.client, handle) for failed in wedges(one)]
     assert posted == ["ONE", "two"]
@@ -233,9 +233,9 @@ async def test_a_session_that_waits_in_process_goes_on_on_temporal(temporal: Tem
     given: Any = {"store": temporal.store, "session_id": temporal.session(), "llm": posts("one", "two", "three")}
     await run(agent, message="go", **given)
     edit = {"text": "TWO"}
-    decisions = [approve("c1", by="ada"), reject("c3", by="ada", comment="no"),
-                 *(approve("c2", by=by, edit=edit) for by in ("ada", "bob"))]  # fmt: skip
+    decisions = [approve("c1", by="ada"), reject("c3", by="ada", comment="no"), approve("c2", by="ada", edit=edit)]
     await run(agent, decisions=decisions, **given)
+    await run(agent, decisions=[approve("c2", by="bob")], **given)
     async with temporal.worker(agent, llm=ScriptedModel(["done"])):
         handle = await temporal.start("a", message=None)
         (left,) = await pending(handle)

@@ -119,14 +119,14 @@ async def test_others_are_asked_about_an_edit_by_a_card_of_their_own(temporal: T
         await until(lambda: teams.messages)
         form = await answered(page, teams, teams.press("Edit…"))
         seen = await answered(page, teams, teams.press("Approve", card=form, amount="7"))
-        assert "Edited by ada, and others must approve that" in texts(seen)
+        assert "Edited by ada. Others must approve the edit" in texts(seen)
         await until(lambda: len(teams.messages) == 2)
         assert "Edited: Edited by ada: amount: 5 → 7" in texts(teams.card)
         assert "Approved by: ada of 2" in texts(teams.card)
         assert "Approved by ada, olga" in texts(await answered(page, teams, teams.press("Approve", "olga")))
         await result(run)
         first = min(teams.messages)
-        await until(lambda: "others must approve that" in texts(card_of(teams.messages[first])))
+        await until(lambda: "Others must approve the edit" in texts(card_of(teams.messages[first])))
         assert "Approve" not in buttons(card_of(teams.messages[first]))
 
 

@@ -4,8 +4,10 @@ import asyncio
 import base64
 import html
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,10 +20,12 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.exceptions import ApplicationError
 
 from integration.local.test_held_answers import READ, clerk
-from standfast import Agent, Approval, InputError, Step, StoreError, ToolContext, events, pipeline, tool
+from standfast import Agent, Approval, InputError, Step, StoreError, ToolCall, ToolContext, events, pipeline, tool
+from standfast.stores import Board, SQLiteStore, Wait
 from standfast.temporal import load_arguments, start_pipeline
 from standfast.testing import ScriptedModel
 from standfast.web import pages
+from standfast.web.timelines import fold
 
 
 async def timeline(client: httpx.AsyncClient, run: str) -> list[str]:
@@ -89,9 +93,26 @@ async def test_the_timeline_says_that_a_call_was_lost_and_not_run_again(temporal
         died = ApplicationError("its worker died", type="WorkerDied", non_retryable=True)
         await temporal.client.get_async_activity_handle(task_token=token).fail(died)
         await result(run)
-        entry = next(entry for entry in await timeline(client, run.id) if "pay unknown" in entry)
+        *_, entry, _, _ = await timeline(client, run.id)
     assert "Its worker died while it ran." in entry
     assert "it was not run again" in entry
+    assert ("pay unknown" in entry, "Its outcome was found" in entry) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("found_by", "said"),
+    [
+        ("ledger", "was found in the ledger"),
+        ("verify", "was found by `verify`"),
+        ("person", "Somebody gave"),
+        (None, "was found;"),
+    ],
+)
+def test_the_timeline_says_who_found_the_outcome_of_a_lost_call(found_by: Any, said: str) -> None:
+    lost = ToolCall(id="c1", name="pay", arguments={})
+    ended = events.ToolEnded(lost, text="paid", recovered=True, found_by=found_by)
+    (entry,) = fold([events.ToolStarted(lost), events.ToolLost(lost, "its worker died"), ended])
+    assert [said in note for note in entry.notes] == [True]
 
 
 async def test_agents_that_a_pipeline_runs_are_folded_in_and_it_runs_again_from_a_step(temporal: Temporal) -> None:
@@ -294,3 +315,67 @@ async def test_a_tool_step_carries_its_steps_name_and_its_result_is_not_said_to_
         (started,) = [one for one in await temporal.people.events(run.id) if isinstance(one, events.ToolStarted)]
     assert "send: ship" in entry
     assert started.step == "send"
+
+
+async def test_a_pipeline_whose_agent_waits_for_a_person_is_waiting_too(temporal: Temporal) -> None:
+    agent = refunds()
+    line = pipeline("line").step("refund", agent=agent, input=lambda ctx: "go").build()
+    model = ScriptedModel([REFUND, "done"])
+    async with temporal.worker(agent, pipelines=[line], llm=model), browser(temporal) as client:
+        run = await start_pipeline(temporal.client, line, run_key=temporal.session(), task_queue=temporal.name)
+        await until(lambda: has_status(run, "waiting"))
+        await until(lambda: is_listed(client, run, "waiting"))
+        page = (await client.get(f"/runs/{run.id}")).text
+        assert '<span class="status waiting">waiting</span></h1>' in page
+        child = temporal.people.run(f"{run.id}/refund")
+        for by in ("ada", "bob"):
+            await temporal.people.decide(child.id, "c1", "approve", by=by)
+        await result(run)
+        statuses = [
+            (event.status, event.waits_for)
+            for event in await temporal.people.events(run.id)
+            if isinstance(event, events.StatusChanged)
+        ]
+        assert statuses[-2:] == [("running", ()), ("complete", ())]
+        assert ("waiting", ()) in statuses
+        assert not await is_listed(client, run, "waiting")
+
+
+async def has_status(run: Run, status: str) -> bool:
+    return bool((await run.query("status"))["status"] == status)
+
+
+async def is_listed(client: httpx.AsyncClient, run: Run, status: str) -> bool:
+    return f'/runs/{run.id}"' in (await client.get(f"/runs?status={status}")).text
+
+
+class SlowToEnd(SQLiteStore):
+    """A store in which the board of a run that ends is cleared only when it may be."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.may_end = asyncio.Event()
+
+    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
+        if not put and not keep:
+            await self.may_end.wait()
+        return await super().show_waits(board, put, keep)
+
+
+async def test_nobody_speaks_to_a_run_that_has_just_ended(temporal: Temporal, tmp_path: Path) -> None:
+    """The run says so a moment before the server does."""
+    agent = Agent("clerk", tools=[charge])
+    async with (
+        SlowToEnd(str(tmp_path / "slow.db")) as store,
+        temporal.worker(agent, llm=ScriptedModel([CHARGES, "done"]), store=store),
+        browser(temporal) as client,
+    ):
+        run = await temporal.start(agent)
+        await pending(run)
+        assert 'id="say"' in (await client.get(f"/runs/{run.id}")).text
+        await temporal.people.decide(run.id, "c1", "approve", by="ada")
+        await until(lambda: has_status(run, "complete"))
+        page = (await client.get(f"/runs/{run.id}")).text
+        assert ('id="say"' in page, "Cancel the run" in page) == (False, False)
+        store.may_end.set()
+        await result(run)
