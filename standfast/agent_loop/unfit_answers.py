@@ -9,7 +9,6 @@ from standfast.agent_loop.tool_facts import Answer, LoopCall
 from standfast.checkpoints import EndStatus
 from standfast.messages import StopReason, Tripped
 
-
 _ENDS: Mapping[StopReason, EndStatus] = {
     "max-tokens": "max-tokens",
     "refusal": "refused",

@@ -1,15 +1,15 @@
 """The vocabulary of a conversation: messages, what a model answers, and texts that can be stored and sent anywhere."""
 
-from standfast.messages.appearances import (
+from standfast.messages.appearances import visible, visible_json
+from standfast.messages.differences import (
     How,
+    changed_lines,
+    changed_parts,
     difference_in_words,
-    differences,
     edit_in_words,
     edited_in_words,
-    visible,
-    visible_json,
+    line_difference,
 )
-from standfast.messages.differences import changed_lines, line_difference
 from standfast.messages.people import distinct_people, person
 from standfast.messages.records import (
     Image,
@@ -61,6 +61,7 @@ __all__ = [
     "Tripped",
     "Usage",
     "changed_lines",
+    "changed_parts",
     "check_message_id",
     "check_same",
     "check_whole",
@@ -68,7 +69,6 @@ __all__ = [
     "content_digest",
     "cut",
     "difference_in_words",
-    "differences",
     "distinct_people",
     "edit_in_words",
     "edited_in_words",

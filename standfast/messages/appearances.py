@@ -9,8 +9,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import islice
-from typing import Any, Literal
 
 # Joiners between letters of scripts that need them, and what belongs to an emoji, have a shape there. All else here has
 # none of its own: controls, marks of direction, fillers, tags, variation selectors, unusual blanks.
@@ -34,10 +32,6 @@ _LETTERS = (
 _FROM_RIGHT = re.compile(
     rf"[{_NUMBERS}]+|[{_LETTERS}][{_LETTERS}\u200c\u200d]*(?: [{_LETTERS}][{_LETTERS}\u200c\u200d]*)*"
 )
-_LONG = 80  # characters of a value in a line that says what an edit has changed
-_MOST_DIFFERENCES = 20
-_MOST_WORDS = 500  # characters of that line
-How = Literal["changed", "added", "removed"]
 _FSI, _PDI = "\u2068", "\u2069"
 _ISOLATED = re.compile(f"{_FSI}([^{_FSI}{_PDI}]*){_PDI}")
 
@@ -58,59 +52,6 @@ def visible(text: str) -> str:
             shown += [_shown(text[end : found.start()]), found[0]]
             end = found.end()
     return "".join([*shown, _shown(text[end:])])
-
-
-def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, How, Any, Any]]:
-    """Yield the parts in which two JSON values differ; `1`, `1.0` and `true` do. Keys in another order do not.
-
-    Each has its path (keys and places with dots between them), how it differs, and both values.
-    """
-    match before, after:
-        case dict(), dict():
-            for key in [*before, *(key for key in after if key not in before)]:
-                at = f"{path}.{_key(key)}" if path else _key(key)
-                if key not in after:
-                    yield at, "removed", before[key], None
-                elif key not in before:
-                    yield at, "added", None, after[key]
-                else:
-                    yield from differences(before[key], after[key], at)
-        case list(), list() if len(before) == len(after):
-            for place, pair in enumerate(zip(before, after, strict=True)):
-                yield from differences(*pair, f"{path}.{place}" if path else str(place))
-        case _ if json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True):
-            yield path, "changed", before, after
-
-
-def difference_in_words(path: str, how: How, before: Any, after: Any) -> str:
-    """Return a difference in one line, such as `amount: 120 → 80`."""
-    had = "(not given)" if how == "added" else visible_json(before, indent=None)
-    has = "(not given)" if how == "removed" else visible_json(after, indent=None)
-    return f"{path or 'value'}: {had} → {has}"
-
-
-def edit_in_words(before: Any, after: Any) -> str:
-    """Return the changes of an edit in one line, which may be cut: people see the edited value beside it."""
-    words = "; ".join(
-        difference_in_words(path, how, *(_start(value) for value in values))
-        for path, how, *values in islice(differences(before, after), _MOST_DIFFERENCES)
-    )
-    return words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}…"
-
-
-def edited_in_words(by: str, changes: str | None) -> str:
-    """Return a line that names the editor, and the changes if they are known."""
-    return f"Edited by {by or 'somebody'}{f': {changes}' if changes else ''}"
-
-
-def _start(value: Any) -> Any:
-    """Return a value, or the beginning of a long one as text."""
-    text = value if isinstance(value, str) else visible_json(value, indent=None)
-    return value if len(text) <= _LONG else f"{text[:_LONG]}…"
-
-
-def _key(key: str) -> str:
-    return key if key and "." not in key else json.dumps(key, ensure_ascii=False)
 
 
 def visible_json(value: object, *, indent: int | None = 2, default: Callable[[object], object] | None = None) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from standfast.agent_loop import Gate, edited_call_digest, edited_digest, value_digest
 from standfast.errors import StandfastError
-from standfast.messages import How, Record, changed_lines, difference_in_words, differences
+from standfast.messages import How, Record, changed_lines, changed_parts, difference_in_words
 from standfast.stores.protocol import DecisionRecord, Ledger
 from standfast.temporal.wire.shown_gates import read_asked
 from standfast.temporal.wire.turn_records import read_record
@@ -47,8 +47,8 @@ class Change(Record):
 
 
 def changes_between(before: Any, after: Any, path: str = "") -> Iterator[Change]:
-    """Yield the parts in which two values differ; see `differences`."""
-    for at, how, had, has in differences(before, after, path):
+    """Yield the parts in which two values differ; see `changed_parts`."""
+    for at, how, had, has in changed_parts(before, after, path):
         yield Change(path=at, how=how, before=had, after=has)
 
 
