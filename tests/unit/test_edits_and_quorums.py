@@ -1,5 +1,7 @@
 """Whoever approves and edits, in whatever order: what a gate counts, what it says, and when it opens agree."""
 
+import contextlib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -10,11 +12,15 @@ from hypothesis import strategies as st
 
 from standfast import Approval, Decision
 from standfast.agent_loop import Gate, GateRule, digest_of
+from standfast.cli.outputs import Output
+from standfast.cli.waiting_items import write_waiting
 from standfast.errors import DefinitionError
 from standfast.messages import person
 from standfast.runtime.stored_gates import AskedGate, _item
+from standfast.temporal.activities.chat_messages import Shown
 from standfast.temporal.wire.shown_gates import shown_changed
 from standfast.temporal.wire.turn_records import edit_reference, let_through
+from standfast.web.api import ag_ui, ai_sdk
 
 PEOPLE = ("ada", "bob", "cy", "dan")
 SHOWN = {"amount": 129.9, "to": "shop"}
@@ -200,3 +206,24 @@ def test_a_large_edit_is_shown_by_its_beginning_and_where_all_of_it_is() -> None
     card = shown_changed(seen, gate.decided(by_reference(decision)))
     assert (card["edited_by"], card["size"] > 5_000, len(card["arguments"]) < 100) == ("ada", True, True)
     assert card["reference"]["edit"] == edit_reference(edit)["digest"]
+
+
+def test_every_door_shows_an_edit_to_those_who_decide_after_it() -> None:
+    gate = opened(Approval(approvers=PEOPLE, quorum=2), ())
+    decision = Decision(gate="c1", decision="approve", by="ada", digest=gate.digest, edit={**SHOWN, "amount": 80})
+    item = _item("a/s", AskedGate(gate.decided(decision), "pay?", "pay"))
+    said = "Edited by ada: amount: 129.9 → 80"
+    interrupt = ag_ui._interrupt("a/s", item, None)
+    assert interrupt["metadata"]["arguments"] == {**SHOWN, "amount": 80}
+    assert (interrupt["metadata"]["edited_by"], interrupt["metadata"]["changes"]) == ("ada", "amount: 129.9 → 80")
+    begun, request = ai_sdk._requests("a/s", item, None)
+    assert (begun["input"]["amount"], request["reason"]) == (80, f"pay?\n{said}")
+    shown = Shown.of("a/s", item)
+    assert (shown.facts["Edited"], shown.facts["Approved by"]) == (said, "ada of 2")
+    assert '"amount": 80' in "".join(part.text for part in shown.parts)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        write_waiting(Output("text"), {**item, "workflow_id": "a/s"})
+    assert said in out.getvalue()
+    assert "1 of 4" not in out.getvalue()
+    assert "1 of 2: ada" in out.getvalue()
