@@ -204,3 +204,33 @@ async def test_a_card_that_was_changed_is_not_decided_among_several(
         await expect(choice).to_be_enabled()
         await page.get_by_label("Copies").fill("4")
         await expect(choice).to_be_disabled()
+
+
+@tool(approval=Approval(message="Refund it?", approvers=["ada", "bob"], quorum=2))
+async def refund(amount: float, to: str) -> str:
+    """Refund."""
+    return f"{amount} to {to}"
+
+
+async def test_an_edit_is_on_the_card_of_the_next_approver_and_in_the_timeline(
+    temporal: Temporal, chromium: Browser, serve: Any
+) -> None:
+    agent = Agent("refunds", tools=[refund])
+    model = ScriptedModel([asks_for(call("refund", "c1", amount=129.9, to="shop")), "done"])
+    async with temporal.worker(agent, llm=model), serve(LOCAL) as address:
+        run = await temporal.start(agent)
+        await pending(run)
+        page = await chromium.new_page()
+        await page.goto(f"{address}/runs/{run.id}")
+        await page.get_by_label("Amount").fill("80")
+        await page.get_by_role("button", name="Approve", exact=True).click()
+        card = page.get_by_role("article")
+        await expect(card.get_by_text("Edited by ada: amount: 129.9 → 80")).to_be_visible()
+        await expect(card).to_contain_text("1 of 2 have approved: ada")
+        await expect(card.get_by_label("Amount")).to_have_value("80")
+        assert await faults_here(page) == []
+        await temporal.people.decide(run.id, "c1", "approve", by="bob")
+        await result(run)
+        await page.reload()
+        ran = page.get_by_role("listitem").filter(has_text="Edited by ada").filter(has_text="80.0 to shop")
+        await expect(ran).to_be_visible()
