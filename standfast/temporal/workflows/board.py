@@ -129,8 +129,9 @@ class Board:
         try:
             yield
         finally:
-            self.take_called({"name": name, "status": "running"})
-            self._called.pop(name, None)
+            if workflow.in_workflow():  # else the worker drops the run from its memory
+                self.take_called({"name": name, "status": "running"})
+                self._called.pop(name, None)
 
     def take_called(self, data: Any) -> None:
         """Take in the status of a called agent's run; a signal that names no such run changes nothing."""
