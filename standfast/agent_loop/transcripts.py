@@ -235,6 +235,8 @@ def question_of(call: LoopCall, outcome: Outcome) -> str:
     if isinstance(outcome, Asked):
         return outcome.question
     reason = cut(outcome.reason, _REASON_BYTES) if isinstance(outcome, Unknown) else ""
+    if reason.endswith("…"):  # a history of an earlier version has only its beginning
+        reason = ""
     return f"{ToolDurabilityError.sentence(call.name, call.id, reason)} What came of it? The answer becomes its result."
 
 

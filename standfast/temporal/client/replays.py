@@ -39,6 +39,9 @@ _LOCAL = "core_local_activity"
 _ADDED: dict[str, tuple[tuple[str, ...], ...]] = {
     # What happens at the deadline, and the key of the run. Who is told reads them, and nothing else changes.
     names.NOTIFY: (("item", "then"), ("run",)),
+    # The ids of messages, by which the session tells whether it has them.
+    names.KEEP: (("messages", "message_id"),),
+    names.CALL_MODEL: (("say", "message_id"),),
     # That a question is about a call of unknown outcome. The store keeps it beside the question's text.
     **dict.fromkeys((names.COMMIT, names.EXPORT, names.FINISH), (("questions", "unknown"),)),
 }

@@ -18,8 +18,8 @@ def previewed(written: WrittenOutcome) -> WrittenOutcome:
     outcome = {name: value for name, value in written.items() if name != "state"}  # the store has it
     kind = next(iter(outcome))
     text = cast(str, outcome[kind])
-    if kind in ("asked", "terminated"):
-        # A question and a terminal error keep their own words, as far as a history has room.
+    if kind in ("asked", "terminated", "unknown"):
+        # People read questions, terminal errors and why an outcome is unknown as far as a history has room.
         return cast(WrittenOutcome, {**outcome, kind: cut(text, QUESTION_BYTES)})
     if len(text) <= PREVIEW:
         return cast(WrittenOutcome, outcome)

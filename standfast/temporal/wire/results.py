@@ -194,7 +194,7 @@ def _read_recalled(_: object, found: dict[str, Any]) -> bool:
 
 def _read_messages(reference: Mapping[str, Any], found: list[Any] | Kept) -> bool:
     if isinstance(found, dict):
-        return "again" not in reference
+        return "again" not in reference and bool(found) and found.keys() <= Kept.__annotations__.keys()
     for said in found:
         user_message(said)
     return True
