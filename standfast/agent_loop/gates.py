@@ -129,6 +129,10 @@ class Gate:
         """What the edit of a call has changed, in words; None without an edit."""
         return None if self.changed is None or not self.is_call else edit_in_words(self.arguments, self.changed)
 
+    def showing(self, digest: str, arguments: Any) -> "Gate":
+        """Return the gate of a call as it was opened, but with the digest and the arguments that it shows now."""
+        return replace(self, digest=digest, arguments=arguments)
+
     @property
     def editor(self) -> str | None:
         """The name of the editor; None without an edit, or for an unnamed one."""

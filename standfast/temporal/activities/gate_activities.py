@@ -1,7 +1,6 @@
 """Activities at gates: find the calls that need approval, and record people's decisions."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -194,7 +193,7 @@ class GateActivities:
         if refused is not None:
             return refused, None
         if proposed is not None:
-            opened = replace(opened, digest=str(decision.digest), arguments=await load_edit(self._host, run, proposed))
+            opened = opened.showing(str(decision.digest), await load_edit(self._host, run, proposed))
         try:
             return None, await given_by(self._host.store, speaker, decision, opened, place, at)
         except InputError as error:

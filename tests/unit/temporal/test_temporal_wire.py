@@ -60,6 +60,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "PENDING": "pending",
         "OUTCOME": "standfast.outcome",
         "STORE_WAITS": "standfast.store_waits",
+        "CALLED_STATUS": "standfast.called_status",
         "REMINDER": "reminder at ",
         "ESCALATION": "escalation at ",
         "DECISION": "decision at ",
@@ -100,6 +101,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "AGENT_MEMO": "standfast.agent",
         "PIPELINE_MEMO": "standfast.pipeline",
         "ASKED_MEMO": "standfast.asked",
+        "CALLER_MEMO": "standfast.caller",
         "START_MEMO": "standfast.start",
         "QUEUE_STORE": "standfast-store",
     }

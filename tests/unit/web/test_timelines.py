@@ -75,7 +75,7 @@ def test_a_call_that_is_lost_and_found_says_that_the_ledger_had_it() -> None:
     (entry,) = folded(
         ToolStarted(CALL, at=at(0)),
         ToolLost(CALL, "nobody has heard of it", at=at(1)),
-        ToolEnded(CALL, outcome="returned", text="paid", recovered=True, at=at(2)),
+        ToolEnded(CALL, outcome="returned", text="paid", recovered=True, found_by="ledger", at=at(2)),
     )
     assert (entry.state, entry.notes) == ("done", ["Its outcome was found in the ledger; it was not run again."])
 
@@ -121,7 +121,7 @@ def test_a_gate_says_who_was_asked_who_decided_and_how_long_that_took() -> None:
         GateDecided("c1", "reject", "ada", "too much", at=at(60)),
         StatusChanged("running", at=at(60)),
     )
-    assert brief([gate]) == [("Approval of ada, bob", "failed", 60.0)]
+    assert brief([gate]) == [("Approval of ada, bob", "rejected", 60.0)]
     assert gate.notes == ["2 must approve", "approve of eve did not count: eve may not", "reject by ada: too much"]
 
 
