@@ -63,6 +63,7 @@ MAY_COMPARE = {
     "temporal/activities/gate_activities.py:_too_late",
     "temporal/activities/open_gates.py:let_through",
     "temporal/activities/run_activities.py:_finish",
+    "temporal/activities/session_activities.py:_answered",
     "temporal/workflows/call_approvals.py:_take_passed",
     "temporal/workflows/call_approvals.py:_take_progress",
     "temporal/workflows/effects.py:_let_through",
@@ -71,7 +72,7 @@ MAY_COMPARE = {
     "temporal/workflows/gates.py:_asked",
     "temporal/workflows/gates.py:_read",
     "temporal/workflows/gates.py:_recall",
-    "temporal/workflows/gates.py:wait_at",
+    "temporal/workflows/gates.py:_wait_at",
     "temporal/workflows/pipeline_workflows.py:_decide",
     "temporal/workflows/pipeline_workflows.py:_run_agent",
 }

@@ -19,7 +19,7 @@ def full_of_messages() -> tuple[Messages, Questions]:
     parts.mailbox.messages = ["x" * 1_000] * (PARKED_BYTES // 1_000)
     asks = LoopState(loop=Loop(), tools={}, questions=(Question(tool_call_id="c1", question="?"),))
     run = RunState(loop=asks, is_open=True)
-    messages = Messages(run, parts, owner=(None, None))
+    messages = Messages(run, parts, owner=(None, None), first=None)
     questions = Questions(run, parts, messages, Calls(run, parts), is_interrupted=lambda: False)
     return messages, questions
 
@@ -33,7 +33,7 @@ def test_what_a_run_waits_for_always_has_room(answer: dict[str, str]) -> None:
 def test_a_message_to_a_run_that_is_full_is_refused() -> None:
     messages, _ = full_of_messages()
     with pytest.raises(InputError, match="bytes wait to be taken in"):
-        messages.read({"text": "more"}, ())
+        messages.read({"text": "more"}, (), None)
 
 
 @pytest.mark.parametrize("call_id", ["another", ["c1"], {}, 1])

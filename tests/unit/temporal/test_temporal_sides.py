@@ -19,7 +19,14 @@ SIDES = {
 MODULES = sorted(path for path in TEMPORAL.rglob("*.py") if path.parent != TEMPORAL)
 WITHOUT_IO = [path for path in MODULES if path.parent.name in ("wire", "workflows")]
 # Of the parts that may do I/O, what does none: the words of the store's contract, and the names of sessions.
-PURE = {"runtime.child_agents", "stores.kept_values", "stores.protocol", "stores.waits", "stores.workers"}
+PURE = {
+    "runtime.child_agents",
+    "runtime.outcomes",
+    "stores.kept_values",
+    "stores.protocol",
+    "stores.waits",
+    "stores.workers",
+}
 
 
 def name(path: Path) -> str:

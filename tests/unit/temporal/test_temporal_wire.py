@@ -133,6 +133,7 @@ def test_a_session_is_read_from_the_id_of_its_workflow(workflow: str, session: s
 
 WHOLE: dict[str, Any] = {
     "message": "hi", "images": [{"url": "u"}], "session_id": "s", "user_id": "ada", "tenant_id": "acme",
+    "message_id": "m1",
     "max_iterations": 3, "context": {"shop": "s"}, "instance_id": "i-1", "checkpoint": {"messages": []},
     "call": {"run": "r", "turn": 1, "position": 0}, "step": {"run": "r", "path": "p"}, "depth": 2,
     "max_tokens": 50, "max_answer_tokens": 5, "asks_caller": True, "carried": {"run": "r"},
