@@ -3,6 +3,8 @@
 import asyncio
 import json
 import shlex
+import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,7 +13,7 @@ from standfast.cli.applications import load_application
 from standfast.cli.audits import BY
 from standfast.cli.commands import with_output
 from standfast.cli.inputs import who
-from standfast.cli.outputs import Output
+from standfast.cli.outputs import Output, shown
 from standfast.cli.stores import STORED, existing_store, store_option
 from standfast.errors import InputError
 from standfast.mcp import MCPToolset, OAuth
@@ -40,6 +42,9 @@ def mcp() -> None:
 @_USER
 @_TENANT
 @click.option("--port", type=int, default=0, help="Port of this machine to which the browser comes back; 0: any.")
+@click.option(
+    "--issuer", metavar="URL", help="Authorization server of URL.  [default: the one that URL names, if you agree]"
+)
 @with_output
 def login(
     output: Output,
@@ -49,6 +54,7 @@ def login(
     user: str | None,
     tenant: str | None,
     port: int,
+    issuer: str | None,
 ) -> None:
     """Log a user in at the MCP server URL, and keep the token in the store of the workers.
 
@@ -61,8 +67,12 @@ def login(
 
     async def logged_in() -> None:
         kept, oauth = _place(url, app, store)
+        oauth = oauth if issuer is None else replace(oauth, issuer=issuer)
+        consent = (lambda words: click.confirm(shown(f"{words}. Go on?"), err=True)) if sys.stdin.isatty() else None
         try:
-            await log_in(url, store=kept, show=show, user_id=user, tenant_id=tenant, oauth=oauth, port=port)
+            await log_in(
+                url, store=kept, show=show, user_id=user, tenant_id=tenant, oauth=oauth, port=port, consent=consent
+            )
         finally:
             await kept.close()
 

@@ -3,14 +3,16 @@
 import asyncio
 import importlib
 import json
-from collections.abc import AsyncIterator, Callable
+import shlex
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from standfast.errors import StandfastError
 from standfast.mcp.clients import MAX_ANSWER_BYTES, SENDING, Access, Sending, bounded_client
-from standfast.mcp.logins import Logins, OAuth, login_of
+from standfast.mcp.logins import Logins, OAuth, is_safe_url, login_of
 from standfast.messages import error_text
 from standfast.stores.protocol import Ledger
 from standfast.time_limits import time_limit
@@ -28,6 +30,7 @@ async def login(
     tenant_id: str | None = None,
     oauth: OAuth | None = None,
     port: int = 0,
+    consent: Callable[[str], bool] | None = None,
 ) -> None:
     """Log a user in at a server, and keep the login in a store.
 
@@ -38,15 +41,21 @@ async def login(
         user_id, tenant_id: who logs in, as in `run`; nobody in particular if None.
         oauth: that of the toolset.
         port: of this machine, to which the browser is sent back; any free one if 0.
+        consent: asked before the first login at an authorization server whose address is not the MCP server's, with
+            a sentence that names both. If None, such a login needs an `oauth` with an issuer.
 
     Raises:
-        StandfastError: the login failed, took longer than ten minutes, or the server asks for none.
+        StandfastError: the login failed or took longer than ten minutes, or the server names another authorization
+            server than before, or asks for no login.
         InputError: there is no key to encrypt it with.
     """
     mcp, oauth = importlib.import_module("mcp"), oauth or OAuth()
+    if not is_safe_url(url):
+        raise StandfastError(f"A login needs https, and {url} is an address without it")
     logins = Logins(store, url, oauth.key)
+    pinned = oauth.issuer or await logins.load_issuer()
     async with _callback(port) as (address, answered):
-        provider = _provider(url, oauth, address, show, answered)
+        provider = _provider(url, oauth, address, partial(_agree, url, pinned, consent), show, answered)
         sending = Sending()
         token = SENDING.set(sending)
         try:
@@ -73,6 +82,43 @@ async def login(
         known.get_resource_url() if known.should_include_resource_param(known.protocol_version) else None,
     )
     await logins.save((tenant_id, user_id), found)
+    await logins.save_issuer(_issuer_of(known))
+
+
+def _issuer_of(known: Any) -> str:
+    """Return the authorization server that a login is at, as the SDK has found it."""
+    found = known.oauth_metadata.issuer if known.oauth_metadata is not None else known.auth_server_url
+    return str(found or known.get_authorization_base_url(known.server_url))
+
+
+def _agree(url: str, pinned: str | None, consent: Callable[[str], bool] | None, known: Any) -> None:
+    """Check before anybody logs in, or a secret is sent, that the authorization server is one that is meant.
+
+    The MCP server itself names it, so a server that is malicious could have the secret of a client and a user's code
+    sent to any place.
+
+    Raises:
+        StandfastError: it is not.
+    """
+    issuer, metadata = _issuer_of(known), known.oauth_metadata
+    if pinned is not None:
+        if issuer.rstrip("/") != pinned.rstrip("/"):
+            raise StandfastError(
+                f"{url} names {issuer} as its authorization server, and not {pinned}: if that is right, say "
+                f"OAuth(issuer={issuer!r}), or `standfast mcp login --issuer {shlex.quote(issuer)}`"
+            )
+        return
+    places = [issuer]
+    if metadata is not None:
+        places += [str(metadata.authorization_endpoint), str(metadata.token_endpoint)]
+    hosts = list(dict.fromkeys(urlsplit(place).netloc for place in places))
+    if hosts == [urlsplit(url).netloc]:
+        return
+    words = f"{url} has its users log in at {issuer}, which uses {', '.join(hosts)}"
+    if consent is None:
+        raise StandfastError(f"{words}: if that is right, say OAuth(issuer={issuer!r})")
+    if not consent(words):
+        raise StandfastError(f"{words}, and that was not agreed to")
 
 
 def _first(error: BaseException) -> BaseException:
@@ -81,30 +127,58 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _provider(url: str, oauth: OAuth, address: str, show: Callable[[str], object], answered: Any) -> Any:
+class _Kept:
+    """The SDK's storage of one login; what it has in the end is kept by the caller."""
+
+    def __init__(self) -> None:
+        self.tokens: Any = None
+        self.client: Any = None
+
+    async def get_tokens(self) -> Any:
+        return self.tokens
+
+    async def set_tokens(self, tokens: Any) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> Any:
+        return self.client
+
+    async def set_client_info(self, client_info: Any) -> None:
+        self.client = client_info
+
+
+def _by_https(auth: Any) -> Any:
+    """Return the SDK's class of the flow, of which no request goes over plain HTTP."""
+
+    class Provider(auth.OAuthClientProvider):  # type: ignore[misc]  # its base is known when the SDK is there
+        async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
+            flow = super().async_auth_flow(request)
+            try:
+                sent = await anext(flow)
+                while True:
+                    if not is_safe_url(str(sent.url)):
+                        raise StandfastError(f"it asks for a request to {sent.url}, which does not use https")
+                    sent = await flow.asend((yield sent))
+            except StopAsyncIteration:
+                return
+            finally:
+                await flow.aclose()
+
+    return Provider
+
+
+def _provider(
+    url: str,
+    oauth: OAuth,
+    address: str,
+    agree: Callable[[Any], None],
+    show: Callable[[str], object],
+    answered: Any,
+) -> Any:
     auth, shared = importlib.import_module("mcp.client.auth"), importlib.import_module("mcp.shared.auth")
 
-    class Kept:
-        """The SDK's storage of one login; what it has in the end is kept by the caller."""
-
-        def __init__(self) -> None:
-            self.tokens: Any = None
-            self.client: Any = None
-
-        async def get_tokens(self) -> Any:
-            return self.tokens
-
-        async def set_tokens(self, tokens: Any) -> None:
-            self.tokens = tokens
-
-        async def get_client_info(self) -> Any:
-            return self.client
-
-        async def set_client_info(self, client_info: Any) -> None:
-            self.client = client_info
-
     secret_method = "none" if oauth.client_secret is None else "client_secret_post"
-    storage, said = Kept(), {"redirect_uris": [address], "scope": oauth.scope}
+    storage, said = _Kept(), {"redirect_uris": [address], "scope": oauth.scope}
     if oauth.client_id is not None:
         storage.client = shared.OAuthClientInformationFull(
             client_id=oauth.client_id,
@@ -114,6 +188,9 @@ def _provider(url: str, oauth: OAuth, address: str, show: Callable[[str], object
         )
 
     async def redirect(page: str) -> None:
+        await asyncio.to_thread(agree, provider.context)  # which may ask a person
+        if not is_safe_url(page):
+            raise StandfastError(f"its login page does not use https: {page.partition('?')[0]!r:.200}")
         show(page)
 
     async def callback() -> Any:
@@ -124,7 +201,8 @@ def _provider(url: str, oauth: OAuth, address: str, show: Callable[[str], object
         return shared.AuthorizationCodeResult(**one)
 
     metadata = shared.OAuthClientMetadata(client_name="standfast", token_endpoint_auth_method="none", **said)
-    return auth.OAuthClientProvider(url, metadata, storage, redirect_handler=redirect, callback_handler=callback)
+    provider = _by_https(auth)(url, metadata, storage, redirect_handler=redirect, callback_handler=callback)
+    return provider
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from standfast.errors import DefinitionError, InputError, StandfastError
 from standfast.mcp.clients import SENDING, NotLetInError
@@ -35,6 +35,9 @@ class OAuth:
         scope: what is asked for at a login, separated by spaces; what the server suggests if None.
         client_id, client_secret: of a client that was registered before; else the login registers one.
         shared: one login, of nobody in particular, for all users.
+        issuer: the authorization server at which users log in, such as "https://login.example.com". If None, the
+            first user to log in must agree to the server that the MCP server names, unless both have the same address.
+            Later logins must use the same one.
         key: a secret of at least 16 bytes with which tokens are encrypted; by default the environment's
             STANDFAST_MCP_KEY. It is the same for all workers, and for the login.
     """
@@ -44,13 +47,27 @@ class OAuth:
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     shared: bool = False
+    issuer: str | None = None
     key: str | bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.client_secret is not None and self.client_id is None:
             raise DefinitionError("OAuth: client_secret goes with client_id")
+        if self.issuer is not None and not is_safe_url(self.issuer):
+            raise DefinitionError(f"OAuth: issuer must be an address of https, got {self.issuer!r:.200}")
         if self.key is not None and len(self.key) < _SHORTEST_KEY:
             raise DefinitionError(f"OAuth: key must have at least {_SHORTEST_KEY} bytes")
+
+
+def is_safe_url(url: str) -> bool:
+    """Whether an address may hear secrets: one of https, or of this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return bool(parts.hostname) and (
+        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1"))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +127,21 @@ class Logins:
         plain = json.dumps({name: getattr(login, name) for name in Login.__slots__}).encode()
         sealed = nonce + self._cipher().encrypt(nonce, plain, place.encode())
         await self._append(place, base64.b64encode(sealed).decode())
+
+    async def load_issuer(self) -> str | None:
+        """Return the authorization server at which users of this server log in; None before the first login."""
+        place = self._issuers
+        count = await length(self._store, place)
+        return await self._store.load_reply(place, count - 1) if count else None
+
+    async def save_issuer(self, issuer: str) -> None:
+        """Keep the authorization server for later logins."""
+        if await self.load_issuer() != issuer:
+            await append(self._store, self._issuers, issuer, await length(self._store, self._issuers))
+
+    @property
+    def _issuers(self) -> str:
+        return f"standfast/mcp/issuers/{hashlib.blake2b(self.url.encode(), digest_size=20).hexdigest()}"
 
     async def renewed_elsewhere(self, who: tuple[str | None, str | None], old: Login, me: str) -> Login | None:
         """Return the login that another process puts in the place of an old one; None if this one is to renew it.
@@ -231,6 +263,8 @@ def _renewal(httpx2: Any, login: Login) -> Any:
         headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
     elif secret:
         data["client_secret"] = secret
+    if not is_safe_url(login.token_endpoint):
+        raise NotLetInError("the token cannot be renewed: its authorization server is not at an address of https")
     return httpx2.Request("POST", login.token_endpoint, data=data, headers=headers)
 
 

@@ -1,7 +1,8 @@
 """An MCP server with its own authorization server, as a process: `python mcp_oauth_server.py FILE PORT`.
 
 Whoever opens the login page is let in. FILE hears of tokens and calls; `FILE.lifetime` has the seconds that an access
-token lives, and `FILE.revoked` refuses all that were given before.
+token lives, `FILE.revoked` refuses all that were
+given before, and `FILE.issuer` has the host at which users log in.
 """
 
 import secrets
@@ -88,11 +89,13 @@ class Provider:
 
 
 url: Any = f"http://127.0.0.1:{port}"
+named = effects.with_suffix(".issuer")  # the host of an authorization server elsewhere
+issuer: Any = f"http://{named.read_text()}:{port}" if named.exists() else url
 server = MCPServer(
     "private",
     auth_server_provider=Provider(),  # type: ignore[arg-type]
     auth=AuthSettings(
-        issuer_url=url,
+        issuer_url=issuer,
         resource_server_url=f"{url}/mcp",  # type: ignore[arg-type]
         validate_token_resource=False,
         client_registration_options=ClientRegistrationOptions(enabled=True),

@@ -5,14 +5,19 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from support.drivers import Driver
 from support.mcp_processes import ServerProcess
+from support.pages import served
 from support.transcripts import asks_for, call, error_of, result_of, tool_results
 
-from standfast import Agent, InputError, StandfastError
+from standfast import Agent, DefinitionError, InputError, StandfastError, sqlite_store
 from standfast.mcp import OAuth, login, mcp_server
 from standfast.mcp.logins import Logins
 from standfast.testing import ScriptedModel
@@ -149,6 +154,120 @@ async def test_a_login_does_not_count_for_another_user_or_key(server: ServerProc
     assert await mine.forget((None, "ada"))
     assert await mine.load((None, "ada")) is None
     assert not await mine.forget((None, "ada"))
+
+
+async def test_nobody_logs_in_at_a_server_elsewhere_that_they_have_not_agreed_to(
+    driver: Driver, tmp_path: Path
+) -> None:
+    store, pages, asked = driver.temporal.store, list[str](), list[str]()
+    (tmp_path / "effects.issuer").write_text("localhost")
+    async with ServerProcess(tmp_path / "effects", SERVER) as server:
+        issuer = f"http://localhost:{server.port}"
+
+        async def tried(answer: bool | None = None, **oauth: Any) -> str:
+            browsers: list[asyncio.Task[None]] = []
+
+            def show(page: str) -> None:
+                pages.append(page)
+                browsers.append(asyncio.create_task(as_a_browser(page)))
+
+            def consent(words: str) -> bool:
+                asked.append(words)
+                return bool(answer)
+
+            try:
+                given = OAuth(**oauth)
+                await login(
+                    server.url, store=store, show=show, oauth=given, consent=None if answer is None else consent
+                )
+            except StandfastError as error:
+                return str(error)
+            finally:
+                await asyncio.gather(*browsers)
+            return "done"
+
+        secret = {"client_id": "registered", "client_secret": "a secret of the client"}
+        for options in ({}, secret):
+            assert f"say OAuth(issuer='{issuer}" in await tried(**options)
+            assert "not agreed to" in await tried(False, **options)
+            assert "and not https://login.example.com" in await tried(
+                True, issuer="https://login.example.com", **options
+            )
+        assert pages == []
+        assert len(asked) == 2
+        assert f"at {issuer}" in asked[0]
+        assert await tried(True) == "done"
+        assert await tried() == "done"  # at the same one
+        assert await tried(issuer=issuer) == "done"
+        assert len(asked) == 3
+        await server.kill()
+        (tmp_path / "effects.issuer").write_text("127.0.0.1")
+        await server.start()
+        assert f"and not {issuer}" in await tried(True)
+        assert len(pages) == 3
+
+
+async def metadata_server(of_resource: dict[str, Any], of_issuer: dict[str, Any], asked: list[str]) -> Starlette:
+    """Return a server that has its users log in at itself, and says something wrong of that."""
+
+    async def answer(request: Any) -> Any:
+        asked.append(request.url.path)
+        base = f"http://{request.url.netloc}"
+        if "oauth-protected-resource" in request.url.path:
+            return JSONResponse({"resource": f"{base}/mcp", "authorization_servers": [base]} | of_resource)
+        if "oauth-authorization-server" in request.url.path:
+            known = {"issuer": base, "response_types_supported": ["code"]}
+            for name in ("authorization", "token", "registration"):
+                known[f"{name}_endpoint"] = f"{base}/{name}"
+            return JSONResponse(known | of_issuer)
+        if request.url.path == "/registration":
+            return JSONResponse({"client_id": "c", **await request.json()}, 201)
+        return JSONResponse({}, 401)
+
+    return Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
+
+
+@pytest.mark.parametrize(
+    ("of_resource", "of_issuer", "iss", "why"),
+    [
+        ({}, {"token_endpoint": "http://as.example/token"}, None, "does not use https"),
+        ({}, {"registration_endpoint": "http://as.example/registration"}, None, "does not use https"),
+        ({}, {"authorization_endpoint": "http://as.example/authorization"}, None, "its login page does not use https"),
+        ({}, {"issuer": "https://other.example"}, None, "issuer"),
+        ({}, {}, "https://other.example", "iss"),
+        ({}, {"authorization_response_iss_parameter_supported": True}, None, "iss"),
+        ({"resource": "https://other.example/mcp"}, {}, None, "does not match"),
+        ({"authorization_servers": ["http://as.example"]}, {}, None, "does not use https"),
+    ],
+)
+async def test_what_a_server_says_of_its_logins_is_checked(
+    tmp_path: Path, of_resource: dict[str, Any], of_issuer: dict[str, Any], iss: str | None, why: str
+) -> None:
+    asked: list[str] = []
+    browsers: list[asyncio.Task[None]] = []
+
+    def show(page: str) -> None:
+        query = {name: values[0] for name, values in parse_qs(urlsplit(page).query).items()}
+        back = {"code": "stolen", "state": query["state"], **({"iss": iss} if iss else {})}
+        browsers.append(asyncio.create_task(as_a_browser(f"{query['redirect_uri']}?{urlencode(back)}")))
+
+    store = sqlite_store(tmp_path / "logins.db")
+    async with served(await metadata_server(of_resource, of_issuer, asked)) as address:
+        with pytest.raises(StandfastError, match=why):
+            await login(f"{address}/mcp", store=store, show=show, consent=lambda words: True)
+    await asyncio.gather(*browsers)
+    assert "/token" not in asked
+    await store.close()
+
+
+@pytest.mark.parametrize("url", ["http://example.com/mcp", "http://127.0.0.1.example.com/mcp"])
+async def test_nobody_logs_in_without_https(tmp_path: Path, url: str) -> None:
+    store = sqlite_store(tmp_path / "logins.db")
+    with pytest.raises(StandfastError, match="needs https"):
+        await login(url, store=store, show=print)
+    with pytest.raises(DefinitionError, match="issuer must be an address of https"):
+        OAuth(issuer=url)
+    await store.close()
 
 
 async def test_a_login_needs_a_key_and_a_server_that_asks_for_it(
