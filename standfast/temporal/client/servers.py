@@ -8,9 +8,11 @@ import asyncio
 import contextlib
 import importlib.metadata
 import os
+import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ from standfast.temporal.wire.names import SEARCH_ATTRIBUTES
 from standfast.time_limits import time_limit
 
 HOST = "127.0.0.1"
+Address = tuple[str, int]
 SERVER_FLAGS = (
     # A shard's queue is read 20 times a second by default, and a dev server has one shard: 50 ms a workflow task.
     "--dynamic-config-value=history.transferProcessorMaxPollRPS=1000",
@@ -35,6 +38,9 @@ SERVER_FLAGS = (
     "--sqlite-pragma=synchronous=1",
     *(f"--search-attribute={name}={kind}" for name, kind in SEARCH_ATTRIBUTES.items()),
 )
+# The server also opens an HTTP API at a random port, which any site could find. No client uses this host name.
+_NO_HTTP_API = '--dynamic-config-value=frontend.httpAllowedHosts=["none.invalid"]'
+_LOCAL_NAMES = (b"127.0.0.1", b"localhost", b"[::1]")
 _START_SECONDS = 30
 _STOP_SECONDS = 10
 
@@ -86,6 +92,9 @@ async def dev_server(
     it is killed when the thread that entered the block ends, or the whole process, however it dies. Elsewhere it
     outlives a process that is killed.
 
+    The Web UI is behind a proxy of ours, since it answers any site that has its name resolve to this machine: it could
+    approve whatever waits. Requests for another host name, or of another site, get the status 403.
+
     Args:
         db_filename: the file that keeps the workflows, with two more beside it; in memory if None. It gets the search
             attributes when it is made, not later.
@@ -100,8 +109,10 @@ async def dev_server(
     """
     binary = temporal_binary()
     port, ui_port = _usable_port(port), _usable_port(ui_port) if ui else 0
+    web = (_unknown_address(), _usable_port(0)) if ui else None
     arguments = ["server", "start-dev", f"--ip={HOST}", f"--port={port}", f"--namespace={namespace}"]
-    arguments += [f"--ui-port={ui_port}"] if ui else ["--headless"]
+    arguments += ["--headless"] if web is None else [f"--ui-ip={web[0]}", f"--ui-port={web[1]}"]
+    arguments += [] if any(one.startswith("--http-port") for one in extra_args) else [_NO_HTTP_API]
     arguments += [f"--db-filename={_usable_name(db_filename)}"] if db_filename is not None else []
     arguments += [*SERVER_FLAGS, *extra_args]
     with _opened(log_file) as log:
@@ -110,9 +121,10 @@ async def dev_server(
         try:
             ui_url = f"http://{HOST}:{ui_port}" if ui else None
             server = DevServer(f"{HOST}:{port}", namespace, process.pid, ui_url, process)
-            if problem := await _wait_until_ready(server, ui_port):
+            if problem := await _wait_until_ready(server, web):
                 raise StandfastError(f"The Temporal server {problem}. {_last_words(log, start)}".rstrip())
-            yield server
+            async with contextlib.nullcontext() if web is None else _guarded(ui_port, web):
+                yield server
         finally:
             # A server in memory has nothing to save, and would take a second to stop politely.
             await _stop(process, politely=db_filename is not None)
@@ -189,13 +201,13 @@ def _without_servers() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
 
 
-async def _wait_until_ready(server: DevServer, ui_port: int) -> str | None:
+async def _wait_until_ready(server: DevServer, web: Address | None) -> str | None:
     """Return None when the server is ready, or the reason why it never will be."""
     exit_cleanly()
     try:
         async with time_limit(_START_SECONDS):
             while True:
-                ready = await _is_ready(server, ui_port)
+                ready = await _is_ready(server, web)
                 if (code := server._process.poll()) is not None:
                     return f"ended with code {code} before it was ready"
                 if ready:
@@ -205,17 +217,93 @@ async def _wait_until_ready(server: DevServer, ui_port: int) -> str | None:
         return f"was not ready after {_START_SECONDS} seconds"
 
 
-async def _is_ready(server: DevServer, ui_port: int) -> bool:
+async def _is_ready(server: DevServer, web: Address | None) -> bool:
     try:
         service = await ServiceClient.connect(ConnectConfig(target_host=server.address))
         await service.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=server.namespace))
-        if ui_port:
-            _, writer = await asyncio.open_connection(HOST, ui_port)
+        if web is not None:
+            _, writer = await asyncio.open_connection(*web)
             writer.close()
             await writer.wait_closed()
     except (RuntimeError, RPCError, OSError):  # nobody listens, the namespace is not there, no Web UI yet
         return False
     return True
+
+
+# --- the Web UI, which checks neither the host nor the origin of a request ---
+
+
+def _unknown_address() -> str:
+    """Return an address of this machine that no site can guess; other systems than Linux have only one."""
+    if not sys.platform.startswith("linux"):
+        return HOST
+    return ".".join(["127", *(str(1 + secrets.randbelow(254)) for _ in range(3))])
+
+
+@contextlib.asynccontextmanager
+async def _guarded(port: int, web: Address) -> AsyncIterator[None]:
+    """Pass on requests to the Web UI that were meant for it, as long as the block lasts."""
+    open_now: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        open_now.add(task)
+        try:
+            with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+                await _pass_on(reader, writer, web)
+        finally:
+            writer.close()
+            open_now.discard(task)
+
+    listener = await asyncio.start_server(connected, HOST, port)
+    try:
+        yield
+    finally:
+        listener.close()
+        for task in [*open_now]:
+            task.cancel()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, web: Address) -> None:
+    """Pass on one request and its answer, if the request was meant for the Web UI."""
+    async with time_limit(_START_SECONDS):
+        head = await reader.readuntil(b"\r\n\r\n")
+    first, *headers = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    if not _was_meant(headers):
+        words = b"Another site has sent this, or it is for another host: open http://127.0.0.1 with this port.\n"
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Type: text/plain\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(words), words))
+        await writer.drain()
+        return
+    # The next request on a connection would not be looked at: there is none.
+    kept = [one for one in headers if one.partition(b":")[0].strip().lower() != b"connection"]
+    from_web, to_web = await asyncio.open_connection(*web)
+    to_web.write(b"\r\n".join([first, *kept, b"Connection: close", b"", b""]))
+    sending = asyncio.create_task(_copied(reader, to_web))
+    try:
+        await _copied(from_web, writer)
+    finally:
+        sending.cancel()
+        to_web.close()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+def _was_meant(headers: Sequence[bytes]) -> bool:
+    """Whether a request is for this machine by one of its names, and no other site has sent it."""
+    found = [(name.strip().lower(), value.strip()) for name, _, value in (one.partition(b":") for one in headers)]
+    hosts = [value for name, value in found if name == b"host"]
+    origins = [value.partition(b"://")[2] for name, value in found if name == b"origin"]
+    if len(hosts) != 1:
+        return False
+    host, _, port = hosts[0].rpartition(b":") if not hosts[0].endswith(b"]") else (hosts[0], b"", b"0")
+    return (host or port) in _LOCAL_NAMES and all(origin == hosts[0] for origin in origins)
+
+
+async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(65_536):
+        writer.write(piece)
+        await writer.drain()
 
 
 async def _stop(process: subprocess.Popen[bytes], *, politely: bool) -> None:

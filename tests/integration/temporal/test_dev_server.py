@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from support.temporal_servers import is_alive, start_program, until
 from temporalio import workflow
@@ -114,12 +115,51 @@ def test_a_server_prints_nothing() -> None:
 async def test_the_web_ui_answers_where_the_server_says() -> None:
     async with dev_server(ui=True) as server:
         assert server.ui_url is not None
-        host, _, port = server.ui_url.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET / HTTP/1.0\r\n\r\n")
-        assert (await reader.readline()).endswith(b" 200 OK\r\n")
+        async with httpx.AsyncClient(base_url=server.ui_url, timeout=30) as browser:
+            port = server.ui_url.rpartition(":")[2]
+            page = await browser.get("/", follow_redirects=True)
+            assert (page.status_code, "<html" in page.text) == (200, True)
+            tried: list[tuple[dict[str, str], int]] = [
+                ({}, 200),
+                ({"Host": f"localhost:{port}", "Origin": f"http://localhost:{port}"}, 200),
+                ({"Host": "[::1]:9000"}, 200),  # through a tunnel
+                ({"Host": f"rebound.example:{port}"}, 403),
+                ({"Host": f"127.0.0.1.rebound.example:{port}"}, 403),
+                ({"Host": "rebound.example"}, 403),
+                ({"Origin": "https://evil.example"}, 403),
+                ({"Origin": f"http://localhost:{port}"}, 403),  # it was asked for at 127.0.0.1
+                ({"Origin": "null"}, 403),
+            ]
+            for headers, status in tried:
+                answer = await browser.get("/api/v1/namespaces", headers=headers)
+                assert answer.status_code == status, headers
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+        writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n")
+        assert (await reader.readline()).endswith(b" 403 Forbidden\r\n")
         writer.close()
-        await writer.wait_closed()
+
+
+def listening_ports(pid: int) -> list[int]:
+    """Return the ports at which a process listens, by the kernel's tables."""
+    inodes = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(fd).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return [int(row[1].partition(":")[2], 16) for row in rows if row[3] == "0A" and row[9] in inodes]
+
+
+@linux_only
+async def test_no_site_can_use_the_http_api_of_the_server() -> None:
+    async with dev_server() as server:
+        ports = listening_ports(server.pid)
+        assert port_of(server) in ports
+        for found in ports:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{found}", timeout=30) as site:
+                for host in (f"127.0.0.1:{found}", "rebound.example"):
+                    with contextlib.suppress(httpx.HTTPError):  # gRPC and the like
+                        answer = await site.get("/api/v1/namespaces", headers={"Host": host})
+                        assert answer.status_code in (403, 404), (found, host, answer.text)
 
 
 async def test_two_servers_at_once_have_different_ports() -> None:
