@@ -130,7 +130,7 @@ def _loaded_outside_of_loops(where: str) -> ModuleType:
 def _load(where: str) -> ModuleType:
     path = Path(where)
     if path.suffix != ".py" and not path.exists():
-        sys.path.insert(0, str(Path.cwd()))
+        sys.path.append(str(Path.cwd()))  # last: no file there takes the place of an installed module
         try:
             return importlib.import_module(where)
         except ModuleNotFoundError as error:
@@ -141,7 +141,7 @@ def _load(where: str) -> ModuleType:
         raise InputError(f"There is no file {where!r}")
     if path.suffix != ".py":
         raise InputError(f"{where!r} is not a Python file: its name must end with .py")
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.path.append(str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

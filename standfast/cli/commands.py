@@ -218,7 +218,7 @@ async def client_of(server: dict[str, Any], *, lazy: bool = False) -> "Client":
     if server["api_key"] is not None:
         more["api_key"] = server["api_key"]
     if codec := server["codec"] or os.environ.get("STANDFAST_CODEC"):
-        sys.path.insert(0, os.getcwd())  # so that modules of the user are found, as for APP
+        sys.path.append(os.getcwd())  # so that modules of the user are found, as for APP
         more["codec"] = codec
     log_as_python_does()
     return await connect(server["address"], namespace=server["namespace"], profile=server["profile"], **more)

@@ -16,12 +16,14 @@ _JOINED = r"[\u0600-\u08ff\u0900-\u0dff\u1000-\u109f\u1780-\u17ff]"
 _EMOJI = r"[\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
 _SHAPELESS = re.compile(
     rf"(?<={_JOINED})[\u200c\u200d](?={_JOINED})|(?<={_EMOJI})\ufe0f|(?<=[\ufe0f\U0001f000-\U0001faff])\u200d(?={_EMOJI})"
-    r"|(?P<shown>[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
-    r"\u2028-\u202e\u205f-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
+    # So are strokes through a letter, and the slash that makes a fraction of the digits around it.
+    r"|(?P<shown>[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0334-\u0338\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
+    r"\u2028-\u202e\u2044\u205f-\u206f\u20d2\u20d3\u20d8-\u20da\u20e5-\u20eb\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff])"
 )
 _OF_OTHERS = ("CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU")  # scripts with letters like Latin ones
 _ALIKE = frozenset("АВЕЅІЈКМНОРСТУХӀаеорсухѕіјһԁԛԝӏΑΒΕΖΗΙΚΜΝΟΡΤΥΧον")
+_LIKE_DIGITS = frozenset("ӏӀОоΟοОоՕօ")  # letters of other scripts that look like a digit next to digits
 _WORD = re.compile(r"[^\W_]+")
 # The blocks of scripts that are written from the right; their numbers stand alone, or two would change their places.
 _NUMBERS = r"\u0600-\u0605\u0660-\u0669\u066b\u066c\u06dd\u0890\u0891\u08e2\U00010d30-\U00010d39\U00010e60-\U00010e7e"
@@ -32,6 +34,7 @@ _LETTERS = (
 _FROM_RIGHT = re.compile(
     rf"[{_NUMBERS}]+|[{_LETTERS}][{_LETTERS}\u200c\u200d]*(?: [{_LETTERS}][{_LETTERS}\u200c\u200d]*)*"
 )
+_DIGITS = "0123456789"
 _FSI, _PDI = "\u2068", "\u2069"
 _ISOLATED = re.compile(f"{_FSI}([^{_FSI}{_PDI}]*){_PDI}")
 
@@ -106,10 +109,14 @@ def _with_look_alikes(text: str, write: Callable[[str], str]) -> str:
 def _odd_in(word: str, is_disguise: bool) -> Iterator[str]:
     has_latin = any(_is_latin(char) for char in word)
     has_digit = any("0" <= char <= "9" for char in word)
+    is_number = has_digit and all(char.isdecimal() or char in _LIKE_DIGITS for char in word)
     for char in set(word):
+        # A superscript digit is obvious at the end of a number, and easily missed before other digits.
+        if unicodedata.category(char) == "No" and any(f"{char}{digit}" in word for digit in _DIGITS):
+            yield char
         if char < "\u0100":
             continue
-        is_other = _script(char) in _OF_OTHERS and (has_latin or is_disguise)
+        is_other = _script(char) in _OF_OTHERS and (has_latin or is_disguise or (is_number and char in _LIKE_DIGITS))
         is_digit = char.isdecimal() and (has_latin or has_digit)
         if is_other or is_digit or _stands_for_ascii(char):
             yield char

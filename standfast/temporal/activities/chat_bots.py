@@ -71,8 +71,7 @@ class SlackBot:
         answer = await request("POST", url, json.dumps(data, ensure_ascii=False).encode(), ours)
         if (problem := slack_problem(answer.content)) is not None:
             raise failure(f"Slack did not take the message: {problem}", problem in PASSING)
-        found: dict[str, Any] = answer.json()
-        return found
+        return _object(answer.content)
 
 
 class TeamsBot:

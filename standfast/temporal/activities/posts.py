@@ -2,21 +2,27 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.llm.provider_errors import seconds_to_wait, status_may_pass
-
-if TYPE_CHECKING:
-    import httpx
+from standfast.time_limits import time_limit
 
 _TIMEOUT = 10.0  # seconds
+_LONGEST = 2**20  # bytes of an answer that are read
 
 
-async def request(method: str, url: str, body: bytes, headers: Mapping[str, str]) -> "httpx.Response":
-    """Return the answer to a request, if it has succeeded.
+class Answer(NamedTuple):
+    """An answer, of which at most 1 MB is read."""
+
+    status: int
+    content: bytes
+
+
+async def request(method: str, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    """Return the answer to a request, if it has succeeded. It has ten seconds, to its end.
 
     Raises:
         ApplicationError: it has not. No text of it has more of the address than its host: the rest may be a secret.
@@ -25,15 +31,23 @@ async def request(method: str, url: str, body: bytes, headers: Mapping[str, str]
 
     host = urlsplit(url).hostname
     try:
-        async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
-            answer = await client.request(method, url, content=body, headers=dict(headers))
-    except httpx.HTTPError as error:
+        async with (
+            time_limit(_TIMEOUT),
+            httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client,
+            client.stream(method, url, content=body, headers={**headers, "Accept-Encoding": "identity"}) as answer,
+        ):
+            content = b""
+            async for piece in answer.aiter_raw():  # packed, it could become anything
+                content += piece[: _LONGEST - len(content)]
+                if len(content) == _LONGEST:
+                    break
+    except (httpx.HTTPError, TimeoutError) as error:
         raise failure(f"The webhook at {host} gave no answer: {type(error).__name__}") from None
     if not answer.is_success:
         after = seconds_to_wait(answer.headers.get("Retry-After"), datetime.now(UTC))
         status = answer.status_code
         raise failure(f"The webhook at {host} answered with status {status}", status_may_pass(status), after)
-    return answer
+    return Answer(status=answer.status_code, content=content)
 
 
 def failure(text: str, passes: bool = True, after: float | None = None) -> ApplicationError:

@@ -1,6 +1,7 @@
 """Commands of `standfast` that ask no server: conversations, and the sessions that a store has."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,19 @@ async def test_what_was_said_to_a_session_and_not_heard_yet_is_shown(temporal: T
 async def test_an_application_may_use_asyncio_run_when_it_is_loaded_within_an_event_loop(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(f"import asyncio\n\n{APP}\nasyncio.run(asyncio.sleep(0))\n")
     assert list(load_application(str(tmp_path / "app.py"), ":memory:").agents) == ["clerk"]
+
+
+def test_no_file_beside_an_application_takes_the_place_of_an_installed_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    (tmp_path / "colorsys.py").write_text("raise SystemExit('the file beside it')")
+    (tmp_path / "beside.py").write_text("name = 'clerk'")
+    (tmp_path / "shop_app.py").write_text(
+        "import colorsys\nfrom beside import name\nfrom standfast import Agent\nclerk = Agent(name)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for where in ("shop_app.py", "shop_app"):
+        assert list(load_application(where, ":memory:").agents) == ["clerk"]
+    assert "colorsys" in sys.modules

@@ -1,6 +1,8 @@
 """Webhooks: whoever should decide is told, signed, again until it is heard, and once."""
 
+import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -25,6 +27,7 @@ from standfast import Agent, Approval, DefinitionError, ModelError, pipeline, to
 from standfast.stores import sqlite_store
 from standfast.temporal import StandfastPlugin, Webhook, start_pipeline
 from standfast.temporal.activities.posted_messages import PostedMessages
+from standfast.temporal.activities.posts import request
 from standfast.temporal.activities.webhooks import NoticeActivities, bots_of
 from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.temporal.workflows import agent_workflows
@@ -205,6 +208,21 @@ async def test_a_webhook_that_is_gone_does_not_keep_a_run(temporal: Temporal, ca
             assert (await result(run))["status"] == "complete"
     assert len(server.requests) == 1
     assert "secret-path" not in caplog.text
+
+
+async def test_of_an_endless_answer_only_the_beginning_is_read() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            while True:
+                writer.write(b"10000\r\n" + b"x" * 65_536 + b"\r\n")
+                await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        answer = await request("POST", f"http://127.0.0.1:{port}/", b"{}", {})
+        assert (answer.status, len(answer.content)) == (200, 2**20)
 
 
 async def test_an_attempt_that_is_late_sends_nothing_any_more(tmp_path: Path) -> None:
