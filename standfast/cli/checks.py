@@ -2,12 +2,9 @@
 
 import asyncio
 import json
-import os
 import platform
-import socket
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +25,6 @@ from standfast.stores import session_key_of, sqlite_store
 if TYPE_CHECKING:
     from temporalio.client import Client, WorkflowHistory
 
-_POLLS_EVERY = 90.0  # seconds; a long poll ends after 60, and the worker begins the next one at once
 _RUNS = 100  # in flight, that are looked at
 _CHAIN = 100  # runs that continue each other
 _SHOWN = 5
@@ -158,43 +154,16 @@ async def _attributes(client: "Client") -> tuple[bool, str]:
 
 
 async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
-    from temporalio.api.enums.v1 import TaskQueueType
-    from temporalio.api.taskqueue.v1 import TaskQueue
-    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+    from standfast.temporal.client.runs import pollers_of
 
-    found = await client.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(
-            namespace=client.namespace,
-            task_queue=TaskQueue(name=task_queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-        )
-    )
-    # The server remembers a poller for 5 minutes, alive or dead.
-    since = datetime.now(UTC) - timedelta(seconds=_POLLS_EVERY)
-    polled = {poller.identity: poller.last_access_time.ToDatetime(UTC) for poller in found.pollers}
-    alive = sorted(name for name, last in polled.items() if last >= since and not _has_died_here(name))
+    alive, stopped = await pollers_of(client, task_queue)
     start = "start one, with `standfast worker APP`"
-    if not polled:
+    if not alive and not stopped:
         return False, f"none polled queue {task_queue!r} in the last 5 minutes: {start}"
-    dead = sorted(polled.keys() - {*alive})
-    gone = f"stopped polling: {', '.join(dead)}" if dead else ""
+    gone = f"stopped polling: {', '.join(stopped)}" if stopped else ""
     if not alive:
         return False, f"none polls queue {task_queue!r}: {start} ({gone})"
     return True, f"{len(alive)} on queue {task_queue!r}: {', '.join(alive)}{gone and f' ({gone})'}"
-
-
-def _has_died_here(identity: str) -> bool:
-    """Whether a poller was a process of this machine that has ended: the SDK calls itself PID@HOST."""
-    pid, _, host = identity.partition("@")
-    if host != socket.gethostname() or not pid.isdecimal():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        return False
-    return False
 
 
 async def _store_of_workers(client: "Client", task_queue: str, path: str | None) -> tuple[bool, str]:

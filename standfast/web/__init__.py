@@ -1,6 +1,6 @@
 """The page on which people see the items that wait for them, decide, answer, and look after runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -126,7 +126,9 @@ def create_app(
         assert isinstance(error, StandfastError | RPCError)
         return pages.refused(request, status_of(error), str(error))
 
-    async def broken(request: Request, error: Exception) -> Response:
+    def broken(request: Request) -> Response:
+        if is_door(request.scope):
+            return to_program(HTTPException(500, "Something is wrong with the page itself; its log says what."))
         return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")
 
     routes = [Mount("/static", StaticFiles(directory=STATIC)), *api_routes(doors), *chats, *pages.routes()]
@@ -142,7 +144,7 @@ def create_app(
                 names=names,
                 cors=cors,
                 root=root,
-                every_answer=[Middleware(_Headers, assets=assets)],
+                every_answer=[Middleware(_Headers, assets=assets), Middleware(_Broken, answer=broken)],
             ),
             Middleware(_Limit),
         ],
@@ -152,7 +154,6 @@ def create_app(
             RPCError: failed,
             TooManyAttempts: _guessed,
             ClientDisconnect: _gone,
-            Exception: broken,
         },
     )
 
@@ -171,6 +172,28 @@ async def _gone(request: Request, error: Exception) -> Response:
 async def _guessed(request: Request, error: Exception) -> Response:
     assert isinstance(error, TooManyAttempts)
     return refusal(error)
+
+
+class _Broken:
+    """Answers a request at which the page itself fails; its server logs the error."""
+
+    def __init__(self, app: ASGIApp, answer: Callable[[Request], Response]) -> None:
+        self._app, self._answer = app, answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception:
+            if scope["type"] == "http" and not has_begun:
+                await self._answer(Request(scope))(scope, receive, send)
+            raise
 
 
 class _Limit:

@@ -28,6 +28,7 @@ from standfast.temporal.activities.approval_links import SHORTEST_SECRET, Link, 
 from standfast.temporal.activities.teams_messages import GUID
 from standfast.tools import check_choice
 from standfast.web.connection_owners import LOCAL, is_ours
+from standfast.web.mounts import root_of
 
 Role = Literal["viewer", "approver", "operator"]
 SCOPES = ("read", "start", "decide", "answer", "message", "resume", "resolve", "cancel", "export", "delete")
@@ -205,7 +206,7 @@ class Access:
         return (None, "") if person is not None and person.has_expired() else (person, session)
 
     def _sender(self, request: Request) -> tuple[Person | None, str]:
-        if (token := bearer(request)) is not None:
+        if (token := self.token_of(request)) is not None:
             return self.by_token(token), ""
         if (
             names := self._by_proxy(request)
@@ -213,8 +214,15 @@ class Access:
             return self._named(names[0]) if len(names) == 1 else None, ""
         if self.local is not None:
             return self.local if _host(request) in LOCAL and is_ours(request) else None, ""
-        session, person = self.read(request.cookies.get(COOKIE, ""))
+        session, person = self.read(cookie_of(request))
         return person, session
+
+    def token_of(self, request: Request) -> str | None:
+        """Return the token that a program has sent.
+
+        On a page without people it is ignored, because SDKs always send one.
+        """
+        return bearer(request) if self.people else None
 
     def stranger(self, request: Request) -> str | None:
         """Return the name of a person whom the proxy has let in but who may not use the page."""
@@ -282,8 +290,13 @@ class Access:
         except (BadSignature, ValueError):
             return "", None
         person = next((one for one in self.people if _ascii(one.name) == name), None)
-        is_good = person is not None and _digest(person) == token
+        is_good = person is not None and hmac.compare_digest(self._mark(person), token)
         return session, person if is_good else None
+
+    def _mark(self, person: Person) -> str:
+        """Return what changes with a person's token, and tells nothing of it."""
+        digest = token_digest(person.token or "").encode()
+        return hmac.new(self.secret.encode(), b"token " + digest, hashlib.sha256).hexdigest()[:32]
 
     @property
     def _signer(self) -> TimestampSigner:
@@ -291,16 +304,16 @@ class Access:
 
     def sign_in(self, response: Response, person: Person, *, root: str, is_https: bool) -> None:
         """Give a person a session on the page that is at the path `root`, which they have opened by https or not."""
-        # With a digest of the token: whoever has another token now must sign in again.
-        session = f"{secrets.token_urlsafe(16)}.{_ascii(person.name)}.{_digest(person)}"
+        # After a change of their token, a person must sign in again.
+        session = f"{secrets.token_urlsafe(16)}.{_ascii(person.name)}.{self._mark(person)}"
         value = self._signer.sign(session).decode()
         # Lax: a link in a message opens the page for those who have signed in; every act also needs `csrf`.
         options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": is_https}
-        response.set_cookie(COOKIE, value, max_age=SESSION, path=root or "/", **options)
+        response.set_cookie(cookie_name(root, is_https), value, max_age=SESSION, path=root or "/", **options)
 
     def csrf(self, request: Request) -> str:
         """Return the token that a form of this session carries."""
-        session = request.cookies.get(COOKIE) or getattr(self.who(request)[0], "name", "")
+        session = cookie_of(request) or getattr(self.who(request)[0], "name", "")
         return hmac.new(self.secret.encode(), f"csrf {session}".encode(), hashlib.sha256).hexdigest()
 
     # --- forged requests ---
@@ -314,10 +327,8 @@ class Access:
         Raises:
             HTTPException: 403 if another site sent it in the person's name; 400 or 413 if it is too large for a form.
         """
-        is_bearer = bool(bearer(request))
-        site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
-        foreign = origin is not None and origin.partition("://")[2] != request.headers.get("Host")
-        if not is_bearer and (foreign or site not in (None, "same-origin", "none")):
+        is_bearer = bool(self.token_of(request))
+        if not is_bearer and is_foreign(request):
             raise HTTPException(403, _NOT_YOURS)
         sent = await request.form(max_files=0, max_fields=_MOST_FIELDS)
         form = {name: text for name, text in sent.items() if isinstance(text, str)}
@@ -327,22 +338,38 @@ class Access:
         return form
 
 
-def _host(request: Request) -> str:
-    return request.client.host if request.client else ""
-
-
 def bearer(request: Request) -> str | None:
-    """Return the token that a program has sent; no browser sends one by itself."""
+    """Return the bearer token of a request; browsers never add one on their own."""
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
 
 
+def cookie_name(root: str, is_https: bool) -> str:
+    """Return the name of a session's cookie: by https, one that neither http nor another host can set."""
+    return COOKIE if not is_https else f"__Host-{COOKIE}" if not root else f"__Secure-{COOKIE}"
+
+
+def cookie_of(request: Request) -> str:
+    """Return the cookie of a session; "" if there is none."""
+    return request.cookies.get(cookie_name(root_of(request.scope), request.scope["scheme"] == "https"), "")
+
+
+def is_foreign(request: Request) -> bool:
+    """Whether a browser says that another site has sent a request; a page of http is another than that of https."""
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    scheme, _, host = (origin or "").partition("://")
+    is_other = origin is not None and (
+        host != request.headers.get("Host") or (request.scope["scheme"] == "https" and scheme != "https")
+    )
+    return is_other or site not in (None, "same-origin", "none")
+
+
+def _host(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
 def _ascii(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode()
-
-
-def _digest(person: Person) -> str:
-    return token_digest(person.token or "").removeprefix(_DIGEST)[:16]
 
 
 def _is_address(text: str) -> bool:

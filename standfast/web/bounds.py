@@ -8,6 +8,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from itsdangerous import BadSignature, Signer
@@ -181,19 +182,32 @@ async def _is_admitted(people: StandfastClient, person: Person, workflow_id: str
     return owns(person, user, tenant)
 
 
-async def check_session(
-    store: AgentStore | None, person: Person, session_id: str | None, tenant_id: str | None
+async def admit_start(
+    people: StandfastClient, store: AgentStore | None, person: Person, name: str, session: str, tenant: str | None
 ) -> None:
-    """Refuse a start in somebody else's session: that run would fail, and be looked at in place of the owner's.
+    """Refuse a start in a session, or under a run key, of which the person may not see the runs.
+
+    A start may join a run: it says its message there, or shows it. Without an owner a run is open to anybody who
+    starts it, but not to a person who may see only their own.
+
+    Args:
+        name: the agent's or pipeline's.
 
     Raises:
-        SessionAccessDeniedError: it is somebody else's.
+        SessionAccessDeniedError: it is somebody else's, or nobody's.
     """
-    if store is None or session_id is None:
+    key = session_key_of(tenant, session)
+    if store is not None and (known := await store.load_session(key)) is not None:
+        is_theirs = owns(person, known.user_id, known.tenant_id)
+        if not is_theirs or is_stranger((known.user_id, known.tenant_id), (person.name, tenant)):
+            raise SessionAccessDeniedError(session)
+    if not person.is_bounded:
         return
-    session = await store.load_session(session_key_of(tenant_id, session_id))
-    if session is not None and is_stranger((session.user_id, session.tenant_id), (person.name, tenant_id)):
-        raise SessionAccessDeniedError(session_id)
+    run = names.workflow_id(name, key)
+    with suppress(InputError):  # there is none
+        await described(people.client, run)
+        if not await _is_admitted(people, person, run, None):
+            raise SessionAccessDeniedError(session)
 
 
 def owns(person: Person, user: str | None, tenant: str | None) -> bool:

@@ -10,7 +10,7 @@ from standfast.web.api.errors import refusal
 from standfast.web.api.senders import CORS, check_origins
 from standfast.web.listening import Health, hosts_of
 from standfast.web.proxies import Proxied
-from standfast.web.visitors import Recognised, Visitors
+from standfast.web.visitors import InFlight, Recognised, Visitors
 
 
 def front(
@@ -43,4 +43,5 @@ def front(
         Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
         *([Middleware(CORSMiddleware, **allowed)] if cors else []),
         Middleware(Recognised, visitors=visitors, to_program=refusal),
+        Middleware(InFlight, to_program=refusal),
     ]

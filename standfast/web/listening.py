@@ -37,6 +37,7 @@ def hosts_of(host: str, names: Iterable[str]) -> list[str]:
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",  # without any referrer, our own form would seem to come from nowhere
     "Cross-Origin-Opener-Policy": "same-origin",

@@ -236,6 +236,8 @@ class Offers:
             except SessionConflictError:
                 tenant = tenant_for(person, given.tenant_id)
                 run, is_new = workflow_id(item.name, session_key_of(tenant, given.session_id or "")), False
+            if not is_new:  # another start may have been quicker
+                await admit(self._doors.people, person, run)
             found = {"is_new": is_new, **await self._seen(run)}
             if not is_new and isinstance(item, Agent):
                 found["note"] = "This session has a run already, and was not told the message: use send_message."

@@ -21,7 +21,7 @@ def note_root(scope: MutableMapping[str, Any]) -> None:
 
 def root_of(scope: Mapping[str, Any]) -> str:
     """Return the path at which the page is mounted, without a slash at its end; "" if it is not."""
-    return str(scope[_ROOT])
+    return str(scope.get(_ROOT, scope.get("root_path", ""))).rstrip("/")  # an error may come before `note_root`
 
 
 def path_of(scope: Mapping[str, Any]) -> str:

@@ -11,8 +11,9 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal import OnRecord, start_pipeline
 from standfast.temporal.client.items import read_result
 from standfast.temporal.client.runs import looked_at, our_run
+from standfast.web.access import Person
 from standfast.web.actions import act_id
-from standfast.web.bounds import admit
+from standfast.web.bounds import admit, admit_start
 from standfast.web.mounts import root_of
 from standfast.web.progress import Progress
 from standfast.web.rendering import run_path
@@ -48,13 +49,14 @@ class RunAgain:
                 raise InputError("The form lacks its key or the step from which to run again")
             await admit(self._pages.people, person, run)
             act = act_id(form, request.url.path, person.name)
-            new = await self._start(run, step, key, OnRecord(store=self._store, by=person.name, id=str(act)))
+            new = await self._start(person, run, step, key, OnRecord(store=self._store, by=person.name, id=str(act)))
         except StandfastError as error:
             return self._pages.refused(request, status_of(error), str(error), run=run, form=form)
         return RedirectResponse(f"{root_of(request.scope)}/runs/{run_path(new)}?said=start", 303)
 
-    async def _start(self, run: str, step: str, key: str, on_record: OnRecord) -> str:
+    async def _start(self, person: Person, run: str, step: str, key: str, on_record: OnRecord) -> str:
         seen = await looked_at(self._pages.client, run)
+        await admit_start(self._pages.people, self._store, person, seen["type"], key, seen.get("tenant_id"))
         earlier = read_result(seen.get("result")).get("run_key")
         handle = await start_pipeline(
             self._pages.client,

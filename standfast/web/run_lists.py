@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
+from standfast.messages import read_json
 from standfast.temporal.client.runs import quoted, runs_query
 from standfast.temporal.wire import names
 from standfast.web.actions import ACTS, SAID, Form, act_id
@@ -161,8 +162,8 @@ class RunLists:
 def _saved(request: Request) -> dict[str, str]:
     """Return the saved filters of this browser, by name; a cookie is read as something that anybody has written."""
     try:
-        kept = json.loads(base64.urlsafe_b64decode(request.cookies.get(_COOKIE, "")))
-    except ValueError:
+        kept = read_json(base64.urlsafe_b64decode(request.cookies.get(_COOKIE, "")).decode())
+    except (ValueError, InputError):
         return {}
     known = kept.items() if isinstance(kept, dict) else ()
     return {

@@ -50,7 +50,7 @@ class Runs:
 
     async def _pending(self, run: str) -> list[dict[str, Any]]:
         with suppress(StandfastError, RPCError, WorkflowQueryFailedError):  # a tool's step has no run of its own
-            found = read_items(await answer(self._people.run(run), names.PENDING, _PATIENCE))
+            found = read_items(await answer(self._people.client, self._people.run(run), names.PENDING, _PATIENCE))
             return [{**item, "workflow_id": run} for item in found]
         return []
 

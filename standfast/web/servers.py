@@ -8,12 +8,14 @@ from typing import Any, cast
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 READ_WITHIN = 20.0  # seconds from the beginning of a connection, or the last answer, to the end of a request's body
 TAKEN_WITHIN = 30.0  # seconds in which a client must read what was written, if buffers cannot hold it
 MOST = 256  # connections
+_SPARE = 32  # more of them, which only ask for the page's health
 _SAME_EVERY = 60.0  # seconds between two lines of the log that say the same
 _REMEMBERED = 1_000  # lines
 
@@ -38,7 +40,10 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if its client is too slow; with too many, the longest silent one is closed."""
+    """A connection that is closed if its client is too slow; with too many, the longest silent one is closed.
+
+    If all of them are being answered, a new one can still ask for the page's health.
+    """
 
     idle_since: float | None = None  # while it has no whole request that is being answered
     _reading: asyncio.TimerHandle | None = None
@@ -50,7 +55,11 @@ class _Connection(H11Protocol):
         if len(self.connections) > MOST:
             ours = cast("set[_Connection]", self.connections)
             idle = [(one.idle_since, id(one), one) for one in ours if one.idle_since is not None]  # this one, at least
-            min(idle)[2].transport.abort()
+            longest = min(idle)[2]
+            if longest is self and len(self.connections) <= MOST + _SPARE:
+                self.app = _Busy(self.app)
+            else:
+                longest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._reading, self._writing):
@@ -93,6 +102,18 @@ class _Connection(H11Protocol):
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
+
+
+class _Busy:
+    """Answers for an application that has too many connections; only its health can be asked for."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_asked = str(scope.get("path", "")).endswith("/healthz")
+        answer = PlainTextResponse("Too many connections are open.", 503, {"Retry-After": "1", "Connection": "close"})
+        await (self._app if is_asked else answer)(scope, receive, send)
 
 
 class Sparing(logging.Filter):

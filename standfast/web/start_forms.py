@@ -11,10 +11,10 @@ from standfast.agents import Agent
 from standfast.errors import DefinitionError, InputError, SessionConflictError
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import check_session_id, session_key_of
-from standfast.temporal import OnRecord, start_agent, start_pipeline
+from standfast.temporal import OnRecord, StandfastClient, start_agent, start_pipeline
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.access import Person
-from standfast.web.bounds import check_session
+from standfast.web.bounds import admit_start
 from standfast.web.contexts import Contexts
 from standfast.web.edits import faults_of
 from standfast.web.forms import Field, form_of
@@ -77,11 +77,13 @@ class Start:
             SessionAccessDeniedError: it is somebody else's.
             StoreError: it could not be put on the audit trail, and so it was not started.
         """
-        session = None
+        session, tenant = None, options.get("tenant_id")
+        people = StandfastClient(client, store=on_record.store)
         options |= {"user_id": on_record.by, "on_record": on_record}
         try:
             if isinstance(self.item, Pipeline):
                 given = self.fields[0].read(form)
+                await admit_start(people, on_record.store, person, self.name, key, tenant)
                 run = await start_pipeline(client, self.item, input=given, run_key=key, **options)
             else:
                 message, session = (field.read(form) for field in self.fields)
@@ -93,14 +95,14 @@ class Start:
                 if not session:
                     options["id_reuse_policy"] = WorkflowIDReusePolicy.REJECT_DUPLICATE
                 given = None if self.context is None or self.context.is_as_shown(form) else self.context.read(form)
-                of = {"session_id": session or None, "tenant_id": options.get("tenant_id")}
-                await check_session(on_record.store, person, **of)
+                await admit_start(people, on_record.store, person, self.name, session or key, tenant)
+                of = {"session_id": session or None, "tenant_id": tenant}
                 options["context"] = await contexts.of(person, self.item, given, **of)
                 run = await start_agent(client, self.item, message=message, session_id=session or key, **options)
         except SessionConflictError:
             if session is not None:
                 raise
-            return workflow_id(self.name, session_key_of(options.get("tenant_id"), key)), False
+            return workflow_id(self.name, session_key_of(tenant, key)), False
         return run.id, run.first_execution_run_id is not None
 
     def faults(self, error: Exception) -> dict[str, str]:

@@ -6,9 +6,11 @@ Ended sessions are in the store, so that they have ended for every process of th
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from ipaddress import IPv6Address, ip_address
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,9 +21,10 @@ from standfast.errors import StandfastError
 from standfast.messages import visible
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore
-from standfast.web.access import COOKIE, SESSION, Access, Person, bearer
+from standfast.web.access import SESSION, Access, Person, cookie_name, cookie_of
 from standfast.web.mounts import TEAMS_PATH, path_of, root_of
 
+AT_ONCE = 64  # requests of one person; `servers` has several times as many connections
 _LOG = logging.getLogger("standfast.web")
 
 
@@ -50,16 +53,14 @@ class Visitors:
         """Return the sender of a request, and keep the name with the request for `who`.
 
         Raises:
-            TooManyAttempts: it has a token, and its address has sent too many wrong ones.
+            TooManyAttempts: it has a wrong token, and its address has sent too many.
             StoreError: the store cannot say who has signed out.
         """
         state = request.scope.setdefault("state", {})
         state["person"] = None
-        if bearer(request) is not None:
-            self._check_attempts(request)
         person, session = self.access.who(request)
-        if person is None and bearer(request) is not None:
-            self._wrong(request)
+        if person is None and (token := self.access.token_of(request)) is not None:
+            self._wrong(request, token)
         if person is not None and session and await self._has_ended(session):
             person = None
         state["person"] = person
@@ -69,33 +70,33 @@ class Visitors:
         """Return the owner of a token; None if it is nobody's.
 
         Raises:
-            TooManyAttempts: too many wrong tokens came from that address.
+            TooManyAttempts: it is nobody's, and too many wrong tokens came from that address.
         """
-        self._check_attempts(request)
         person = self.access.by_token(token)
         if person is None:
-            self._wrong(request)
+            self._wrong(request, token)
         else:
             _LOG.info("%s has signed in from %s", visible(person.name), visible(self.access.address(request)))
         return person
 
     async def sign_out(self, request: Request, response: Response) -> None:
         """End a session: its cookie is not valid any more."""
-        session, person = self.access.read(request.cookies.get(COOKIE, ""))
+        session, person = self.access.read(cookie_of(request))
         if person is not None:
             await self._end(session)
             _LOG.info("%s has signed out", visible(person.name))
-        response.delete_cookie(COOKIE, path=root_of(request.scope) or "/")
+        root, is_https = root_of(request.scope), request.scope["scheme"] == "https"
+        options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": is_https}
+        response.delete_cookie(cookie_name(root, is_https), path=root or "/", **options)
 
-    def _check_attempts(self, request: Request) -> None:
-        if wait := self._attempts.wait(self.access.address(request)):
-            raise TooManyAttempts(wait)
-
-    def _wrong(self, request: Request) -> None:
+    def _wrong(self, request: Request, token: str) -> None:
+        """Note a wrong token. Right tokens from the same address are not affected."""
         address = self.access.address(request)
-        wrong = self._attempts.failed(address)
-        wait = self._attempts.wait(address)
-        after = f"; nobody there is listened to for {wait:.0f} s" if wait else ""
+        if wait := self._attempts.wait(address, token):
+            raise TooManyAttempts(wait)
+        wrong = self._attempts.failed(address, token)
+        wait = self._attempts.wait(address, token)
+        after = f"; wrong ones from there are not looked at for {wait:.0f} s" if wait else ""
         _LOG.warning("A wrong token from %s, the %s in a row%s", visible(address), wrong, after)
 
     async def _end(self, session: str) -> None:
@@ -156,34 +157,79 @@ def refusal(error: TooManyAttempts) -> Response:
     return PlainTextResponse(str(error), 429, {"Retry-After": str(error.seconds)})
 
 
+class InFlight:
+    """Answers as many requests of a person at a time as leave connections for everybody else."""
+
+    def __init__(self, app: ASGIApp, to_program: Callable[[Exception], Response]) -> None:
+        self._app, self._to_program, self._open = app, to_program, Counter[str]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        person = who(Request(scope)) if scope["type"] == "http" else None
+        if person is None:
+            await self._app(scope, receive, send)
+        elif self._open[person.name] >= AT_ONCE:
+            why = f"{person.name} already has {AT_ONCE} requests that are being answered."
+            error = HTTPException(429, why, {"Retry-After": "1"})
+            answer = self._to_program(error) if is_door(scope) else PlainTextResponse(why, 429, error.headers)
+            await answer(scope, receive, send)
+        else:
+            self._open[person.name] += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._open[person.name] -= 1
+                if not self._open[person.name]:
+                    del self._open[person.name]
+
+
 _FREE = 5  # wrong attempts without a wait
 _LONGEST = 60.0  # seconds
 _FORGOTTEN = 900.0  # seconds after the last one
-_MOST = 10_000  # addresses that are remembered
+_MOST = 10_000  # addresses, and tokens of them, that are remembered
 
 
 class Attempts:
-    """Counts wrong attempts by address; all addresses of one IPv6 network are one."""
+    """Counts wrong attempts by address and token, and by address its wrong tokens; one IPv6 network is one address.
+
+    So a program that sends one wrong token again and again slows down itself, and who guesses slows down the address.
+    """
 
     def __init__(self) -> None:
-        self._wrong: dict[str, tuple[int, float]] = {}  # how many, and when the last one was; the latest last
+        self._wrong: dict[tuple[str, str], tuple[int, float]] = {}  # how many, and the last one's time; the latest last
 
-    def wait(self, address: str) -> float:
-        """Return for how many seconds an address has to wait."""
-        wrong, last = self._wrong.get(_network(address), (0, 0.0))
+    def wait(self, address: str, token: str) -> float:
+        """Return for how many seconds a wrong token of an address has to wait."""
+        return max(self._wait(key) for key in _keys(address, token))
+
+    def _wait(self, key: tuple[str, str]) -> float:
+        wrong, last = self._wrong.get(key, (0, 0.0))
         if wrong < _FREE:
             return 0.0
         return max(0.0, last + min(2.0 ** (wrong - _FREE), _LONGEST) - time.monotonic())
 
-    def failed(self, address: str) -> int:
-        """Note a wrong attempt, and return how many there were."""
-        network, now = _network(address), time.monotonic()
-        wrong, last = self._wrong.pop(network, (0, now))
+    def failed(self, address: str, token: str) -> int:
+        """Note a wrong attempt, and return how many there were with this token, or how many tokens there were."""
+        of_token, of_address = _keys(address, token)
+        is_new = of_token not in self._wrong
+        counts = [self._count(of_token)]
+        if is_new:
+            counts.append(self._count(of_address))
+        return max(counts)
+
+    def _count(self, key: tuple[str, str]) -> int:
+        now = time.monotonic()
+        wrong, last = self._wrong.pop(key, (0, now))
         wrong = 1 if now - last > _FORGOTTEN else wrong + 1
         if len(self._wrong) >= _MOST:
             del self._wrong[next(iter(self._wrong))]
-        self._wrong[network] = (wrong, now)
+        self._wrong[key] = (wrong, now)
         return wrong
+
+
+def _keys(address: str, token: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return the keys of a token at an address, and of the address."""
+    network = _network(address)
+    return (network, hashlib.sha256(token.encode()).hexdigest()), (network, "")
 
 
 def _network(address: str) -> str:

@@ -197,7 +197,7 @@ async def _answered(handle: Run, query: str) -> Any:
     for _ in range(SECONDS // 10):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(10):
-                return await answer(handle, query, timedelta(seconds=SECONDS))
+                return await answer(handle._client, handle, query, timedelta(seconds=SECONDS))
     raise AssertionError(f"nobody has answered {query!r}: {await last_words(handle)}")
 
 

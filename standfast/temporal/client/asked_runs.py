@@ -32,7 +32,7 @@ async def _pending_soon(client: Client, workflow_id: str, few: asyncio.Semaphore
     """Ask a run, but not for long: a queue without a worker must not hide what waits in others."""
     try:
         async with few:
-            return read_items(await answer(client.get_workflow_handle(workflow_id), names.PENDING, _PATIENCE))
+            return read_items(await answer(client, client.get_workflow_handle(workflow_id), names.PENDING, _PATIENCE))
     except InputError as error:
         return [unreadable(str(error))]
     except (RPCError, WorkflowQueryFailedError) as error:

@@ -210,8 +210,8 @@ async def _pending(client: Client, store: Waits, run: WorkflowExecution) -> list
     """Return what a run waits for; nothing if its store is another one, to which its task queue belonged before."""
     handle = client.get_workflow_handle(run.id, run_id=run.run_id)
     if not was_started_by_us(run):
-        return _readable(read_items(await answer(handle, names.PENDING, _PATIENCE)))
-    state = read_state(await answer(handle, names.STATUS, _PATIENCE))
+        return _readable(read_items(await answer(client, handle, names.PENDING, _PATIENCE)))
+    state = read_state(await answer(client, handle, names.STATUS, _PATIENCE))
     items, key = _readable(state["waiting"]), state.get("journal_key")
     if key is None or not has_ledger(store) or await store.load_reply(f"{key}/open", 0) is not None:
         return items

@@ -44,7 +44,7 @@ from standfast.temporal.client.items import read_items, read_state
 from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.run_ends import end_of
-from standfast.temporal.client.runs import answer, cancel_run, has_no_gates, listed, our_run
+from standfast.temporal.client.runs import NoWorkerError, answer, cancel_run, has_no_gates, listed, our_run
 from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.client.starts import plain_images
 from standfast.temporal.client.typed_results import pipeline_result, run_result
@@ -144,9 +144,11 @@ class StandfastClient:
 
     async def _ask(self, workflow_id: str, name: str, run_id: str | None) -> Any:
         try:
-            return await answer(self.run(workflow_id, run_id), name, timedelta(seconds=self._timeout))
+            return await answer(self.client, self.run(workflow_id, run_id), name, timedelta(seconds=self._timeout))
         except WorkflowQueryFailedError as error:
             raise StandfastError(f"Run {workflow_id} does not answer: {error}") from error
+        except NoWorkerError as error:
+            raise StandfastError(f"Run {workflow_id}: {error}") from error
         except RPCError as error:
             if error.status == RPCStatusCode.RESOURCE_EXHAUSTED:
                 raise StandfastError(f"Run {workflow_id}: too many ask it at the same time, ask again later") from error

@@ -1,12 +1,16 @@
 """Describes runs from outside: the server's entry for one, how far it says it is, and its result."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, TaskQueueType
 from temporalio.api.failure.v1 import Failure
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
     WorkflowExecution,
@@ -25,6 +29,8 @@ from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.wire import names
 from standfast.time_limits import time_limit
 
+_SOON = 1.0  # seconds in which a worker that lives and is not busy has answered
+_POLLS_EVERY = 90.0  # seconds; a long poll ends after 60, and the worker begins the next one at once
 _PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
 _KNOWN = 2.0  # seconds, for an answer that says whether a run is ours
 _BEGINS = 1.0  # seconds in which a worker must begin a run while somebody waits to see it begin
@@ -257,25 +263,79 @@ async def _state(client: Client, workflow_id: str, listed_as: str) -> dict[str, 
     handle = client.get_workflow_handle(workflow_id)
     try:
         try:
-            return read_state(await answer(handle, names.STATUS, _PATIENCE))
+            return read_state(await answer(client, handle, names.STATUS, _PATIENCE))
         except InputError:  # a user's own workflow that has a status of its own, and a gate of ours
-            return {"status": listed_as, "waiting": read_items(await answer(handle, names.PENDING, _PATIENCE))}
+            items = read_items(await answer(client, handle, names.PENDING, _PATIENCE))
+            return {"status": listed_as, "waiting": items}
     except (RPCError, WorkflowQueryFailedError) as error:
         raise StandfastError(f"No worker answers for run {workflow_id}: {error}") from error
 
 
-async def answer(handle: WorkflowHandle[Any, Any], query: str, patience: timedelta) -> Any:
+class NoWorkerError(RPCError):
+    """No worker polls a run's task queue, so a query will not be answered."""
+
+    def __init__(self, task_queue: str) -> None:
+        super().__init__(f"no worker polls its task queue {task_queue!r}", RPCStatusCode.DEADLINE_EXCEEDED, b"")
+
+
+async def answer(client: Client, handle: WorkflowHandle[Any, Any], query: str, patience: timedelta) -> Any:
     """Return the answer of a workflow, whatever it is.
+
+    An answer that does not come at once is awaited only while a worker polls the run's task queue.
 
     Raises:
         InputError: it cannot be decoded.
+        NoWorkerError: no worker polls the queue.
     """
+    asking = asyncio.ensure_future(handle.query(query, rpc_timeout=patience))
     try:
-        return await handle.query(query, rpc_timeout=patience)
+        if not (await asyncio.wait({asking}, timeout=_SOON))[0]:
+            queue = (await handle.describe()).task_queue
+            if not (await pollers_of(client, queue)).alive:
+                raise NoWorkerError(queue)
+        return await asking
     except (RPCError, WorkflowQueryFailedError):
         raise
     except Exception as error:  # another program may have written it, and any converter may read it
         raise InputError(f"its answer to {query} cannot be decoded: {error_text(error)}") from error
+    finally:
+        asking.cancel()
+
+
+class Pollers(NamedTuple):
+    """The identities of the workers that have polled a task queue lately."""
+
+    alive: list[str]
+    dead: list[str]
+
+
+async def pollers_of(client: Client, task_queue: str) -> Pollers:
+    """Return the workers of a task queue, and those that are gone: the server remembers each for 5 minutes."""
+    found = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.namespace,
+            task_queue=TaskQueue(name=task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    since = datetime.now(UTC) - timedelta(seconds=_POLLS_EVERY)
+    polled = {poller.identity: poller.last_access_time.ToDatetime(UTC) for poller in found.pollers}
+    alive = sorted(name for name, last in polled.items() if last >= since and not _has_died_here(name))
+    return Pollers(alive, sorted(polled.keys() - {*alive}))
+
+
+def _has_died_here(identity: str) -> bool:
+    """Whether a poller was a process of this machine that has ended: the SDK calls itself PID@HOST."""
+    pid, _, host = identity.partition("@")
+    if host != socket.gethostname() or not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
 
 
 async def _end(client: Client, workflow_id: str, run_id: str) -> dict[str, Any]:

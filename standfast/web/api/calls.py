@@ -25,7 +25,7 @@ from standfast.temporal.wire.names import workflow_id
 from standfast.web.access import Person
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import Senders
-from standfast.web.bounds import RunPages, check_session, tenant_for
+from standfast.web.bounds import RunPages, admit_start, tenant_for
 from standfast.web.contexts import Contexts
 from standfast.web.streams import Streams
 
@@ -105,6 +105,7 @@ class Doors:
         options["on_record"] = OnRecord(store=self.store, by=person.name, id=act)
         if isinstance(item, Agent) and asked.session_id is None:
             options["id_reuse_policy"] = WorkflowIDReusePolicy.REJECT_DUPLICATE
+        await admit_start(self.people, self.store, person, item.name, session, tenant)
         try:
             if isinstance(item, Pipeline):
                 if asked.context is not None:
@@ -112,7 +113,6 @@ class Doors:
                 run = await start_pipeline(self.client, item, input=asked.input, run_key=session, **options)
             else:
                 of = {"session_id": asked.session_id, "tenant_id": tenant}
-                await check_session(self.store, person, **of)
                 context = await self._contexts.of(person, item, asked.context, **of)
                 options |= {"images": asked.images, "if_running": asked.if_running, "context": context}
                 given = {"message": asked.message} | options

@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import read_object
-from standfast.web.access import Access, Person, Role, bearer
+from standfast.web.access import Access, Person, Role, bearer, is_foreign
 from standfast.web.api.errors import TOKEN, ForbiddenError
 from standfast.web.visitors import Rates, who
 
@@ -56,11 +56,8 @@ class Senders:
         if person is None:
             raise HTTPException(401, "Who sends this is not known, or the token has ended.")
         self._rates.count(request, person)
-        if bearer(request) is None:
-            origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
-            foreign = origin is not None and origin.partition("://")[2] != request.headers.get("Host")
-            if foreign or site not in (None, "same-origin", "none"):
-                raise ForbiddenError("Another site has sent this. Programs send a bearer token.", do=TOKEN)
+        if self.access.token_of(request) is None and is_foreign(request):
+            raise ForbiddenError("Another site has sent this. Programs send a bearer token.", do=TOKEN)
         return person
 
     def check_rights(self, person: Person, role: Role, scope: str) -> None:
@@ -75,6 +72,7 @@ class Senders:
             raise HTTPException(403, f"The token of {person.name} lacks the scope {scope}.")
 
     def _check_csrf(self, request: Request) -> None:
+        # Browsers never add a bearer token on their own, and `sender` has refused other sites.
         if bearer(request) is not None:
             return
         given = request.headers.get(CSRF, "")

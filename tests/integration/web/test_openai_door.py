@@ -23,10 +23,9 @@ USED = {"input_tokens": 7, "output_tokens": 3}
 
 
 @asynccontextmanager
-async def door(temporal: Temporal) -> AsyncIterator[str]:
-    app = create_app(
-        temporal.client, access=Access(people=PEOPLE), store=temporal.store, agents=[CLERK], task_queue=temporal.name
-    )
+async def door(temporal: Temporal, access: Access | None = None) -> AsyncIterator[str]:
+    access = access or Access(people=PEOPLE)
+    app = create_app(temporal.client, access=access, store=temporal.store, agents=[CLERK], task_queue=temporal.name)
     async with served(app) as address:
         yield f"{address}/v1"
 
@@ -50,6 +49,18 @@ async def test_a_chat_completion_is_what_the_agent_says(temporal: Temporal) -> N
     assert found.choices[0].finish_reason == "stop"
     assert found.usage is not None
     assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (7, 3)
+
+
+async def test_a_page_without_people_takes_the_key_that_every_client_must_have(temporal: Temporal) -> None:
+    async with (
+        temporal.worker(CLERK, llm=ScriptedModel(["Hello."])),
+        door(temporal, Access(local=PEOPLE[2])) as url,
+        openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client,
+    ):
+        found = await client.chat.completions.create(model="clerk", messages=[user("hi")])
+        assert found.choices[0].message.content == "Hello."
+        with pytest.raises(openai.PermissionDeniedError):  # of a page elsewhere, the key is no proof either
+            await client.models.list(extra_headers={"Origin": "https://evil.example"})
 
 
 async def test_a_conversation_that_is_sent_whole_is_heard_whole(temporal: Temporal) -> None:

@@ -18,13 +18,18 @@ from support.temporal_runs import Run, Temporal, pending, result, until
 from support.transcripts import asks_for, call
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
-from standfast import Agent, Approval, tool
+from standfast import Agent, Approval, StandfastError, tool
 from standfast.temporal import ApprovalLinks
 from standfast.temporal.wire import names
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, SlackActions, TeamsActions, create_app, overview
+from standfast.web.api.calls import Doors
 from standfast.web.api.operations import OPERATIONS
+from standfast.web.api.senders import Senders
 from standfast.web.api.talks import interrupt_id
+from standfast.web.contexts import Contexts
+from standfast.web.mcp_tools import Offers
+from standfast.web.visitors import Rates
 
 AMOUNT = 987_654_321
 LINK_SECRET = "the page and its workers have this secret"
@@ -288,6 +293,57 @@ async def test_nobody_speaks_in_a_session_of_somebody_else_through_a_door_of_ano
         assert "overheard" not in str(
             await temporal.store.load_messages(f"@{temporal.name}-b/{temporal.session('secret')}")
         )
+        await run.cancel()
+
+
+def in_session(address: str, path: str, named: str, **body: Any) -> dict[str, Asks]:
+    """Return what starts or joins a run in the session of a run, which a door calls `named`."""
+
+    def asks(run: str, digest: str) -> Sent:
+        session = {named: run.rpartition("/")[2]}
+        return "POST", path, {"data" if path.startswith("/start") else "json": {**body, **session}}
+
+    return {address: asks}
+
+
+JOINS: dict[str, Asks] = {
+    **SAYS,
+    **in_session("the page", "/start/clerk", "session", message="overheard", key="k" * 32),
+    **in_session("the page's key", "/start/clerk", "key", message="overheard"),
+    **in_session("the API, refusing", "/api/v1/runs", "session_id", name="clerk", message="overheard"),
+    **in_session("the API, saying", "/api/v1/runs", "session_id",
+                 name="clerk", message="overheard", if_running="message"),
+    **in_session("AG-UI", "/agents/clerk/ag-ui", "threadId", runId="r",
+                 messages=[{"id": "m", "role": "user", "content": "overheard"}]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("owner", [None, "carl", "own"])
+async def test_who_sees_only_their_own_runs_joins_no_other_at_any_door(temporal: Temporal, owner: str | None) -> None:
+    access = access_of(temporal)
+    (own,) = [one for one in access.people if one.name == "own"]
+    options: dict[str, Any] = {"agents": [clerk], "task_queue": temporal.name}
+    doors = Doors(temporal.client, temporal.store, Senders(access, Rates()), {"clerk": clerk}, temporal.name,
+                  Contexts(temporal.client, temporal.store, None))  # fmt: skip
+    offers = Offers(doors, allow_decisions=True)
+    async with temporal.worker(clerk, llm=MODEL), browser(temporal, access, **options) as client:
+        run = await temporal.start(clerk, user_id=owner, session=f"of-{owner}")
+        (item,) = await pending(run)
+        marks = (str(AMOUNT), (await run.describe()).run_id, "Charge the customer")
+        said = {"message": "overheard", "session_id": temporal.session(f"of-{owner}")}
+        for name, given in {"start_clerk": said, "send_message": {"run": run.id, "text": "overheard"}}.items():
+            if owner == "own":
+                assert "Charge the customer" in str(await offers.call(own, name, given))
+            else:
+                with pytest.raises(StandfastError) as refused:
+                    await offers.call(own, name, given)
+                assert not [mark for mark in marks if mark in str(refused.value)], name
+        for door, asks in JOINS.items() if owner != "own" else ():
+            status, text = await told(client, "own", asks(run.id, item["digest"]))
+            assert not [mark for mark in marks if mark in text], (door, text)
+            assert status >= 400, (door, status)
+        heard = (await temporal.people.status(run.id)).get("unheard")
+        assert bool(heard) == (owner == "own")
         await run.cancel()
 
 
