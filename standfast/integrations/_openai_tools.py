@@ -23,7 +23,7 @@ from agents import (
     handoff,
     trace,
 )
-from agents.tool import invoke_function_tool
+from agents.tool import invoke_function_tool, resolve_function_tool_failure_error_function
 from agents.tool_context import ToolContext as TheirToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
 from agents.tracing import FunctionSpanData
@@ -35,6 +35,7 @@ from standfast.integrations._guards import has_guard
 from standfast.integrations._openai_hosted import HOSTED, HOSTED_SCHEMA, HOSTED_TEXT, HostedReview
 from standfast.messages import ToolCall as OurCall
 from standfast.tools import Approval, ToolContext
+from standfast.tools.open_errors import leaves_open
 
 _HOSTED = (WebSearchTool, FileSearchTool, CodeInterpreterTool, ImageGenerationTool)
 
@@ -172,7 +173,7 @@ class FunctionCall:
     """Runs the calls of a function tool as the SDK's runner does, with its guardrails and the agent's hooks."""
 
     def __init__(self, agent: Agent[Any], tool: FunctionTool, settings: RunSettings) -> None:
-        self._agent, self._tool, self._settings = agent, tool, settings
+        self._agent, self._tool, self._settings = agent, raising(tool), settings
 
     async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
         written = json.dumps(arguments)
@@ -210,6 +211,26 @@ class FunctionCall:
         if agent.hooks is not None:
             await agent.hooks.on_tool_end(context, agent, tool, result)
         return result
+
+
+def raising(tool: FunctionTool, invoke: Any = None) -> FunctionTool:
+    """Return a copy of a tool that raises errors which leave its outcome open.
+
+    The SDK turns an error into a result, by default "An error occurred … Please try again".
+
+    Args:
+        invoke: invokes the copy; by default what invokes the tool.
+    """
+
+    def failure(context: RunContextWrapper[Any], error: Exception) -> Any:
+        explain = resolve_function_tool_failure_error_function(tool, context)
+        if explain is None or leaves_open(error):
+            raise error
+        return explain(context, error)
+
+    invoke = tool.on_invoke_tool if invoke is None else invoke
+    failing: Any = {"_failure_error_function": failure, "_use_default_failure_error_function": False}
+    return replace(tool, on_invoke_tool=invoke, **failing)
 
 
 def _said(name: str, checked: Any) -> str | None:

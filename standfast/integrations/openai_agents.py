@@ -41,6 +41,7 @@ from standfast.integrations._openai_tools import (  # noqa: E402
     declare,
     model_name,
     output_of,
+    raising,
     written_result,
 )
 
@@ -144,7 +145,7 @@ def guarded(
         if has_guard(tool, tool.on_invoke_tool):
             raise second_guard(tool.name)
     for tool in found:
-        tool.on_invoke_tool = _Guarded(tool.on_invoke_tool, guard, key)
+        tool.on_invoke_tool = _Guarded(raising(tool).on_invoke_tool, guard, key)
     return agent_or_tool
 
 
@@ -161,8 +162,7 @@ class _Guarded(AroundTool):
 
     def __agents_bind_function_tool__(self, tool: Any) -> "_Guarded":
         """Return the same for a copy of the tool."""
-        bind = getattr(self._invoke, "__agents_bind_function_tool__", None)
-        return self if bind is None else _Guarded(bind(tool), self._guard, self._key)
+        return _Guarded(raising(tool, self._invoke).on_invoke_tool, self._guard, self._key)
 
     async def __call__(self, context: ToolContext[Any], arguments: str) -> Any:
         if in_workflow():

@@ -147,6 +147,18 @@ async def test_what_has_raised_is_read_by_the_model_and_not_run_again(store: SQL
     assert shop.charges == [5]
 
 
+async def test_an_error_that_leaves_the_outcome_open_is_told_as_such(store: SQLiteStore) -> None:
+    def reset(cents: int) -> Any:
+        raise ConnectionResetError("the connection broke behind the request")
+
+    shop = Shop(store, reset)
+    await shop.ask()
+    for _ in range(2):
+        told = json.loads(await shop.approve())
+        assert (told["kind"], "the connection broke" in told["error"]) == ("tool-durability-error", True)
+    assert shop.charges == [5]
+
+
 @pytest.mark.parametrize("kind", [MiddlewareFailure, MiddlewareTermination])
 async def test_a_tool_that_ends_the_run_ends_it_again_and_is_not_run_again(store: SQLiteStore, kind: Any) -> None:
     def end(cents: int) -> str:

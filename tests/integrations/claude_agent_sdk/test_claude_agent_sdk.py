@@ -106,6 +106,19 @@ async def test_what_has_raised_is_read_by_the_model_and_not_run_again(store: SQL
     assert (first[1], second[1], shop.charges) == (True, True, [5])
 
 
+async def test_an_error_that_leaves_the_outcome_open_is_told_as_such(store: SQLiteStore) -> None:
+    def reset(cents: int) -> Any:
+        raise ConnectionResetError("the connection broke behind the request")
+
+    shop = Shop(store, reset)
+    for _ in range(2):
+        read, is_error = await shop.call()
+        told = json.loads(read)
+        assert (is_error, told["kind"]) == (True, "tool-durability-error")
+        assert "the connection broke" in told["error"]
+    assert shop.charges == [5]
+
+
 async def test_a_result_that_is_not_json_is_lost_and_the_model_reads_that_it_ran(store: SQLiteStore) -> None:
     shop = Shop(store, lambda cents: {"content": [{"type": "text", "text": object()}]})
     assert "its result was lost" in (await shop.call())[0]

@@ -140,6 +140,17 @@ async def test_what_has_raised_is_read_by_the_model_and_not_run_again(store: SQL
     assert shop.charges == [5]
 
 
+async def test_an_error_that_leaves_the_outcome_open_is_told_as_such(store: SQLiteStore) -> None:
+    def reset(cents: int, context: ToolContext) -> Any:
+        raise ConnectionResetError("the connection broke behind the request")
+
+    shop = Shop(store, reset)
+    [first] = read_of(await shop.begin())
+    for told in (first, (await shop.again())[0]):
+        assert (told["kind"], "the connection broke" in told["error"]) == ("tool-durability-error", True)
+    assert shop.charges == [5]
+
+
 async def test_a_plugin_that_lets_the_model_try_again_sees_what_was_raised(store: SQLiteStore) -> None:
     def decline(cents: int, context: ToolContext) -> str:
         raise RuntimeError("the card was declined")

@@ -131,6 +131,19 @@ async def test_what_has_raised_is_read_by_the_model_and_not_run_again(store: SQL
     assert shop.charges == [5]
 
 
+async def test_an_error_that_leaves_the_outcome_open_is_told_as_such(store: SQLiteStore) -> None:
+    def reset(cents: int) -> str:
+        raise ConnectionResetError("the connection broke behind the request")
+
+    shop = Shop(store, reset)
+    [first] = read(await shop.agent(asks("charge", cents=5), DONE).ainvoke(ASKED, CONFIG))
+    for one in (first, *await again(shop)):
+        told = json.loads(str(one.content))
+        assert (one.status, told["kind"]) == ("error", "tool-durability-error")
+        assert "the connection broke" in told["error"]
+    assert shop.charges == [5]
+
+
 async def test_middleware_that_calls_a_failed_tool_again_does_not_run_it_again(store: SQLiteStore) -> None:
     shop = Shop(store, lambda cents: 1 / 0)
     retries = ToolRetryMiddleware(max_retries=3, initial_delay=0)

@@ -1,6 +1,7 @@
 """A tool of the OpenAI Agents SDK with effects runs at most once, though its process dies behind it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -83,9 +84,21 @@ async def test_a_tool_that_failed_is_read_again_and_not_run(store: SQLiteStore) 
     def failing() -> None:
         raise ValueError("no such card")
 
-    shop = Shop(store, failing)
-    assert "no such card" in await shop.read()
-    assert "no such card" in await shop.read()
+    shop = Shop(store, failing, failure_error_function=lambda context, error: f"failed: {error}")
+    assert [await shop.read(), await shop.read()] == ["failed: no such card"] * 2
+    assert shop.count == 1
+
+
+@pytest.mark.parametrize("copied", [False, True])
+async def test_an_error_that_leaves_the_outcome_open_is_told_as_such(store: SQLiteStore, copied: bool) -> None:
+    def resetting() -> None:
+        raise ConnectionResetError("the connection broke behind the request")
+
+    shop = Shop(store, resetting)
+    agent = shop.agent.clone(tools=[replace(shop.agent.tools[0])]) if copied else shop.agent
+    for _ in range(2):
+        read = json.loads(await shop.read(agent))
+        assert (read["kind"], "the connection broke" in read["error"]) == ("tool-durability-error", True)
     assert shop.count == 1
 
 

@@ -197,6 +197,18 @@ async def test_in_process_a_gate_waits_for_a_decision(store: SQLiteStore) -> Non
     assert (done.response, shop.charges) == ("sold", [5])
 
 
+async def test_an_error_that_leaves_the_outcome_open_is_told_as_such(store: SQLiteStore) -> None:
+    @function_tool
+    async def charge(cents: int) -> str:
+        """Charge a card."""
+        raise ConnectionResetError("the connection broke behind the request")
+
+    agent = Agent[Any]("shop", tools=[charge], model=scripted(CHARGE, "unclear"))
+    await run(agent, message="Sell it.", session_id="s", store=store)
+    [told] = [json.loads(one.content) for one in await store.load_messages("s") if one.role == "tool"]
+    assert (told["kind"], "the connection broke" in told["error"]) == ("tool-durability-error", True)
+
+
 async def test_gates_beside_each_other_and_in_a_row_are_asked_once_each(store: SQLiteStore) -> None:
     shop = Shop(needs_approval=True)
     charges = [[function_call(*CHARGE, call_id=f"c{place}") for place in range(count)] for count in STEPS]

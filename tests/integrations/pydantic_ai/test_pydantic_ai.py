@@ -114,6 +114,13 @@ async def test_an_approval_is_asked_for_and_what_is_approved_runs_once(store: SQ
     assert shop.count == 2  # it asked, and charged
 
 
+async def test_an_error_that_leaves_the_outcome_open_is_told_as_such(store: SQLiteStore) -> None:
+    shop = Shop(store, failing(ConnectionResetError("the connection broke behind the request")))
+    told = json.loads(await shop.sell())
+    assert (told["kind"], "the connection broke" in told["error"]) == ("tool-durability-error", True)
+    assert shop.count == 1
+
+
 async def test_calls_that_look_alike_are_asked_about_and_run_one_after_the_other(store: SQLiteStore) -> None:
     charged = list[str]()
 

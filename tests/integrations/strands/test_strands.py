@@ -115,6 +115,21 @@ async def test_so_does_one_that_has_raised(store: SQLiteStore, tmp_path: Path) -
     assert shop.charges == [5]
 
 
+async def test_an_error_that_leaves_the_outcome_open_is_told_as_such(store: SQLiteStore, tmp_path: Path) -> None:
+    def reset(cents: int) -> Any:
+        raise ConnectionResetError("the connection broke behind the request")
+
+    shop = Shop(store, tmp_path, reset)
+    agent = shop.agent(CHARGE, "done")
+    await agent.invoke_async("Charge it.")
+    [first] = results(agent)
+    for read in (first, await shop.again()):
+        told = json.loads(read["content"][0]["text"])
+        assert (read["status"], told["kind"]) == ("error", "tool-durability-error")
+        assert "the connection broke" in told["error"]
+    assert shop.charges == [5]
+
+
 async def test_a_call_with_the_same_id_in_another_session_is_another(store: SQLiteStore, tmp_path: Path) -> None:
     shop = Shop(store, tmp_path)
     await shop.agent(CHARGE, "done").invoke_async("Charge it.")
