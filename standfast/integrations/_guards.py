@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,22 +20,29 @@ from standfast.tools.given_arguments import hash_of
 
 GuardKey = str | EffectKey | None
 _Running = tuple[str, str, GuardKey, str]  # a call: its tool, its id, its key, and the hash of its arguments
+_LOG = logging.getLogger("standfast")
 _guarded: ContextVar[frozenset[_Running]] = ContextVar("_guarded", default=frozenset())  # those that run here
 
 
 def check_version(package: str, lowest: str, below: str, extra: str) -> None:
-    """Check that a framework's package is there, in a version whose hooks the adapter knows.
+    """Check the version of a framework's package, and warn if it is newer than those that the adapter is tested with.
+
+    Args:
+        lowest: the first version that has all that the adapter uses.
+        below: the first version that the adapter is not tested with.
 
     Raises:
-        ImportError: it is not; the text names the versions.
+        ImportError: the package is missing, or older.
     """
-    needed = f"standfast's adapter needs {package} {lowest} or later, below {below}"
+    needed = f"standfast's adapter needs {package} {lowest} or later"
     try:
         found = version(package)
     except PackageNotFoundError:
         raise ImportError(f"{needed}: {install(extra)}") from None
-    if not _numbers(lowest) <= _numbers(found) < _numbers(below):
+    if _numbers(found) < _numbers(lowest):
         raise ImportError(f"{needed}, and found {found}: {install(extra)}")
+    if _numbers(found) >= _numbers(below):
+        _LOG.warning("standfast's adapter is tested with %s below %s, and found %s", package, below, found)
 
 
 def check_key(key: object, takes: str, *, is_optional: bool = True) -> None:

@@ -13,7 +13,7 @@ from standfast.integrations._guards import ToolGuard, check_key, check_version, 
 from standfast.messages import error_text
 from standfast.stores.protocol import DurableStore
 
-check_version("agent-framework-core", "1.23", "2", "agent-framework")
+check_version("agent-framework-core", "1.17", "2", "agent-framework")
 
 from agent_framework import (  # noqa: E402 - only in a version that has it
     Content,

@@ -15,7 +15,7 @@ from standfast.effects.keys import in_activity
 from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of, said_safe
 from standfast.stores.protocol import DurableStore
 
-check_version("google-adk", "2.13", "3", "google-adk")
+check_version("google-adk", "2.8", "3", "google-adk")
 
 from google.adk.events import EventActions  # noqa: E402 - only in a version that has it
 from google.adk.plugins.base_plugin import BasePlugin  # noqa: E402

@@ -28,7 +28,7 @@ from standfast.tools import Duration
 from standfast.tools.checks import GUARDED
 from standfast.tools.given_arguments import bound
 
-check_version("openai-agents", "0.22.3", "0.23", extra="openai-agents")
+check_version("openai-agents", "0.22", "0.25", extra="openai-agents")
 
 from agents import Agent, FunctionTool, RunConfig, UserError  # noqa: E402
 from agents.tool_context import ToolContext  # noqa: E402

@@ -8,6 +8,7 @@ from standfast.effects.keys import in_activity
 from standfast.errors import InputError
 from standfast.integrations._guards import ToolGuard, check_key, check_version, key_of, said_safe
 from standfast.stores.protocol import DurableStore
+from standfast.tools.open_errors import leaves_open
 
 check_version("strands-agents", "1.62", "2", "strands")
 
@@ -72,7 +73,11 @@ class AtMostOnce(Plugin):
                 events.append(event)
                 if isinstance(event, ToolInterruptEvent):
                     raise _AskedError
-            return [event.tool_result for event in events if isinstance(event, ToolResultEvent)][-1]
+            *_, last = (event for event in events if isinstance(event, ToolResultEvent))
+            if last.exception is not None and leaves_open(last.exception):  # Strands has made a result of it
+                events[:] = [event for event in events if not isinstance(event, ToolResultEvent)]
+                raise last.exception
+            return last.tool_result
 
         try:
             read = await self._guard.run(

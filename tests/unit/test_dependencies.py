@@ -58,6 +58,20 @@ def test_the_oldest_packages_that_are_allowed_are_those_that_are_tested(file: st
     assert at == {name: Version(bound) for name, bound in bounds.items()}
 
 
+def test_adapters_need_what_their_extras_need_and_no_extra_keeps_a_newer_framework_out() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    checks = re.findall(
+        r'^check_version\("([\w-]+)", "([\d.]+)", "[\d.]+", (?:extra=)?"([\w-]+)"\)$',
+        "\n".join(path.read_text() for path in (LIBRARY / "integrations").rglob("*.py")),
+        re.MULTILINE,
+    )
+    assert sorted({extra for _, _, extra in checks}) == sorted(frameworks())
+    for package, lowest, extra in checks:
+        [bound] = [line for line in extras[extra] if re.match(rf"{package}\b(?!-)", line)]
+        assert re.fullmatch(rf"{package}>=[\d.]+", bound), bound
+        assert Version(bound.partition(">=")[2]) == Version(lowest)
+
+
 def frameworks() -> list[str]:
     """Return the extras of other people's agents: `make test-integrations` tests them."""
     listed = re.search(r"^INTEGRATIONS =(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -46,7 +46,7 @@ def test_no_other_model_is_called_for_an_agent_with_an_adapter_of_its_own() -> N
 def test_a_framework_that_is_missing_is_named_with_the_versions_that_are_supported(declare: Any) -> None:
     with pytest.raises(DefinitionError, match=r"needs langchain 1\.3 or later.*pip install"):
         declare(of_a_framework_that_is_not_installed("langgraph.pregel.protocol", "PregelProtocol"))
-    with pytest.raises(DefinitionError, match=r"needs openai-agents 0\.22\.3 or later, below 0\.23"):
+    with pytest.raises(DefinitionError, match=r"needs openai-agents 0\.22 or later: pip install"):
         declare(of_a_framework_that_is_not_installed("agents.agent", "AgentBase"))
 
 

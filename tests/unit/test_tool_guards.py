@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import importlib
 import inspect
+import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -221,9 +222,20 @@ def test_an_adapter_without_its_framework_says_what_to_install(adapter: str, pac
         pytest.skip(f"{package} is here")
 
 
-def test_a_framework_that_is_not_there_or_has_another_version_is_an_import_error_that_names_versions() -> None:
+def test_a_framework_that_is_not_there_or_is_too_old_is_an_import_error_that_names_versions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     check_version("pydantic", "2.12", "3", "web")
-    with pytest.raises(ImportError, match=r"needs pydantic 1\.0 or later, below 2, and found 2\..*: pip install"):
-        check_version("pydantic", "1.0", "2", "web")
-    with pytest.raises(ImportError, match=r"needs no-such-framework 1 or later, below 2: pip install"):
+    with pytest.raises(ImportError, match=r"needs pydantic 3\.1 or later, and found 2\..*: pip install"):
+        check_version("pydantic", "3.1", "4", "web")
+    with pytest.raises(ImportError, match=r"needs no-such-framework 1 or later: pip install"):
         check_version("no-such-framework", "1", "2", "web")
+    assert caplog.messages == []
+
+
+def test_a_framework_that_is_newer_than_those_that_are_tested_is_taken_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    check_version("pydantic", "1.0", "2", "web")
+    [warning] = caplog.messages
+    assert re.search(r"is tested with pydantic below 2, and found 2\.", warning)
