@@ -193,7 +193,7 @@ async def test_an_id_that_was_used_for_a_message_is_no_answer_and_no_other_messa
         people = temporal.people
         await people.message(run.id, "buy ten", id="n1")
         for again in (people.message(run.id, "buy twenty", id="n1"), people.answer(run.id, "red", id="n1")):
-            with pytest.raises(InputError, match=r"n1.* was already used for"):
+            with pytest.raises(InputError, match=r"n1'? was already used for"):
                 await again
         await people.answer(run.id, "red", id="n2")
         with pytest.raises(InputError, match="id n2 was already used for answer"):
@@ -201,7 +201,7 @@ async def test_an_id_that_was_used_for_a_message_is_no_answer_and_no_other_messa
         await result(run)
         second = await temporal.start(agent)
         await pending(second)
-        with pytest.raises(InputError, match="id n1 was already used for message"):  # in an earlier run
+        with pytest.raises(InputError, match=r"n1'? was already used for"):  # in an earlier run
             await people.message(second.id, "buy twenty", id="n1")
         await people.answer(second.id, "red")
         await result(second)
