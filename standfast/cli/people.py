@@ -64,11 +64,19 @@ async def answer(
 @click.option(
     "--image", "images", multiple=True, metavar="URL|FILE", help="An image to go with the answer; may be repeated."
 )
+@click.option("--message-id", help="Id of the message, which counts once in its session.")
 @BY
 @AUDITED
 @on_temporal
 async def message(
-    client: "Client", output: Output, run: str, text: str, images: tuple[str, ...], by: str | None, store: Named | None
+    client: "Client",
+    output: Output,
+    run: str,
+    text: str,
+    images: tuple[str, ...],
+    message_id: str | None,
+    by: str | None,
+    store: Named | None,
 ) -> None:
     """Say something to a run.
 
@@ -77,7 +85,7 @@ async def message(
     said = read_text(text)
     shown = [image_of(one) for one in images]
     async with on_record(client, output, store) as people:
-        await people.message(run, said, images=shown, by=who(by))
+        await people.message(run, said, images=shown, message_id=message_id, by=who(by))
     output.item({"workflow_id": run, "said": True}, lambda: output.line(f"Said to {run}"))
 
 

@@ -45,7 +45,7 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
     foreign, whose = (
         (("run_key", "restart_of", "restart_from"), "of a pipeline")
         if message is not None
-        else (("session", "images", "max_iterations", "say", "context"), "of an agent")
+        else (("session", "message_id", "images", "max_iterations", "say", "context"), "of an agent")
     )
     for name in foreign:
         if options[name]:
@@ -63,6 +63,7 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
 )
 @CONTEXT
 @click.option("-s", "--session", help="Session to begin or to continue.  [default: a new one]")
+@click.option("--message-id", help="Id of the message, which counts once in its session.")
 @click.option("--run-key", help="Key of a pipeline's run, like the session of an agent's run.")
 @click.option(
     "--restart-of",
@@ -117,6 +118,7 @@ async def _start_agent(client: "Client", name: str, message: str, options: dict[
         client,
         name,
         message=read_text(message),
+        message_id=options["message_id"],
         images=[image_of(one) for one in options["images"]],
         session_id=options["session"],
         user_id=who(options["user"]),

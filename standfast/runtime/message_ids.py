@@ -97,6 +97,24 @@ async def find_heard(
     return Heard(await _answer_after(agent, session, transcript, -1))
 
 
+async def check_not_another(said: Message, session_id: str, store: AgentStore) -> None:
+    """Refuse a message whose id belongs to another message of its session, before a run is started for it.
+
+    Args:
+        session_id: as `session_key_of` returns it.
+
+    Raises:
+        InputError: the id belongs to another message.
+    """
+    session = await store.load_session(session_id)
+    messages = [] if session is None else await store.load_messages(session_id)
+    for one in [one for one in messages if one.message_id == said.message_id]:
+        check_same(said, content_digest(one), one.by)
+        return
+    if session is not None and session.last_seq > len(messages) and has_journal(store):
+        await was_pruned(said, session, store)
+
+
 async def was_pruned(said: Message, session: Session, store: Journal) -> bool:
     """Whether a session has heard a message with this id, which was pruned.
 

@@ -19,7 +19,7 @@ from standfast.stores.protocol import SESSION_ID, session_key_of
 from standfast.temporal.client.runs import listed, looked_at, our_run
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.access import Person, Role
-from standfast.web.api.calls import Doors, act_id
+from standfast.web.api.calls import Doors, said_id
 from standfast.web.api.models import Body, StartRun, Tenant
 from standfast.web.asked import load_whole
 from standfast.web.bounds import admit, tenant_for, waiting_for
@@ -251,8 +251,8 @@ class Offers:
         seen = listed(await our_run(self._doors.client, asked.run))
         item = self._doors.items.get(seen["type"])
         if "closed" not in seen:
-            act = act_id(asked.key, person, "message", asked.run, asked.text)
-            await self._doors.people.message(asked.run, asked.text, by=person.name, id=act)
+            message_id = None if asked.key is None else said_id(asked.key, person)
+            await self._doors.people.message(asked.run, asked.text, by=person.name, message_id=message_id)
         elif not isinstance(item, Agent) or "session_id" not in seen:
             raise InputError(f"Run {asked.run} has ended, and is not of an agent that can be started here")
         else:

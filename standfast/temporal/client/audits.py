@@ -287,7 +287,9 @@ async def _begun(store: Ledger, keys: Sequence[str], doing: Doing, on: OnRecord)
         rows = await _rows(store, key, on.id)
     except StandfastError as error:
         raise StoreError(f"Nothing was sent, because it could not be put on the audit trail before: {error}") from error
-    return _Row(store, row, rows[0].at != row.at, any(one.outcome == "done" for one in rows))
+    # The run refuses an id that belongs to another act.
+    is_same = (rows[0].decision, rows[0].gate, rows[0].comment) == (row.decision, row.gate, row.comment)
+    return _Row(store, row, rows[0].at != row.at, is_same and any(one.outcome == "done" for one in rows))
 
 
 async def _rows(store: Ledger, journal_key: str, act_id: str) -> list[DecisionRecord]:

@@ -12,7 +12,7 @@ from standfast.events import Event, RunEnded, TextDelta, ToolEnded, TurnEnded, T
 from standfast.messages import Usage
 from standfast.stores.protocol import check_session_id
 from standfast.web.access import Person
-from standfast.web.api.calls import Doors
+from standfast.web.api.calls import Doors, id_in
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
@@ -67,7 +67,7 @@ async def run_agent(doors: Doors, request: Request, person: Person, name: str) -
             if_running="message",
             context=props.get("context"),
         )
-        talk = await say(doors, person, asked, given.runId)
+        talk = await say(doors, person, asked, id_in(given.messages[-1]) or given.runId)
     return doors.streamed(person, _texts(doors, talk, given))
 
 

@@ -12,7 +12,7 @@ from standfast.events import Event, RunEnded, TextDelta, ToolEnded, ToolStarted,
 from standfast.messages import edited_in_words
 from standfast.stores.protocol import check_session_id
 from standfast.web.access import Person
-from standfast.web.api.calls import Doors
+from standfast.web.api.calls import Doors, id_in
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
@@ -36,7 +36,7 @@ async def chat(doors: Doors, request: Request, person: Person, name: str) -> Res
     agent, asked = doors.agent(name), _Asked.model_validate(await read_body(request))
     session, last = check_session_id(asked.id, "id"), asked.messages[-1]
     parts = [part for part in last.get("parts") or () if isinstance(part, dict)]
-    key = f"{last.get('id')}"[:200]
+    key = id_in(last)
     if last.get("role") == "user":
         doors.senders.check_rights(person, "operator", "start")
         said = texts_of(parts, "The last message")
@@ -49,7 +49,7 @@ async def chat(doors: Doors, request: Request, person: Person, name: str) -> Res
     return doors.streamed(person, _texts(doors, talks[-1]), **_HEADER)
 
 
-async def _settled(doors: Doors, person: Person, request: Request, approval: Any, key: str) -> Talk:
+async def _settled(doors: Doors, person: Person, request: Request, approval: Any, key: str | None) -> Talk:
     match approval:
         case {"id": str(interrupt), "approved": bool(approved)}:
             payload = {"decision": "approve" if approved else "reject"}

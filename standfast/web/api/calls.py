@@ -18,7 +18,9 @@ from temporalio.common import WorkflowIDReusePolicy
 from standfast.agents import Agent
 from standfast.errors import InputError, SessionConflictError
 from standfast.events import Event
+from standfast.messages import Message
 from standfast.pipelines import Pipeline
+from standfast.runtime.message_ids import check_not_another
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal import OnRecord, StandfastClient, start_agent, start_pipeline
 from standfast.temporal.wire.names import workflow_id
@@ -115,6 +117,9 @@ class Doors:
                 of = {"session_id": asked.session_id, "tenant_id": tenant}
                 context = await self._contexts.of(person, item, asked.context, **of)
                 options |= {"images": asked.images, "if_running": asked.if_running, "context": context}
+                if key is not None and asked.session_id is not None and asked.message is not None:
+                    options["message_id"] = said_id(key, person)
+                    await self._check_message(person, asked, options["message_id"], tenant)
                 given = {"message": asked.message} | options
                 run = await start_agent(self.client, item, session_id=session, **given)
         except SessionConflictError:
@@ -122,6 +127,15 @@ class Doors:
                 raise
             return Begun(workflow_id(item.name, session_key_of(tenant, session)), False)
         return Begun(run.id, run.first_execution_run_id is not None)
+
+    async def _check_message(self, person: Person, asked: StartRun, message_id: str, tenant: str | None) -> None:
+        """Refuse a message with the key of another one now: its run would only fail."""
+        if self.store is not None:
+            images = asked.images or None
+            said = Message(
+                role="user", content=asked.message or "", images=images, by=person.name, message_id=message_id
+            )
+            await check_not_another(said, session_key_of(tenant, str(asked.session_id)), self.store)
 
     async def follow(self, run: str, after: str | None = None) -> AsyncIterator[Event | None]:
         """Yield a run's events until its end, and None from time to time, when nothing happens."""
@@ -171,6 +185,17 @@ def key_of(request: Request) -> str | None:
     if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isprintable()):
         raise HTTPException(400, f"{IDEMPOTENCY_KEY} must have 1 to {_LONGEST_KEY} characters on one line.")
     return key
+
+
+def said_id(key: str, person: Person) -> str:
+    """Return the id of a message that a person sends with a key: the same in every request and run of a session."""
+    return hashlib.blake2b(json.dumps([key, person.name]).encode(), digest_size=16).hexdigest()
+
+
+def id_in(message: Mapping[str, Any]) -> str | None:
+    """Return the id that a client has given a message; None if it has none, so that nothing is known again by it."""
+    given = message.get("id")
+    return given if isinstance(given, str) and given else None
 
 
 def act_id(key: str | None, person: Person, *of: Any) -> str | None:

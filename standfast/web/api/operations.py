@@ -24,7 +24,7 @@ from standfast.time_limits import time_limit
 from standfast.web import standing
 from standfast.web.access import Person, Role
 from standfast.web.api import models
-from standfast.web.api.calls import Doors, act_id
+from standfast.web.api.calls import Doors, act_id, said_id
 from standfast.web.api.senders import dumped
 from standfast.web.bounds import admit, no_run, owns, remembered, waiting_counts, waiting_for
 
@@ -236,7 +236,10 @@ async def _answer(call: Call) -> models.Done:
 
 async def _say(call: Call) -> models.Done:
     asked: models.Say = call.body
-    await call.doors.people.message(call.run, asked.text, images=asked.images, by=call.person.name, id=call.act_id)
+    message_id = None if call.key is None else said_id(call.key, call.person)
+    await call.doors.people.message(
+        call.run, asked.text, images=asked.images, message_id=message_id, by=call.person.name
+    )
     return models.Done()
 
 

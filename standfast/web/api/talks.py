@@ -17,7 +17,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from standfast.errors import InputError, StandfastError
-from standfast.events import Event, GateOpened, QuestionAsked, StatusChanged, TextDelta, TurnEnded
+from standfast.events import (
+    Event,
+    GateOpened,
+    QuestionAsked,
+    RunEnded,
+    StatusChanged,
+    TextDelta,
+    TurnEnded,
+    TurnStarted,
+)
 from standfast.temporal.client.event_streams import read_event_id
 from standfast.web.access import Person, Role
 from standfast.web.api.calls import Begun, Doors, act_id
@@ -91,8 +100,14 @@ class Waits:
 
 async def listen(doors: Doors, talk: Talk) -> AsyncIterator[Event | Waits | None]:
     """Yield events until the run has ended or waits for a person, and None from time to time."""
-    last, is_waiting = talk.after, False
+    last, is_waiting, has_turns = talk.after, False, talk.after is not None
     async for event in doors.follow(talk.run, talk.after):
+        if (
+            isinstance(event, RunEnded) and not has_turns and event.status == "complete"
+        ):  # the answer of an earlier run, again
+            yield TurnStarted(1)
+            yield TurnEnded(1, event.response)
+        has_turns = has_turns or isinstance(event, TurnStarted)
         yield event
         if event is None or event.id is None:
             continue

@@ -118,7 +118,7 @@ async def test_a_thread_goes_on_with_what_was_said_before(temporal: Temporal, tm
     async with temporal.worker(CLERK, llm=model), pages(temporal, 1) as urls:
         for number in range(2):
             given = {"urls": urls, "token": ADA.token, "thread": temporal.session(), "payloads": []}
-            script = CLIENT.replace("`run-", f"`run{number}-")
+            script = CLIENT.replace("`run-", f"`run{number}-").replace('"m1"', f'"m{number}"')
             (told,) = await run_client(script, tmp_path, message=f"message {number}", **given)
             assert told["events"][-1]["result"] == ["First.", "Second."][number]
     assert [message.role for message in await temporal.messages()] == ["user", "assistant"] * 2

@@ -83,7 +83,8 @@ DOORS: dict[str, Door] = {
     ),
     "ag-ui": lambda agent, session, given: (
         f"/agents/{agent}/ag-ui",
-        {"threadId": session, "runId": f"r-{given}"[:200], "messages": [{"id": "m", "role": "user", "content": "hi"}],
+        {"threadId": session, "runId": f"r-{given}"[:200],
+         "messages": [{"id": f"m-{given}", "role": "user", "content": "hi"}],
          "state": {"of": "the front end"}, "context": [{"description": "screen", "value": "cart"}],
          "forwardedProps": {"theirs": 1, **given}},
     ),
