@@ -12,7 +12,7 @@ from pydantic import Field
 from typing_extensions import TypeIs, TypeVar
 
 from standfast.errors import InputError, StandfastError
-from standfast.messages import Message, Record, Tripped, Usage
+from standfast.messages import Citation, Message, Record, Tripped, Usage
 
 T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -220,6 +220,12 @@ class RunResult(Generic[T_co]):
     question: str = ""
     approvals: tuple[PendingApproval, ...] = ()
     tripped: Tripped | None = None
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """The sources that the last answer names."""
+        last = self.messages[-1] if self.messages else None
+        return () if last is None or last.role != "assistant" else last.citations or ()
 
     @property
     def interrupted(self) -> bool:

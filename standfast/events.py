@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 
 from standfast.checkpoints import Checkpoint, RunResult
 from standfast.errors import InputError
-from standfast.messages import Message, ToolCall, Usage
+from standfast.messages import Citation, HostedCall, Message, ToolCall, Usage
 
 ToolOutcome = Literal["returned", "failed", "asked", "terminated", "unknown", "cancelled"]
 
@@ -158,6 +158,8 @@ class TurnEnded(_Event):
 
     Args:
         seconds: how long the attempt took that gave the answer.
+        thoughts: what people can read of the model's thoughts; of a run on Temporal, the beginning of it.
+        hosted, citations: the calls that the provider made itself, and the sources that the answer names.
     """
 
     turn: int
@@ -165,6 +167,9 @@ class TurnEnded(_Event):
     calls: tuple[ToolCall, ...] = ()
     usage: Usage | None = None
     seconds: float | None = None
+    thoughts: str | None = None
+    hosted: tuple[HostedCall, ...] | None = None
+    citations: tuple[Citation, ...] | None = None
     type: Literal["turn-ended"] = _type("turn-ended")
 
 

@@ -78,7 +78,7 @@ from standfast.local import (
     run_pipeline,
     run_streaming,
 )
-from standfast.messages import Image, LLMResponse, Message, Reasoning, ToolCall, Tripped, Usage
+from standfast.messages import Citation, HostedCall, Image, LLMResponse, Message, Reasoning, ToolCall, Tripped, Usage
 from standfast.pipelines import Pipeline, Step, StepContext, pipeline
 from standfast.stores import AgentStore, d1_store, memory_store, postgres_store, sqlite_store
 from standfast.tools import (
@@ -86,12 +86,14 @@ from standfast.tools import (
     Diff,
     Duration,
     Happened,
+    HostedTool,
     Markdown,
     NotHappened,
     RetryPolicy,
     Table,
     Tool,
     ToolContext,
+    hosted,
     tool,
 )
 
@@ -104,6 +106,7 @@ __all__ = [
     "CancelRequested",
     "Checkpoint",
     "CheckpointReached",
+    "Citation",
     "ContextCompression",
     "Decision",
     "DefinitionError",
@@ -117,6 +120,8 @@ __all__ = [
     "GateReminded",
     "Guardrail",
     "Happened",
+    "HostedCall",
+    "HostedTool",
     "Image",
     "InputError",
     "InterruptError",
@@ -181,6 +186,7 @@ __all__ = [
     "assert_complete",
     "d1_store",
     "event_json",
+    "hosted",
     "is_interrupted",
     "memory_store",
     "pipeline",

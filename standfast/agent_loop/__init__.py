@@ -67,6 +67,7 @@ from standfast.agent_loop.tool_states import ToolState
 from standfast.agent_loop.transcripts import (
     answer_message,
     extended,
+    first_of,
     in_call_order,
     last_answer,
     not_found,
@@ -122,6 +123,7 @@ __all__ = [
     "edited_digest",
     "extended",
     "failed_for_good",
+    "first_of",
     "gate_problem",
     "handed_over_to",
     "handed_to",

@@ -4,14 +4,25 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from standfast.agent_loop.tool_facts import LoopCall
 from standfast.errors import InputError, ToolDurabilityError
-from standfast.messages import LLMResponse, Message, ToolCall, Usage, clean_text, cut, error_text, explain, json_problem
+from standfast.messages import (
+    LLMResponse,
+    Message,
+    Record,
+    ToolCall,
+    Usage,
+    clean_text,
+    cut,
+    error_text,
+    explain,
+    json_problem,
+)
 from standfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 
@@ -138,6 +149,7 @@ def with_notices(view: list[Message], warning: str | None, nudge: str | None) ->
 
 
 _REASON_BYTES = 2_000  # of a question
+RecordT = TypeVar("RecordT", bound=Record)
 _CALL_ID = re.compile(r"[a-zA-Z0-9_.:|-]{1,256}")
 
 
@@ -191,9 +203,22 @@ def answer_message(
         cost=cost,
         reasoning=thought,
         stop_reason=response.not_whole,
+        hosted=response.hosted and first_of(response.hosted, limit),
+        citations=response.citations and first_of(response.citations, limit),
         model=model,
         agent=agent,
     )
+
+
+def first_of(records: Sequence[RecordT], limit: int) -> tuple[RecordT, ...]:
+    """Return as many of them as have `limit` bytes together."""
+    kept, size = list[RecordT](), 0
+    for record in records:
+        size += len(record.model_dump_json())
+        if size > limit:
+            break
+        kept.append(record)
+    return tuple(kept)
 
 
 def _tool_name(name: str, tools: AbstractSet[str]) -> str:

@@ -36,7 +36,17 @@ from standfast.agents.samplers import samplers
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import explain, read_json, unfenced
-from standfast.tools import AccessRules, DepsT_co, Tool, Toolset, check_access, check_choice, json_schema, schema_type
+from standfast.tools import (
+    AccessRules,
+    DepsT_co,
+    HostedTool,
+    Tool,
+    Toolset,
+    check_access,
+    check_choice,
+    json_schema,
+    schema_type,
+)
 from standfast.tools.checks import check_deps
 
 
@@ -53,8 +63,9 @@ class Agent(Generic[T_co, DepsT_co]):
         fallback_models: models to call, in this order, if that one cannot be called. A run that has switched to one
             stays with it; its messages say which model answered.
         instructions: the system prompt: a text, a function of `AgentContext`, or several, joined by a newline.
-        tools: `Tool`s; agents, also of other frameworks, which then are tools with the argument `message`; and
-            `Toolset`s, whose tools are found when a run or a worker begins.
+        tools: `Tool`s; agents, also of other frameworks, which then are tools with the argument `message`;
+            `Toolset`s, whose tools are found when a run or a worker begins; and `hosted` tools, which the provider of
+            each of its models must have.
         handoffs: agents that it can hand the conversation over to, each a tool such as `transfer_to_billing`. From then
             on that agent answers, in the same session and run. A name stands for an agent of the same conversation,
             such as the first, to hand back. Limits, context, deps, state, output, access, guardrails and hooks stay
@@ -96,7 +107,7 @@ class Agent(Generic[T_co, DepsT_co]):
     model: str | None = None
     fallback_models: Sequence[str] = ()
     instructions: Instructions[DepsT_co] | Sequence[Instructions[DepsT_co]] | None = None
-    tools: "Sequence[Tool[..., Any] | Agent | Toolset]" = ()
+    tools: "Sequence[Tool[..., Any] | Agent | Toolset | HostedTool]" = ()
     handoffs: "Sequence[Agent | str]" = ()
     description: str | None = None
     context: Any = None
@@ -195,8 +206,13 @@ class Agent(Generic[T_co, DepsT_co]):
     @functools.cached_property
     def tool_map(self) -> Mapping[str, Tool[..., Any]]:
         """The tools by name; agents among them have become tools. Those of toolsets are not known yet."""
-        known = (item for item in self.tools if not isinstance(item, Toolset))
+        known = (item for item in self.tools if not isinstance(item, Toolset | HostedTool))
         return MappingProxyType({item.name: as_tool(item) if isinstance(item, Agent) else item for item in known})
+
+    @functools.cached_property
+    def hosted_tools(self) -> tuple[HostedTool, ...]:
+        """The tools that the provider of its model runs."""
+        return tuple(item for item in self.tools if isinstance(item, HostedTool))
 
     @functools.cached_property
     def toolsets(self) -> tuple[Toolset, ...]:
@@ -211,7 +227,7 @@ class Agent(Generic[T_co, DepsT_co]):
         An adapter that has `with_tools`, as those of foreign agents do, is told which they are.
         """
         taken = dict.fromkeys(item.name for item in self.tools if not isinstance(item, Toolset))
-        tools: list[Tool[..., Any] | Agent] = []
+        tools: list[Tool[..., Any] | Agent | HostedTool] = []
         for item in self.tools:
             new = [tool for tool in found[item] if tool.name not in taken] if isinstance(item, Toolset) else [item]
             tools += new

@@ -11,7 +11,7 @@ from standfast.agents.contexts import AgentContext, DepsT
 from standfast.agents.guardrails import Check, Guardrail
 from standfast.agents.limits import Loop
 from standfast.agents.output_validators import OutputValidator
-from standfast.tools import AccessRules, Tool, Toolset
+from standfast.tools import AccessRules, HostedTool, Tool, Toolset
 
 if TYPE_CHECKING:
     from types import UnionType
@@ -36,7 +36,7 @@ class Options(TypedDict, Generic[DepsT], total=False):
     model: str | None
     fallback_models: Sequence[str]
     instructions: Instructions[DepsT] | Sequence[Instructions[DepsT]] | None
-    tools: "Sequence[Tool[..., Any] | Agent | ForeignAgent | Toolset]"
+    tools: "Sequence[Tool[..., Any] | Agent | ForeignAgent | Toolset | HostedTool]"
     handoffs: "Sequence[Agent | str]"
     description: str | None
     state: Any

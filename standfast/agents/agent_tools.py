@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.agents.foreign_agents import ACCEPTED, adopted
 from standfast.errors import DefinitionError
-from standfast.tools import Happened, Tool, ToolContext, Toolset, tool
+from standfast.tools import Happened, HostedTool, Tool, ToolContext, Toolset, tool
 from standfast.tools.attempts import AgentFinder
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _FOR_EVER = "3650d"  # its own limits end an agent
 
 
-def check_tools(agent: "Agent", kind: type[Any]) -> "tuple[Tool[..., Any] | Agent | Toolset, ...]":
+def check_tools(agent: "Agent", kind: type[Any]) -> "tuple[Tool[..., Any] | Agent | Toolset | HostedTool, ...]":
     """Return an agent's `tools`, after a check that they are tools, agents and toolsets.
 
     Raises:
@@ -29,7 +29,7 @@ def check_tools(agent: "Agent", kind: type[Any]) -> "tuple[Tool[..., Any] | Agen
         raise DefinitionError(f"{said} must be a list of tools, got {given!r}") from error
     seen = set()
     for item in tools:
-        if not isinstance(item, Tool | kind | Toolset):
+        if not isinstance(item, Tool | kind | Toolset | HostedTool):
             name = getattr(item, "__name__", repr(item))
             raise DefinitionError(f"{said}: {name} is not a Tool; decorate the function with @tool, or give {ACCEPTED}")
         if isinstance(item, Toolset):

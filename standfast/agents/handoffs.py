@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from standfast.agents.agent_names import NAME
 from standfast.agents.guardrails import GUARDRAILS
 from standfast.errors import DefinitionError
-from standfast.tools import Tool, Toolset
+from standfast.tools import HostedTool, Tool, Toolset
 
 if TYPE_CHECKING:
     from standfast.agents.agent import Agent
@@ -138,7 +138,7 @@ def _check_tools(first: "Agent[Any]", agents: "Iterable[Agent[Any]]") -> None:
     """Refuse two tools of one name: a call in the transcript must mean the same whoever looks at it."""
     known: dict[str, Any] = {}
     for agent in agents:
-        for tool in (item for item in agent.tools if not isinstance(item, Toolset)):
+        for tool in (item for item in agent.tools if not isinstance(item, Toolset | HostedTool)):
             before = known.setdefault(tool.name, tool)
             is_same = before is tool or (isinstance(tool, Tool) and tool.handoff and before.handoff == tool.handoff)
             if not is_same:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from standfast.agents import Agent
-from standfast.errors import InputError
+from standfast.errors import DefinitionError, InputError
 from standfast.llm.answer_limits import AnswerLimits
 from standfast.llm.anthropic_sdk import AnthropicMessages
 from standfast.llm.openai_compatible import OpenAICompatible
@@ -78,8 +78,20 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
 
     Raises:
         InputError: there is none.
-        DefinitionError: the provider has no key.
+        DefinitionError: the provider has no key, or does not have one of the agent's hosted tools.
     """
+    adapter = _chosen(llm, agent)
+    for tool in agent.hosted_tools:
+        if tool.declared(getattr(adapter, "hosts", "")) is None:
+            which = "its model" if agent.model is None else f"the model {agent.model!r}"
+            raise DefinitionError(
+                f"Agent '{agent.name}' has the hosted tool '{tool.name}', which {which} cannot run: it is run by "
+                f"{' and '.join(tool.providers)}. Each of the agent's models needs it, fallback_models included"
+            )
+    return adapter
+
+
+def _chosen(llm: LLM | None, agent: Agent) -> LLMAdapter:
     if agent.adapter is not None:
         own: LLMAdapter = agent.adapter
         return own
@@ -156,6 +168,8 @@ def settings_for(adapter: LLMAdapter, agent: Agent, max_tokens: int | None = Non
     }
     if isinstance(own, Mapping):
         settings |= own
+    if agent.hosted_tools:
+        settings["hosted_tools"] = agent.hosted_tools
     if agent.output_schema is not None and getattr(adapter, "native_output", False):
         settings.setdefault("output_schema", agent.output_schema)
     return (

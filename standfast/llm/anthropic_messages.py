@@ -1,18 +1,22 @@
 """Anthropic's Messages format: writes requests and reads answers. Nothing here does I/O."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from standfast.errors import InputError
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
-from standfast.llm.reasoning import Part, parts_of, reasoning_of
-from standfast.messages import Image, LLMResponse, Message, ToolCall
+from standfast.llm.reasoning import Part, details, details_in, hosted_call, parts_of, reasoning_of
+from standfast.messages import Citation, HostedCall, Image, LLMResponse, Message, ToolCall
+from standfast.tools import HostedTool
 
 if TYPE_CHECKING:  # the package exports what is built on this module
     from standfast.llm import ToolDescription
 
 PROVIDER = "anthropic"
 _THOUGHTS = ("thinking", "redacted_thinking")
+_CALLS = ("server_tool_use", "mcp_tool_use")
 _NOTHING = "(nothing)"  # stands for an empty message of a user: blank text is refused
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
@@ -26,6 +30,7 @@ def request(
     output: dict[str, Any] | None,
     max_tokens: int,
     cache: bool,
+    hosted: Sequence[HostedTool] = (),
 ) -> dict[str, Any]:
     """Return the body of a request; absent values have no key.
 
@@ -34,6 +39,7 @@ def request(
         output: the format that the answer is held to.
         max_tokens: the limit of the answer, unless the settings have one; tokens for thinking come on top.
         cache: whether the provider keeps the beginning of this request for the next.
+        hosted: the tools that the provider runs.
     """
     given = dict(settings)
     choice, thinking = given.pop("tool_choice", None), given.get("thinking")
@@ -43,13 +49,15 @@ def request(
     body: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "messages": _messages(messages)}
     if system:
         body["system"] = system
-    if tools:
+    if tools or hosted:
         body["tools"] = [
             {"name": tool.name, "description": tool.description, "input_schema": _input_schema(tool.input_schema)}
             for tool in tools
-        ]
+        ] + [tool.declared(PROVIDER) for tool in hosted]
         if choice is not None:
             body["tool_choice"] = _choice(choice)
+    if hosted and (container := _container(messages)) is not None:
+        body["container"] = container
     if cache:
         body["cache_control"] = {"type": "ephemeral"}
     if output is not None:
@@ -70,6 +78,25 @@ def _choice(choice: Any) -> Any:
             return {"type": "tool", "name": name}
         case _:
             return choice
+
+
+def _container(messages: Sequence[Message]) -> str | None:
+    """Return the id of the container in which the last answers have run code, unless its time is over."""
+    for message in reversed(messages):
+        if message.role == "assistant" and message.reasoning is not None and message.reasoning.provider == PROVIDER:
+            for block in message.reasoning.blocks:
+                match details_in(block, "message"):
+                    case {"container": {"id": str(name), "expires_at": str(until)}}:
+                        return name if _is_ahead(until) else None
+    return None
+
+
+def _is_ahead(time: str) -> bool:
+    try:
+        at = datetime.fromisoformat(time)
+    except ValueError:
+        return False
+    return at.replace(tzinfo=at.tzinfo or UTC) > datetime.now(UTC)
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -111,21 +138,38 @@ def _result(message: Message) -> dict[str, Any]:
 def _answer_parts(message: Message) -> Any:
     """Return the parts of an answer that the provider accepts: no blank text, no final thoughts. None if none."""
     blocks: list[dict[str, Any]] = []
+    unfinished = () if message.tool_calls else _unfinished(message)  # beside calls, the provider runs it afterwards
+    of_text: dict[str, Any] = {}
+    of_call: dict[str, Any] = {}
     for kind, part in parts_of(message, PROVIDER):
         match kind:
+            case "thought" if "with" in part:
+                of_text = details_in(part, "text") or of_text
+                of_call = details_in(part, "call") or of_call
+            case "thought" if part.get("type") in _CALLS and part.get("id") in unfinished:
+                pass  # refused without a result
             case "thought" if part.get("type") != "thinking" or part.get("signature"):  # others were cut off
                 blocks.append(part)
             case "text" if part.strip():
-                blocks.append(_text(part))
+                blocks.append({**of_text, **_text(part)})
+                of_text = {}
             case "call":
                 call = (message.tool_calls or ())[part]
                 arguments = sendable_arguments(call)
-                blocks.append({"type": "tool_use", "id": sendable_id(call.id), "name": call.name, "input": arguments})
+                own = {"type": "tool_use", "id": sendable_id(call.id), "name": call.name, "input": arguments}
+                blocks.append({**of_call, **own})
+                of_call = {}
     while blocks and blocks[-1].get("type") in _THOUGHTS:
         blocks.pop()
-    if len(blocks) == 1 and blocks[0].get("type") == "text":
+    if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
         return blocks[0]["text"]
     return blocks or None
+
+
+def _unfinished(message: Message) -> set[Any]:
+    """Return the ids of calls that the provider made itself, and that have no result in the answer."""
+    blocks = () if message.reasoning is None else message.reasoning.blocks
+    return {one.get("id") for one in blocks if one.get("type") in _CALLS} - {one.get("tool_use_id") for one in blocks}
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -155,6 +199,7 @@ class AnswerSoFar:
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
+        self._items: dict[tuple[int, str], list[Any]] = {}
         self._is_whole = False
 
     def add(self, event: Mapping[str, Any]) -> str:
@@ -180,12 +225,23 @@ class AnswerSoFar:
             self._usage |= {name: count for name, count in usage.items() if count is not None}
 
     def _add_piece(self, index: int, delta: Mapping[str, Any]) -> str:
-        name, place = _PIECES.get(str(delta.get("type")), ("", ""))
-        piece = delta.get(name)
-        if index not in self._blocks or not isinstance(piece, str):
+        if index not in self._blocks:
             return ""
-        self._pieces.setdefault((index, place), []).append(piece)
-        return piece if place == "text" else ""
+        kind, text = str(delta.get("type")), ""
+        if kind == "citations_delta":
+            self._items.setdefault((index, "citations"), []).append(delta.get("citation"))
+        elif kind in _PIECES:
+            name, place = _PIECES[kind]
+            if isinstance(piece := delta.get(name), str):
+                self._pieces.setdefault((index, place), []).append(piece)
+                text = piece if place == "text" else ""
+        else:  # of a kind that this module does not know; the block goes back whole
+            for place, piece in delta.items():
+                if place != "type" and isinstance(piece, str):
+                    self._pieces.setdefault((index, place), []).append(piece)
+                elif place != "type" and piece is not None:
+                    self._blocks[index] = {**self._blocks[index], place: piece}
+        return text
 
     def body(self) -> dict[str, Any]:
         """Return the answer as if it had not been streamed; the arguments of a call are text.
@@ -199,7 +255,37 @@ class AnswerSoFar:
         for (index, place), pieces in self._pieces.items():
             begun = blocks[index].get(place)
             blocks[index][place] = "".join([begun if isinstance(begun, str) else "", *pieces])
+        for (index, place), items in self._items.items():
+            blocks[index][place] = [*(blocks[index].get(place) or ()), *items]
+        for block in blocks.values():
+            if block.get("type") != "tool_use" and isinstance(given := block.get("input"), str):
+                block["input"] = _object(given)  # it goes back as it came
         return {**self._message, "content": [blocks[index] for index in sorted(blocks)], "usage": self._usage}
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def continued(messages: Sequence[Any], body: Mapping[str, Any]) -> list[Any]:
+    """Return the messages of the request that continues a paused answer."""
+    said = [block for block in body["content"] if block.get("type") != "text" or str(block.get("text") or "").strip()]
+    return [*messages, {"role": "assistant", "content": said}]
+
+
+def together(before: Mapping[str, Any] | None, body: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer with the part of it before a pause."""
+    if before is None:
+        return body
+    first, usage = before.get("usage") or {}, dict(body.get("usage") or {})
+    for name, count in first.items():
+        if isinstance(count, int) and isinstance(usage.get(name, 0), int):
+            usage[name] = count + usage.get(name, 0)
+    return {**before, **body, "content": [*before["content"], *body["content"]], "usage": usage}
 
 
 def response(body: Mapping[str, Any]) -> LLMResponse:
@@ -225,7 +311,9 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
         ),
         usage=_usage(body.get("usage")),  # type: ignore[arg-type]  # read from a dict
         stop_reason=body.get("stop_reason"),
-        reasoning=reasoning_of(PROVIDER, list(_parts(blocks))),
+        reasoning=reasoning_of(PROVIDER, [*_container_of(body), *_parts(blocks)]),
+        hosted=tuple(_hosted(blocks)) or None,
+        citations=tuple(_citations(blocks)) or None,
     )
 
 
@@ -239,17 +327,67 @@ def _why_refused(body: Mapping[str, Any]) -> str:
     return ""
 
 
+def _container_of(body: Mapping[str, Any]) -> Iterator[Part]:
+    return details("message", {"container": body.get("container")}, ())
+
+
 def _parts(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+    """Yield the parts of an answer; what the provider's own tools have done goes back to it, and blocks not known."""
     calls = 0
     for block in blocks:
         match block.get("type"):
-            case kind if kind in _THOUGHTS:
-                yield "thought", block
             case "text":
+                yield from details("text", block, ("type", "text"))
                 yield "text", str(block.get("text") or "")
             case "tool_use":
+                known = ("type", "id", "name", "input")
+                yield from details("call", block, (*known, "caller") if _is_direct(block) else known)
                 yield "call", calls
                 calls += 1
+            case _:
+                yield "thought", block
+
+
+def _is_direct(block: Mapping[str, Any]) -> bool:
+    """Whether the model itself calls the tool, as is usual, and not code that it runs."""
+    caller = block.get("caller")
+    return not isinstance(caller, Mapping) or caller.get("type") == "direct"
+
+
+def _hosted(blocks: Sequence[Mapping[str, Any]]) -> Iterator[HostedCall]:
+    """Yield the calls that the provider made itself; without a result in the answer one may have run."""
+    results = {
+        block.get("tool_use_id"): block.get("content")
+        for block in blocks
+        if str(block.get("type")).endswith("tool_result")
+    }
+    for block in blocks:
+        if block.get("type") in _CALLS:
+            name, given = block.get("name"), block.get("input")
+            if block.get("id") not in results:
+                yield hosted_call(name, given, "unknown")
+                continue
+            match results[block.get("id")]:
+                case {"error_code": why}:
+                    yield hosted_call(name, given, "failed", why)
+                case _:
+                    yield hosted_call(name, given, "ran")
+
+
+def _citations(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Citation]:
+    seen = set()
+    for block in blocks:
+        for one in block.get("citations") or () if block.get("type") == "text" else ():
+            if isinstance(one, Mapping):
+                found = {
+                    "url": one.get("url") or one.get("source"),
+                    "title": one.get("title") or one.get("document_title"),
+                    "text": one.get("cited_text"),
+                }
+                citation = Citation(**{name: str(value) for name, value in found.items() if value})
+                if citation not in seen:
+                    seen.add(citation)
+                    yield citation
 
 
 def _usage(usage: Any) -> dict[str, Any] | None:

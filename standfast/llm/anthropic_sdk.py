@@ -1,5 +1,6 @@
 """An adapter for Anthropic's models, which uses their Messages API and the official SDK."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from standfast.llm.prices import Price
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message
-from standfast.tools import Duration
+from standfast.tools import Duration, HostedTool
 
 if TYPE_CHECKING:
     import anthropic
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from standfast.llm import ToolDescription  # the package exports these adapters
 
 VERSION = "2023-06-01"  # of the API
+_PAUSES = 10  # of the provider, after which it is not asked to go on
 MAX_TOKENS = 8_192  # of an answer; the API requires a limit
 
 
@@ -42,6 +44,7 @@ class AnthropicMessages(SDKAdapter):
     """
 
     provider, _name = anthropic_messages.PROVIDER, "Anthropic"
+    hosts = anthropic_messages.PROVIDER
 
     def __init__(
         self,
@@ -83,9 +86,17 @@ class AnthropicMessages(SDKAdapter):
         tools: "Sequence[ToolDescription]",
         settings: Mapping[str, Any],
         output: dict[str, Any] | None,
+        hosted: Sequence[HostedTool],
     ) -> dict[str, Any]:
         body = anthropic_messages.request(
-            self.model, messages, tools, settings, output=output, max_tokens=MAX_TOKENS, cache=self._cache
+            self.model,
+            messages,
+            tools,
+            settings,
+            output=output,
+            max_tokens=MAX_TOKENS,
+            cache=self._cache,
+            hosted=hosted,
         )
         own = {name: body.pop(name) for name in ("model", "max_tokens", "messages")}
         return {**own, "extra_body": body}
@@ -96,12 +107,33 @@ class AnthropicMessages(SDKAdapter):
         return answer
 
     async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
-        answer = anthropic_messages.AnswerSoFar()
-        async with self._client(self._sdk.AsyncAnthropic) as client, AsyncExitStack() as opened:
-            asked = client.messages.with_streaming_response.create(stream=True, **request)
-            raw = await self._opened(opened.enter_async_context(asked))
-            async with aclosing(self._events(raw)) as found:
-                async for event in found:
-                    if text := answer.add(event):
-                        yield text
-        yield anthropic_messages.response(answer.body())
+        clock = asyncio.get_running_loop().time
+        late, whole, pauses = clock() + self._limits.max_seconds / 2, None, 0
+        async with self._client(self._sdk.AsyncAnthropic) as client:
+            while True:
+                answer = anthropic_messages.AnswerSoFar()
+                async with AsyncExitStack() as opened:
+                    asked = client.messages.with_streaming_response.create(stream=True, **request)
+                    raw = await self._opened(opened.enter_async_context(asked))
+                    async with aclosing(self._events(raw)) as found:
+                        async for event in found:
+                            if text := answer.add(event):
+                                yield text
+                body = answer.body()
+                whole = anthropic_messages.together(whole, body)
+                if body.get("stop_reason") != "pause_turn" or pauses == _PAUSES or clock() > late:
+                    break
+                pauses += 1
+                request = _going_on(request, body)
+        yield anthropic_messages.response(whole)
+
+
+def _going_on(request: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the request that continues an answer which the provider has paused, as long ones of its tools are."""
+    container = (body.get("container") or {}).get("id")
+    extra = {**request["extra_body"], **({"container": container} if container else {})}
+    return {
+        **request,
+        "messages": anthropic_messages.continued(request["messages"], body),
+        "extra_body": extra,
+    }

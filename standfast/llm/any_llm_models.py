@@ -185,7 +185,7 @@ class AnyLLMModel:
             await _close(getattr(made, "client", None))
 
     async def _asked(self, client: Any, request: dict[str, Any]) -> Any:
-        """Make a request; and once more, which costs nothing, if the provider refuses what an answer has kept."""
+        """Make a request, and repeat it once, changed, if the provider refuses what earlier answers carry."""
         try:
             return await client.acompletion(**request)
         except self._errors.AnyLLMError as error:
@@ -196,7 +196,7 @@ class AnyLLMModel:
 
     @property
     def _thoughts(self) -> str:
-        """The field of a request that takes thoughts; any-llm translates it for providers with formats of their own."""
+        """The field of a request that takes thoughts; any-llm translates it for other formats."""
         return "reasoning_content" if self._is_openai and self._name != "openrouter" else "reasoning"
 
     def _whole(self, answer: AnswerSoFar) -> LLMResponse:

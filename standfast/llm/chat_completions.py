@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from standfast.errors import InputError
 from standfast.llm.reasoning import Part, parts_of, reasoning_of
-from standfast.messages import LLMResponse, Message, ToolCall, clean_text, explain, json_problem
+from standfast.messages import Citation, LLMResponse, Message, ToolCall, clean_text, explain, json_problem
 
 if TYPE_CHECKING:  # the package exports what is built on this module
     from standfast.llm import ToolDescription
@@ -79,8 +79,8 @@ _WANTED = re.compile(r"reasoning_content\W.*\b(must|missing|required)\b|missing\
 def mended(messages: list[dict[str, Any]], refusal: str) -> list[dict[str, Any]] | None:
     """Return a written conversation as a server may take it that has refused it; None if the reason is another.
 
-    Some servers refuse the fields that they have sent themselves. Others want thoughts with each answer that has calls,
-    even with those of other models; they take empty ones.
+    Some servers refuse the fields that they sent. Others require thoughts in every answer with calls, including the
+    answers of other models; empty thoughts satisfy them.
     """
     words = refusal.lower()
     if _WANTED.search(words):
@@ -196,6 +196,7 @@ class Answer(BaseModel):
     """The body of an answer, or one piece of a streamed one."""
 
     choices: list[_Choice] | None = None
+    citations: Any = None  # addresses, as Perplexity and xAI give them
     usage: dict[str, Any] | None = None
     error: Any = None
 
@@ -285,6 +286,8 @@ class AnswerSoFar:
     def __init__(self) -> None:
         self.stop_reason: str | None = None
         self._parts: list[Part] = []
+        self._sources: list[Any] = []
+        self._is_refused = False
         self._more: dict[str, list[Any]] = {}
         self._calls: list[_Begun] = []
         self._last: dict[int | None, _Begun] = {}  # of each index
@@ -300,6 +303,9 @@ class AnswerSoFar:
             self._add_call(call, is_whole=choice.message is not None)
         if more := said.more:
             add_to(self._more, more)
+        for found in (piece.citations, (said.model_extra or {}).get("annotations")):
+            self._sources += found if isinstance(found, list) else ()
+        self._is_refused = self._is_refused or bool(said.refusal)
         if isinstance(said.content, list):
             return "".join([self._add_part(part) for part in said.content])
         text = said.content or said.refusal or ""
@@ -351,7 +357,8 @@ class AnswerSoFar:
                     "cached_tokens": _detail(usage, "prompt_tokens_details", "cached_tokens"),
                     "reasoning_tokens": _detail(usage, "completion_tokens_details", "reasoning_tokens"),
                 },
-                "stop_reason": self.stop_reason,
+                "stop_reason": "refusal" if self._is_refused else self.stop_reason,
+                "citations": tuple(dict.fromkeys(_citations(self._sources))) or None,
                 "reasoning": reasoning_of(
                     keeper, [*kept, *_in_place(said), *(("call", index) for index in range(len(calls)))]
                 ),
@@ -363,6 +370,16 @@ class AnswerSoFar:
             # The provider runs any other type itself, and needs no result from us.
             if (call.type or "function") == "function" and call.has_function:
                 yield call
+
+
+def _citations(sources: Iterable[Any]) -> Iterator[Citation]:
+    for one in sources:
+        match one:
+            case str(url):
+                yield Citation(url=url)
+            case {"url_citation": {"url": str(url), **more}}:
+                title = more.get("title")
+                yield Citation(url=url, title=title if isinstance(title, str) else None)
 
 
 def _merged(kind: str, run: Iterable[Part]) -> list[Any]:

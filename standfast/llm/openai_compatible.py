@@ -167,10 +167,9 @@ class OpenAICompatible:
 
     @asynccontextmanager
     async def _asked(self, request: dict[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
-        """Make a request; and once more, which costs nothing, if the server refuses it for what an answer has kept.
+        """Make a request, and repeat it once, changed, if the server refuses what earlier answers carry; see `mended`.
 
-        Some servers refuse what they have said themselves. Others want thoughts in each answer with calls, also in
-        those of other models; they take empty ones.
+        A refused request costs nothing.
         """
         async with AsyncExitStack() as opened:
             try:

@@ -15,7 +15,7 @@ from standfast.llm.prices import Price
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of, read_body, refused
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message
-from standfast.tools import Duration
+from standfast.tools import Duration, HostedTool
 
 if TYPE_CHECKING:
     import openai
@@ -45,6 +45,7 @@ class OpenAIResponses(SDKAdapter):
     """
 
     provider, _name = responses.PROVIDER, "OpenAI"
+    hosts = responses.PROVIDER
 
     def __init__(
         self,
@@ -84,8 +85,11 @@ class OpenAIResponses(SDKAdapter):
         tools: "Sequence[ToolDescription]",
         settings: Mapping[str, Any],
         output: dict[str, Any] | None,
+        hosted: Sequence[HostedTool],
     ) -> dict[str, Any]:
-        body = responses.request(self.model, messages, tools, settings, output=output, thoughts=self._thinks)
+        body = responses.request(
+            self.model, messages, tools, settings, output=output, thoughts=self._thinks, hosted=hosted
+        )
         return {"model": body.pop("model"), "input": body.pop("input"), "extra_body": body}
 
     async def _answer(self, request: dict[str, Any]) -> LLMResponse:

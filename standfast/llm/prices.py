@@ -1,13 +1,16 @@
 """Computes the cost of a call: by a price that the user gives, or by the maintained library `genai-prices`."""
 
 import importlib.util
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from standfast.errors import DefinitionError
 from standfast.messages import LLMResponse, Usage
 
 _MILLION = 1_000_000
+# US dollars for one call of a hosted tool, beside its tokens; by the tool's name at the provider.
+_FEES = {"anthropic": {"web_search": 0.01}, "openai": {"web_search": 0.01, "file_search": 0.0025}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +20,7 @@ class Price:
     Args:
         input, output: the prices of all tokens; reasoning is output.
         cached, cache_write: those of input that is read from the provider's cache or written to it; `input` by default.
+        hosted: by the name of a hosted tool at the provider, such as "web_search", the price of one call.
 
     Raises:
         DefinitionError: a price is not a number of at least 0.
@@ -26,6 +30,7 @@ class Price:
     output: float
     cached: float | None = None
     cache_write: float | None = None
+    hosted: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("input", "output", "cached", "cache_write"):
@@ -34,6 +39,10 @@ class Price:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise DefinitionError(f"price.{name} must be US dollars per million tokens, got {value!r}")
+
+        for name, value in self.hosted.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise DefinitionError(f"price.hosted[{name!r}] must be US dollars per call, got {value!r}")
 
     def of(self, usage: Usage) -> float:
         """Return the cost of a call."""
@@ -52,7 +61,11 @@ def priced(response: LLMResponse, *, provider: str, model: str, price: Price | N
     if usage is None or response.cost is not None:
         return response
     cost = price.of(usage) if price is not None else _listed(usage, provider, model)
-    return response if cost is None or cost < 0 else response.model_copy(update={"cost": cost})
+    if cost is None or cost < 0:
+        return response
+    fees = {**_FEES.get(provider, {}), **({} if price is None else price.hosted)}
+    called = sum(fees.get(call.name, 0.0) for call in response.hosted or () if call.outcome != "failed")
+    return response.model_copy(update={"cost": cost + called})
 
 
 def _listed(usage: Usage, provider: str, model: str) -> float | None:

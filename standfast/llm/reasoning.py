@@ -5,10 +5,11 @@ as its thoughts with markers between them: `{"standfast": "text", "length": n}` 
 here does I/O.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from standfast.messages import Message, Reasoning
+from standfast.messages import HostedCall, Message, Reasoning, clean_text
 
 Part = tuple[Literal["thought", "text", "call"], Any]
 """A thought as its provider has it; a text; the index of a call."""
@@ -25,6 +26,31 @@ def reasoning_of(provider: str, parts: Sequence[Part]) -> Reasoning | None:
     written = [part if kind == "thought" else _marker(kind, part) for kind, part in parts]
     kept = [one for one, kind in zip(written, kinds, strict=True) if kind == "thought" or not in_order]
     return Reasoning(provider=provider, blocks=tuple(kept))
+
+
+def details(of: str, block: Mapping[str, Any], known: Sequence[str]) -> Iterator[Part]:
+    """Yield what a text, a call or a message has beyond what we keep of it, as a thought placed before it."""
+    more = {name: value for name, value in block.items() if name not in known and value not in (None, [], {}, "")}
+    if more:
+        yield "thought", {"with": of, "details": more}
+
+
+def details_in(thought: Any, of: str) -> dict[str, Any] | None:
+    """Return what `details` yielded of a text, a call or a message; None of any other thought."""
+    match thought:
+        case {"with": kind, "details": dict(more)} if kind == of:
+            return more
+    return None
+
+
+_INPUT = 1_000  # characters that people are shown of what a hosted tool was called with
+
+
+def hosted_call(name: Any, given: Any, outcome: Literal["ran", "failed", "unknown"], error: Any = None) -> HostedCall:
+    """Return the record of a call that a provider made itself."""
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False) if given else ""
+    why = None if error is None else clean_text(str(error))[:_INPUT]
+    return HostedCall(name=str(name or "unknown"), input=clean_text(text)[:_INPUT], outcome=outcome, error=why)
 
 
 def _marker(kind: str, part: Any) -> dict[str, Any]:

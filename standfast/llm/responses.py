@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.errors import InputError
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
-from standfast.llm.reasoning import Part, parts_of, reasoning_of
-from standfast.messages import LLMResponse, Message, ToolCall
+from standfast.llm.reasoning import Part, details, details_in, hosted_call, parts_of, reasoning_of
+from standfast.messages import Citation, HostedCall, LLMResponse, Message, ToolCall
+from standfast.tools import HostedTool
 
 if TYPE_CHECKING:  # the package exports what is built on this module
     from standfast.llm import ToolDescription
 
 PROVIDER = "openai"
+_ENCRYPTED = "reasoning.encrypted_content"
+# The provider leaves these results out of its answer unless the request includes them; the next request needs them.
+_RESULTS = {"code_execution": "code_interpreter_call.outputs", "file_search": "file_search_call.results"}
 
 
 def request(
@@ -23,6 +27,7 @@ def request(
     *,
     output: dict[str, Any] | None,
     thoughts: bool,
+    hosted: Sequence[HostedTool] = (),
 ) -> dict[str, Any]:
     """Return the body of a request; absent values have no key.
 
@@ -42,13 +47,15 @@ def request(
         "model": model,
         "input": [item for message in messages for item in _items(message)],
         "store": False,
-        "include": ["reasoning.encrypted_content"],
+        "include": [_ENCRYPTED],
     }
     if not thoughts:
         body = _without_thoughts(body)
+    if results := [_RESULTS[tool.name] for tool in hosted if tool.name in _RESULTS]:
+        body["include"] = [*body.get("include", ()), *results]
     if system:
         body["instructions"] = system
-    if tools:
+    if tools or hosted:
         body["tools"] = [
             {
                 "type": "function",
@@ -58,7 +65,7 @@ def request(
                 "strict": False,
             }
             for tool in tools
-        ]
+        ] + [tool.declared(PROVIDER) for tool in hosted]
         if choice is not None:
             body["tool_choice"] = _choice(choice)
     if output is not None:
@@ -75,6 +82,8 @@ def without_thoughts(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_thoughts(body: Mapping[str, Any]) -> dict[str, Any]:
     plain = {name: value for name, value in body.items() if name != "include"}
+    if others := [one for one in body.get("include", ()) if one != _ENCRYPTED]:
+        plain["include"] = others
     return {**plain, "input": [item for item in body["input"] if item.get("type") != "reasoning"]}
 
 
@@ -104,17 +113,25 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
 
 
 def _answer_parts(message: Message) -> Iterator[dict[str, Any]]:
+    of_text: dict[str, Any] = {}
+    of_call: dict[str, Any] = {}
     for kind, part in parts_of(message, PROVIDER):
         match kind:
+            case "thought" if "with" in part:
+                of_text = details_in(part, "text") or of_text
+                of_call = details_in(part, "call") or of_call
             case "thought":
                 yield part
             case "text" if part or not message.tool_calls:
-                yield {"role": "assistant", "content": part}
+                yield {**of_text, "role": "assistant", "content": part}
+                of_text = {}
             case "call":
                 call = (message.tool_calls or ())[part]
                 arguments = json.dumps(sendable_arguments(call), ensure_ascii=False)
                 call_id = sendable_id(call.id)
-                yield {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": arguments}
+                own = {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": arguments}
+                yield {**of_call, **own}
+                of_call = {}
 
 
 def response(body: Mapping[str, Any]) -> LLMResponse:
@@ -146,6 +163,8 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
         usage=_usage(body.get("usage")),  # type: ignore[arg-type]  # read from a dict
         stop_reason="refusal" if refused else _why_incomplete(body),
         reasoning=reasoning_of(PROVIDER, list(_parts(items))),
+        hosted=tuple(_hosted(items)) or None,
+        citations=tuple(_citations(said)) or None,
     )
 
 
@@ -157,13 +176,49 @@ def _parts(items: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
     calls = 0
     for item in items:
         match item.get("type"):
-            case "reasoning" if item.get("encrypted_content"):
-                yield "thought", item
+            case "reasoning" if not item.get("encrypted_content"):
+                pass  # the provider keeps nothing, and so cannot find it again
             case "message":
+                yield from details("text", item, ("id", "type", "role", "status", "content"))
                 yield "text", "".join(_text(part) for part in item.get("content") or () if isinstance(part, dict))
             case "function_call":
+                known = ("id", "type", "call_id", "name", "arguments", "status", "created_by")
+                yield from details("call", item, known)
                 yield "call", calls
                 calls += 1
+            case _:  # of a tool that the provider runs, or not known; it goes back in its place
+                yield "thought", item
+
+
+_OF_OTHERS = ("reasoning", "message", "function_call", "compaction")
+
+
+def _hosted(items: Sequence[Mapping[str, Any]]) -> Iterator[HostedCall]:
+    """Yield the calls that the provider made itself; one that is not completed may have run."""
+    for item in items:
+        kind = str(item.get("type"))
+        if not kind.endswith("_call") or kind in _OF_OTHERS:
+            continue
+        given = next((item[name] for name in ("action", "code", "queries", "arguments") if item.get(name)), None)
+        match item.get("status"):
+            case "completed" | None:
+                yield hosted_call(kind.removesuffix("_call"), given, "ran")
+            case "failed":
+                yield hosted_call(kind.removesuffix("_call"), given, "failed", item.get("error"))
+            case _:
+                yield hosted_call(kind.removesuffix("_call"), given, "unknown")
+
+
+def _citations(said: Sequence[Mapping[str, Any]]) -> Iterator[Citation]:
+    seen = set()
+    for part in said:
+        for one in part.get("annotations") or ():
+            if isinstance(one, Mapping):
+                found = {"url": one.get("url"), "title": one.get("title") or one.get("filename")}
+                citation = Citation(**{name: str(value) for name, value in found.items() if value})
+                if citation not in seen:
+                    seen.add(citation)
+                    yield citation
 
 
 def _why_incomplete(body: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from standfast.llm.json_tool_calls import plain_messages, read_reply
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.provider_errors import check_key, check_url, connection_advice, hidden, no_answer, refusal
 from standfast.messages import LLMResponse, Message, error_text
-from standfast.tools import Duration, seconds
+from standfast.tools import Duration, HostedTool, seconds
 
 if TYPE_CHECKING:
     from standfast.llm import ToolDescription  # the package exports what is built on this module
@@ -47,6 +47,7 @@ class SDKAdapter:
 
     native_output = True
     provider: str
+    hosts: str
     _name: str
     _sdk: Any
 
@@ -69,7 +70,7 @@ class SDKAdapter:
             InputError: the conversation cannot be written for it.
         """
         request = self._request(messages, tools, settings)
-        with self._errors():
+        with self._errors(settings):
             answer = self._priced(await self._answer(request))
         return read_reply(answer) if self._in_json(tools) else answer
 
@@ -87,7 +88,7 @@ class SDKAdapter:
             yield answer
             return
         request = self._request(messages, tools, settings)
-        with self._errors():
+        with self._errors(settings):
             async with aclosing(self._parts(request)) as parts:
                 async for part in parts:
                     yield self._priced(part) if isinstance(part, LLMResponse) else part
@@ -96,10 +97,10 @@ class SDKAdapter:
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         settings = dict(settings)
-        schema = settings.pop("output_schema", None)
+        schema, hosted = settings.pop("output_schema", None), settings.pop("hosted_tools", ())
         if not self._in_json(tools):
-            return self._body(messages, tools, settings, None if schema is None else self._held(schema))
-        return self._body(plain_messages(messages, tools), (), settings, self._reply(tools))
+            return self._body(messages, tools, settings, None if schema is None else self._held(schema), hosted)
+        return self._body(plain_messages(messages, tools), (), settings, self._reply(tools), hosted)
 
     def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the setting with which the provider enforces a schema; None if it cannot."""
@@ -115,6 +116,7 @@ class SDKAdapter:
         tools: "Sequence[ToolDescription]",
         settings: Mapping[str, Any],
         output: dict[str, Any] | None,
+        hosted: Sequence[HostedTool],
     ) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -166,9 +168,17 @@ class SDKAdapter:
         return f"Model '{self.model}' of {self._name}"
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        with hidden(self._secrets), errors_of(self._sdk, self._who, self._secrets):
-            yield
+    def _errors(self, settings: Mapping[str, Any]) -> Iterator[None]:
+        hosted = ", ".join(tool.name for tool in settings.get("hosted_tools", ()))
+        with hidden(self._secrets):
+            try:
+                with errors_of(self._sdk, self._who, self._secrets):
+                    yield
+            except ModelError as error:
+                if not hosted or f"{self._who} gave no answer" not in str(error):
+                    raise
+                text = f"{error}. What runs at {self._name} ({hosted}) may have run, and may run again"
+                raise ModelError(text, transient=error.transient, retry_after=error.retry_after) from error
 
     @property
     def _secrets(self) -> tuple[str, ...]:

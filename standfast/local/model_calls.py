@@ -86,7 +86,18 @@ class ModelCalls:
         if self._emit is not None:
             if withholds(self._agent) and message.content:
                 self._emit(TextDelta(message.content))
-            self._emit(TurnEnded(turn, message.content, message.tool_calls or (), message.usage))
+            thoughts = None if message.reasoning is None else message.reasoning.text or None
+            self._emit(
+                TurnEnded(
+                    turn,
+                    message.content,
+                    message.tool_calls or (),
+                    message.usage,
+                    thoughts=thoughts,
+                    hosted=message.hosted,
+                    citations=message.citations,
+                )
+            )
 
     def failed(self, turn: int, error: Exception) -> None:
         if self._emit is not None:

@@ -12,6 +12,8 @@ from standfast.messages.differences import (
 )
 from standfast.messages.people import distinct_people, person
 from standfast.messages.records import (
+    Citation,
+    HostedCall,
     Image,
     LLMResponse,
     Message,
@@ -50,6 +52,8 @@ __all__ = [
     "LONGEST_ID",
     "MAX_DEPTH",
     "MAX_DIGITS",
+    "Citation",
+    "HostedCall",
     "How",
     "Image",
     "LLMResponse",

@@ -231,6 +231,34 @@ def _text_of(value: Any) -> str:
     return ""
 
 
+class HostedCall(Record):
+    """A call that the provider of a model has made itself, while it answered.
+
+    Args:
+        name: what it is at the provider, such as "web_search".
+        input: what it was called with, as far as it fits into 1,000 characters.
+        outcome: "unknown" if the answer lacks its result; the call may have run.
+        error: the provider's word for what went wrong.
+    """
+
+    name: CleanText
+    input: CleanText = ""
+    outcome: Literal["ran", "failed", "unknown"] = "ran"
+    error: CleanText | None = None
+
+
+class Citation(Record):
+    """A source that a model names for what it says.
+
+    Args:
+        text: what it has found there, as far as the provider says.
+    """
+
+    url: CleanText | None = None
+    title: CleanText | None = None
+    text: CleanText | None = None
+
+
 class ToolCall(Record):
     """A tool call that a model asked for.
 
@@ -312,6 +340,8 @@ class Message(Record):
         id: under which a message waits in the store until a run hears it.
         message_id: that its sender gave it: the same message, sent again, counts once.
         context: as JSON, that of the run which has heard a user's message.
+        hosted: calls that the provider made itself for this answer; nothing of them ran here.
+        citations: the sources that the answer names.
         tripped: of an answer in whose place this stands, or of calls of it that do not run: guardrails' refusals.
         unfit: why an output validator does not take this final answer.
     """
@@ -333,6 +363,8 @@ class Message(Record):
     id: CleanText | None = None
     message_id: CleanText | None = None
     context: CleanText | None = None
+    hosted: tuple[HostedCall, ...] | None = None
+    citations: tuple[Citation, ...] | None = None
     tripped: tuple[Tripped, ...] | None = None
     unfit: CleanText | None = None
 
@@ -413,6 +445,8 @@ class LLMResponse(Record):
     Args:
         stop_reason: the provider's own word; see `not_whole`.
         reasoning: what the provider wants to have back with the next call.
+        hosted: calls that the provider made itself.
+        citations: the sources that it names.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -423,6 +457,8 @@ class LLMResponse(Record):
     stop_reason: str | None = None
     cost: float | None = None
     reasoning: Reasoning | None = None
+    hosted: tuple[HostedCall, ...] | None = None
+    citations: tuple[Citation, ...] | None = None
 
     @property
     def not_whole(self) -> StopReason | None:
@@ -484,5 +520,5 @@ class LLMResponse(Record):
             what = f"{answer!r:.80}" if not isinstance(answer, dict) else f"a dict, but {explain(error)}"
             raise ModelError(
                 f"The adapter returned {what}: that is neither an LLMResponse nor a dict of its keys "
-                "(text, tool_calls, usage, stop_reason, cost, reasoning)"
+                "(text, tool_calls, usage, stop_reason, cost, reasoning, hosted, citations)"
             ) from error

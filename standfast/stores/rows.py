@@ -36,6 +36,8 @@ _MORE = {  # few have them
     "id",
     "message_id",
     "context",
+    "hosted",
+    "citations",
     "tripped",
     "unfit",
 }

@@ -24,6 +24,7 @@ from standfast.tools.attempts import (
 )
 from standfast.tools.checks import AccessRules, check_access, check_choice, check_count, check_function, seconds
 from standfast.tools.functions import tool
+from standfast.tools.hosted import HostedTool, hosted
 from standfast.tools.shown_values import (
     SHOWN_MOST,
     Diff,
@@ -54,6 +55,7 @@ __all__ = [
     "Editable",
     "Failed",
     "Happened",
+    "HostedTool",
     "Identity",
     "InThread",
     "KeptState",
@@ -75,6 +77,7 @@ __all__ = [
     "check_choice",
     "check_count",
     "check_function",
+    "hosted",
     "is_wider",
     "json_schema",
     "read_shown",

@@ -16,7 +16,16 @@ from temporalio.service import RPCError
 from standfast import events
 from standfast.agent_loop.guardrails import WITHHELD
 from standfast.errors import StandfastError
-from standfast.messages import Message, ToolCall, Usage, edit_in_words, edited_in_words, visible_json
+from standfast.messages import (
+    Citation,
+    HostedCall,
+    Message,
+    ToolCall,
+    Usage,
+    edit_in_words,
+    edited_in_words,
+    visible_json,
+)
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal import StandfastClient
@@ -45,6 +54,7 @@ class Entry:
         kind: what it is: "turn", "tool", "gate", "step", "wait", "person" or "run".
         state: how it came out: "done", "failed", "rejected", "unknown", "cancelled"; "runs" or "waits" if it goes on.
         text: words, as Markdown; `data` JSON, and `result` what a tool returned.
+        thoughts: what a model has thought before it answered.
         notes: what happened on the way, such as a retry; `troubles` those that are bad news.
         run: the run of an agent that was called, and `inner` its own timeline.
         step: the path of a step from which a pipeline can run again.
@@ -59,6 +69,7 @@ class Entry:
     seconds: float | None = None
     usage: Usage | None = None
     text: str = ""
+    thoughts: str = ""
     data: Any = None
     result: Any = None
     size: int | None = None
@@ -227,6 +238,10 @@ class Timeline:
                 entry.text, entry.usage = event.text, event.usage
                 if event.calls:
                     entry.notes.append(f"asks for {', '.join(call.name for call in event.calls)}")
+                entry.thoughts = event.thoughts or ""
+                for call in event.hosted or ():
+                    (entry.notes if call.outcome == "ran" else entry.troubles).append(_hosted(call))
+                entry.notes += [_source(one) for one in event.citations or ()]
                 entry.close("done", event.at, event.seconds)
                 if event.text.startswith(WITHHELD):
                     self._unasked(entry)
@@ -279,6 +294,23 @@ def _is_whole(event: events.ToolEnded) -> bool:
 
 def _are_whole(*arguments: Any) -> bool:
     return all(isinstance(one, dict) for one in arguments)
+
+
+_CAME_TO = {
+    "ran": "ran at the model's provider",
+    "failed": "failed at the model's provider",
+    "unknown": "may have run at the model's provider: the answer does not have its result",
+}
+
+
+def _hosted(call: HostedCall) -> str:
+    """Say what came of a call that a model's provider made itself."""
+    given = f" {call.input}" if call.input else ""
+    return f"{call.name}{given} {_CAME_TO[call.outcome]}{f' ({call.error})' if call.error else ''}"
+
+
+def _source(citation: Citation) -> str:
+    return f"source: {' '.join(filter(None, (citation.title, citation.url))) or citation.text}"
 
 
 def _json_of(text: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import CallPlace, LoopState, question_about, refused_by_guardrails, released
+from standfast.agent_loop import CallPlace, LoopState, first_of, question_about, refused_by_guardrails, released
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
@@ -36,7 +36,7 @@ from standfast.temporal.activities.writes import AfterAWhile, write_in_sight
 from standfast.temporal.activities.written_answers import digest, split_heard
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
-from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW
+from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, SOURCES, THOUGHTS
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.states import write_tripped
 from standfast.temporal.wire.turn_records import KeptView, TurnRecord, read_record
@@ -293,6 +293,7 @@ class ModelActivities:
             reply["usage"] = message.usage.plain()
         if message.stop_reason is not None:
             reply["stop_reason"] = message.stop_reason
+        reply.update(_beside_text(message))
         if message.tool_calls:
             if record.view == reference["turn"]:  # everything before the answer is in the view now
                 transcript.shorten(len(told) + 1)
@@ -327,6 +328,17 @@ def _told_beside(reference: ModelReference, transcript: Transcript, record: Turn
     if untold := split_heard(reference, record)[1]:
         reply["untold"] = untold
     return reply
+
+
+def _beside_text(message: Message) -> ModelReply:
+    """Return what people see of an answer beside its text and calls, as far as a history should have it."""
+    found: dict[str, Any] = {}
+    if message.reasoning is not None and (thoughts := message.reasoning.text):
+        found["thoughts"] = thoughts if len(thoughts) <= THOUGHTS else thoughts[:THOUGHTS] + "…"
+    for name, records in (("hosted", message.hosted), ("citations", message.citations)):
+        if records:
+            found[name] = [one.model_dump() for one in first_of(records, SOURCES)]
+    return cast(ModelReply, found)
 
 
 def _has_ended(messages: Sequence[Message]) -> bool:

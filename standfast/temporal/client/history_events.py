@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from standfast.agent_loop import Gate
 from standfast.errors import StandfastError
@@ -32,7 +32,7 @@ from standfast.events import (
     TurnEnded,
     TurnStarted,
 )
-from standfast.messages import ToolCall, read_usage
+from standfast.messages import Citation, HostedCall, Record, ToolCall, read_usage
 from standfast.temporal.client.histories import Entry
 from standfast.temporal.client.history_values import (
     CLOSED,
@@ -57,6 +57,8 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.outcomes import is_outcome, outcome_of_result, write_outcome
 from standfast.temporal.wire.turn_records import edit_digest
 from standfast.tools.attempts import call_key
+
+RecordT = TypeVar("RecordT", bound=Record)
 
 
 @dataclass(slots=True)
@@ -356,7 +358,16 @@ class History:
         usage = None
         with suppress(TypeError, ValueError):
             usage = read_usage(found.get("usage"))
-        yield TurnEnded(turn, text(found.get("text")), tuple(calls), usage, work.seconds(entry.at))
+        yield TurnEnded(
+            turn,
+            text(found.get("text")),
+            tuple(calls),
+            usage,
+            work.seconds(entry.at),
+            thoughts=word(found.get("thoughts")),
+            hosted=_records(HostedCall, found.get("hosted")),
+            citations=_records(Citation, found.get("citations")),
+        )
         gates = found.get("gates")
         for gate in gates if isinstance(gates, list) else ():
             with suppress(AttributeError, KeyError, TypeError, ValueError, StandfastError):
@@ -453,3 +464,11 @@ class History:
             yield ModelFailed(number(work.given.get("turn")), self._trouble)
         elif work.call is not None:
             yield ToolLost(work.call, self._trouble)
+
+
+def _records(kind: type[RecordT], found: object) -> tuple[RecordT, ...] | None:
+    """Return what a history has of records; None if there are none that can be read."""
+    try:
+        return tuple(kind.model_validate(one) for one in found) if isinstance(found, list) and found else None
+    except ValueError:
+        return None

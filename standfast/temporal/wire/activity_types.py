@@ -322,6 +322,9 @@ class ModelReply(Asked, total=False):
     untold: list[int]
     usage: Any
     stop_reason: StopReason
+    thoughts: str
+    hosted: list[dict[str, Any]]
+    citations: list[dict[str, Any]]
     error: str
     declared: Declared
 

@@ -59,7 +59,7 @@ class Closing:
         if finish.raises:
             self._raise_terminal(finish.response)
         if complete and status == "complete":
-            more = {name: value for name, value in last.items() if name in ("output", "size")}
+            more = {name: value for name, value in last.items() if name in ("output", "size", "citations")}
             return self.result(status, {"response": last.get("text", self._run.loop.response), **more})
         if complete:
             why = last.get("unfit") or last["output_error"]

@@ -8,7 +8,7 @@ import pytest
 from support.doubles import echo
 from support.model_server import ModelServer, Reply, calls, says, streams
 
-from standfast import Agent, LLMResponse, Loop, Message, ModelError, assert_complete, run
+from standfast import Agent, Citation, LLMResponse, Loop, Message, ModelError, assert_complete, run
 from standfast.llm import OpenAICompatible
 from standfast.testing import ScriptedModel
 from standfast.testing.model_server import Request
@@ -239,3 +239,17 @@ async def test_what_is_too_long_to_be_kept_is_left_out_and_the_run_goes_on() -> 
 async def test_parts_of_any_kind_are_read(content: Any, text: str) -> None:
     async with served(lambda request: says(content)) as (_, model):
         assert (await model.chat([HI], [])).text == text
+
+
+@pytest.mark.parametrize("way", ["chat", "stream"])
+async def test_a_refusal_and_the_sources_of_an_answer_are_read(way: str) -> None:
+    cited = {"type": "url_citation", "url_citation": {"url": "https://yr.no", "title": "Yr", "start_index": 0}}
+    said = {"refusal": "I will not.", "annotations": [cited, cited, 5]}
+    whole = {"message": {"role": "assistant", "content": None, **said}, "finish_reason": "stop"}
+    pieces = [{"choices": [{"delta": said}], "citations": ["https://met.no"]}, b"[DONE]"]
+    body = pieces if way == "stream" else {"choices": [whole], "citations": ["https://met.no"]}
+    async with served(lambda request: Reply(body)) as (_, model):
+        answer = await ask(model, way, [HI])
+    assert (answer.text, answer.not_whole) == ("I will not.", "refusal")
+    assert answer.citations == (Citation(url="https://met.no"), Citation(url="https://yr.no", title="Yr"))
+    assert answer.reasoning is None

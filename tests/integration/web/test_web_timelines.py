@@ -20,7 +20,23 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.exceptions import ApplicationError
 
 from integration.local.test_held_answers import READ, clerk
-from standfast import Agent, Approval, InputError, Step, StoreError, ToolCall, ToolContext, events, pipeline, tool
+from standfast import (
+    Agent,
+    Approval,
+    Citation,
+    HostedCall,
+    InputError,
+    LLMResponse,
+    Reasoning,
+    Step,
+    StoreError,
+    ToolCall,
+    ToolContext,
+    TurnEnded,
+    events,
+    pipeline,
+    tool,
+)
 from standfast.stores import Board, SQLiteStore, Wait
 from standfast.temporal import load_arguments, start_pipeline
 from standfast.testing import ScriptedModel
@@ -54,6 +70,28 @@ async def test_the_timeline_says_what_happened_and_who_decided(temporal: Tempora
         assert "returned charged 5" in entries[3]
         assert "Ended: complete" in entries[-1]
         assert '<div class="md answer"><p>All <strong>done</strong>.</p>' in (await client.get(f"/runs/{run.id}")).text
+
+
+async def test_thoughts_calls_of_the_provider_and_sources_are_shown_told_and_in_the_result(temporal: Temporal) -> None:
+    ran = HostedCall(name="web_search", input='{"query": "Oslo"}')
+    lost = HostedCall(name="code_execution", outcome="unknown")
+    failed = HostedCall(name="web_fetch", outcome="failed", error="url_not_accessible")
+    source = Citation(url="https://yr.no", title="Yr", text="Rain.")
+    thoughts = Reasoning(provider="p", blocks=({"type": "thinking", "thinking": "Let me look. " * 50},))
+    answer = LLMResponse(text="It rains.", reasoning=thoughts, hosted=(ran, lost, failed), citations=(source,))
+    async with temporal.worker(Agent("clerk"), llm=ScriptedModel([answer])), browser(temporal) as client:
+        run = await temporal.start("clerk", "The weather?")
+        ended = await result(run)
+        assert ended["citations"] == [source.model_dump()]
+        entry = (await timeline(client, run.id))[1]
+        (turn,) = [event for event in await temporal.people.events(run.id) if isinstance(event, TurnEnded)]
+    assert (turn.hosted, turn.citations) == ((ran, lost, failed), (source,))
+    assert turn.thoughts == ("Let me look. " * 50)[:300] + "…"
+    assert "thoughts Let me look." in entry
+    assert 'web_search {"query": "Oslo"} ran at the model\'s provider' in entry
+    assert "code_execution may have run at the model's provider: the answer does not have its result" in entry
+    assert "web_fetch failed at the model's provider (url_not_accessible)" in entry
+    assert "source: Yr https://yr.no" in entry
 
 
 @pytest.mark.parametrize("decision", ["approve", "reject"])

@@ -1,19 +1,23 @@
 """What the events of a run become on its timeline."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from standfast import (
     CancelRequested,
+    Citation,
     Event,
     GateDecided,
     GateEscalated,
     GateOpened,
     GateReminded,
+    HostedCall,
     Message,
     ModelFailed,
     ModelRetried,
+    Reasoning,
     RunEnded,
     RunStarted,
     StatusChanged,
@@ -28,6 +32,7 @@ from standfast import (
     TurnStarted,
     Usage,
 )
+from standfast.web.rendering import templates
 from standfast.web.timelines import Entry, complete, fold
 
 CALL = ToolCall(id="c1", name="charge", arguments={"amount": 5})
@@ -189,3 +194,18 @@ def test_a_gate_that_asks_others_now_still_waits_though_the_run_did_not_wait_for
         StatusChanged("waiting", ("approval",), at=at(60.2)),
     )
     assert brief([first, second]) == [("Approval of bob", "done", 60), ("Approval of ada", "waits", None)]
+
+
+def test_messages_show_thoughts_calls_of_the_provider_and_sources() -> None:
+    answer = Message(
+        role="assistant",
+        content="It rains.",
+        reasoning=Reasoning(provider="p", blocks=({"message": {"reasoning_content": "Let me look."}},)),
+        hosted=(HostedCall(name="web_search", input="Oslo"), HostedCall(name="code_execution", outcome="unknown")),
+        citations=(Citation(url="https://yr.no", title="Yr"),),
+    )
+    shown = templates().get_template("turns.html").module.last_turns([answer])  # type: ignore[attr-defined]
+    text = " ".join(re.sub("<[^>]*>", " ", str(shown)).split())
+    assert "thoughts Let me look." in text
+    assert "web_search Oslo at the provider code_execution at the provider: it may have run" in text
+    assert "source: Yr https://yr.no" in text
