@@ -431,6 +431,28 @@ async def proposed(world: World) -> Saved:
         return await ended(run)
 
 
+async def after_nothing(context: AgentContext) -> None:
+    """Called when the model has said nothing twice."""
+
+
+silent = Agent("silent", tools=[inquire], on_stuck=after_nothing)
+
+
+async def empty(world: World) -> Saved:
+    """A provider that runs tools of its own, and then a model that says nothing twice."""
+    first = {
+        **asks("inquire", what="which"),
+        "reasoning": {"provider": "p", "blocks": [{"type": "thinking", "thinking": "Let me look."}]},
+        "hosted": [{"name": "web_search", "input": "Oslo"}],
+        "citations": [{"url": "https://example.com", "title": "Example"}],
+    }
+    async with world.worker(silent, model=ScriptedModel([first, "", ""])):
+        run = await world.start(silent)
+        await world.waits_for(run, "question")
+        await world.people.answer(run.id, "red")
+        return await ended(run)
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 LATER = (
     *LATER,
@@ -445,5 +467,6 @@ LATER = (
     held,
     repeated,
     proposed,
+    empty,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

@@ -1,11 +1,14 @@
 """Whatever an adapter answers, a message is a frozen value that JSON carries unchanged."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from standfast import LLMResponse, Message, ModelError, ToolCall, Usage
+from standfast import LLMResponse, Message, ModelError, Reasoning, ToolCall, Usage
+from standfast.messages.records import _NOT_WHOLE
 
 # --- messages ---
 
@@ -189,3 +192,31 @@ def test_a_cost_that_is_no_number_is_no_cost(cost: Any) -> None:
 def test_usage_in_words_names_what_it_cost_if_that_is_known() -> None:
     assert Usage(input_tokens=1_200).in_words == "1,200 tokens in, 0 out"
     assert Usage(input_tokens=1, output_tokens=2, cost=0.5).in_words == "1 tokens in, 2 out, 0.5000 US dollars"
+
+
+def test_the_table_of_the_documents_has_every_word_for_an_answer_that_is_not_whole() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `") and line.count("|") == 4]
+    told = {word: meaning for _, words, meaning, *_ in rows for word in re.findall(r"`([a-z_-]+)`", words)}
+    for word, meaning in _NOT_WHOLE.items():
+        if word != meaning:  # our own words
+            assert told[word].strip("` ") == ("" if meaning == "broken" else meaning), word
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ({"type": "thinking", "thinking": "a", "signature": "s"}, "a"),
+        ({"type": "redacted_thinking", "data": "x"}, ""),
+        ({"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}], "encrypted_content": "x"}, "a"),
+        ({"message": {"reasoning_content": "a", "extra_content": {"text": "x"}}}, "a"),
+        ({"message": {"reasoning_details": [{"type": "reasoning.text", "text": "a"}]}}, "a"),
+        ({"part": {"type": "thinking", "thinking": [{"type": "text", "text": "a"}, 5]}}, "a"),
+        ({"part": {"part_kind": "thinking", "content": "a"}}, "a"),
+        ({"reasoning": "a", "extra_content": {}, "tool_calls": []}, "a"),  # of any-llm, in older transcripts
+        ({"type": "web_search_tool_result", "content": [{"text": "x"}]}, ""),
+        ({"standfast": "text", "length": 3}, ""),
+    ],
+)
+def test_thoughts_of_every_form_have_a_text_for_people(block: dict[str, Any], text: str) -> None:
+    assert Reasoning(provider="p", blocks=(block,)).text == text

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.drivers import Driver
+from support.temporal_runs import Temporal, ask_models_once, has_ended, result, until, waiting
 
 from integration.models.test_providers import adapter
 from standfast import (
@@ -160,8 +161,9 @@ async def test_what_came_of_a_hosted_call_is_said(blocks: Sequence[dict[str, Any
 @pytest.mark.parametrize("provider", ["anthropic", "openai"])
 async def test_a_stream_that_breaks_says_what_may_have_run_at_the_provider(provider: str) -> None:
     async with ModelServer(Fault(answer="It rai", end="cut")) as server:
+        model: Any = adapter(provider, server)
         with pytest.raises(ModelError, match=r"\(web_search\) may have run, and may run again") as broken:
-            _ = [part async for part in adapter(provider, server).stream(HI, [], hosted_tools=(hosted("web_search"),))]
+            _ = [part async for part in model.stream(HI, [], hosted_tools=(hosted("web_search"),))]
     assert broken.value.transient
 
 
@@ -343,3 +345,24 @@ async def test_a_model_whose_provider_cannot_run_it_is_refused_when_it_is_chosen
 def test_what_cannot_be_a_hosted_tool_is_refused_when_it_is_declared(make: Any, text: str) -> None:
     with pytest.raises(DefinitionError, match=text):
         make()
+
+
+async def test_a_person_cannot_choose_a_model_that_lacks_it(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {"main": ScriptedModel([ModelError("down", transient=True), "done"]), "spare": ScriptedModel(["no"])}
+    models["main"].hosts = "openai"  # type: ignore[attr-defined]
+    agent = Agent("a", model="main", tools=[hosted("web_search")])
+    ask_models_once(monkeypatch)
+
+    async with temporal.worker(agent, llm=lambda name: models[str(name)]):
+        run = await temporal.start(agent)
+        await until(lambda: waiting(run))
+        await temporal.people.resume(run.id, model="spare")
+
+        async def is_told() -> bool:
+            return "run by openai and anthropic" in str(await waiting(run)) or await has_ended(run)
+
+        await until(is_told)
+        await temporal.people.resume(run.id, model="main")
+        assert (await result(run))["response"] == "done"
