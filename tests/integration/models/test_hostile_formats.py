@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from standfast.errors import InputError, ModelError
 from standfast.llm import anthropic_messages, responses
-from standfast.llm.chat_completions import Answer, AnswerSoFar
-from standfast.messages import LLMResponse
+from standfast.llm.chat_completions import Answer, AnswerSoFar, mended, request_messages
+from standfast.messages import LLMResponse, Message
 
 WORDS = ["choices", "message", "delta", "content", "refusal", "tool_calls", "index", "id", "type", "function", "name",
          "arguments", "usage", "prompt_tokens", "prompt_tokens_details", "finish_reason", "error", "output", "text",
@@ -18,7 +18,9 @@ WORDS = ["choices", "message", "delta", "content", "refusal", "tool_calls", "ind
          "input_json_delta", "partial_json", "message_start", "message_delta", "message_stop", "stop_reason",
          "tool_use",
          "thinking", "reasoning", "encrypted_content", "call_id", "function_call", "incomplete_details", "reason",
-         "status", "input_tokens_details", "text_delta", "tool", "answer"]  # fmt: skip
+         "status", "input_tokens_details", "text_delta", "tool", "answer", "citations", "annotations",
+         "citations_delta", "server_tool_use", "web_search_tool_result", "tool_use_id", "container", "web_search_call",
+         "url", "caller"]  # fmt: skip
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS)
     | st.text(st.characters(categories=None), max_size=8)
@@ -32,9 +34,16 @@ CHAT_CALL = st.fixed_dictionaries(
     optional={
         "index": LEAVES, "id": LEAVES, "type": LEAVES,
         "function": LEAVES | st.fixed_dictionaries({}, optional={"name": LEAVES, "arguments": JSON}),
+        "extra_content": JSON,
     },
 )  # fmt: skip
-SAID = st.fixed_dictionaries({}, optional={"content": LEAVES, "refusal": LEAVES, "tool_calls": st.lists(CHAT_CALL)})
+SAID = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": LEAVES | st.lists(JSON), "refusal": LEAVES, "tool_calls": st.lists(CHAT_CALL),
+        "reasoning_content": JSON, "reasoning_details": JSON, "annotations": JSON,
+    },
+)  # fmt: skip
 CHOICE = st.fixed_dictionaries({}, optional={"message": SAID, "delta": SAID, "finish_reason": LEAVES})
 CHAT = JSON | st.fixed_dictionaries(
     {
@@ -67,6 +76,12 @@ def is_answer_or_refused(read: Callable[[], Any], refusals: tuple[type[Exception
     assert isinstance(answer, LLMResponse)
 
 
+def said(answer: LLMResponse) -> Message:
+    return Message(
+        role="assistant", content=answer.text, tool_calls=answer.tool_calls or None, reasoning=answer.reasoning
+    )
+
+
 @often
 @given(st.lists(CHAT, max_size=4))
 def test_chat_completions(pieces: Sequence[Any]) -> None:
@@ -74,7 +89,12 @@ def test_chat_completions(pieces: Sequence[Any]) -> None:
         answer = AnswerSoFar()
         for piece in pieces:
             answer.add(Answer.read(json.dumps(piece).encode()))
-        return answer.response()
+        found = answer.response("k")
+        written = request_messages([said(found)], "k")
+        json.dumps(
+            [written, mended(written, "thinking is not permitted"), mended(written, "reasoning_content: missing")]
+        )
+        return found
 
     is_answer_or_refused(read, (InputError, ModelError))
 
@@ -90,7 +110,9 @@ def test_messages(events: Sequence[Any]) -> None:
         answer = anthropic_messages.AnswerSoFar()
         for event in [*events, {"type": "message_stop"}]:
             answer.add(event)
-        return anthropic_messages.response(answer.body())
+        found = anthropic_messages.response(answer.body())
+        anthropic_messages.request("m", [said(found)], [], {}, output=None, max_tokens=1, cache=False)
+        return found
 
     is_answer_or_refused(read, OF_SDKS)
 
@@ -102,4 +124,9 @@ def test_messages(events: Sequence[Any]) -> None:
     )
 )
 def test_responses(body: Any) -> None:
-    is_answer_or_refused(lambda: responses.response(body), OF_SDKS)
+    def read() -> LLMResponse:
+        found = responses.response(body)
+        responses.request("m", [said(found)], [], {}, output=None, thoughts=True)
+        return found
+
+    is_answer_or_refused(read, OF_SDKS)
