@@ -59,6 +59,7 @@ def test_what_later_versions_tell_beside_what_they_told_is_known_by_name() -> No
     of_questions = (("questions", "unknown"),)
     assert {
         "standfast.notify": (("item", "then"), ("run",)),
+        "standfast.decide": (("sent",),),
         "standfast.keep": (("messages", "message_id"),),
         "call_model": (("say", "message_id"),),
         **dict.fromkeys(("standfast.commit", "standfast.export", "standfast.finish"), of_questions),

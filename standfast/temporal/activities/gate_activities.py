@@ -38,6 +38,7 @@ from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of, keep_edit, load_edit
+from standfast.temporal.client.run_ends import was_refused
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     DecideReference,
@@ -47,7 +48,7 @@ from standfast.temporal.wire.activity_types import (
     SentReference,
 )
 from standfast.temporal.wire.limits import VALUES
-from standfast.temporal.wire.results import receipted
+from standfast.temporal.wire.results import receipted, refused_before
 from standfast.temporal.wire.snapshots import GateSurroundings
 from standfast.temporal.wire.turn_records import edit_digest, edit_reference, gate_of
 
@@ -74,6 +75,8 @@ class GateActivities:
             if info.attempt > 1 and (known := await kept.verdict(key)) is not None:
                 return receipted(reference, known.refused)  # whatever has changed since an earlier attempt recorded it
             refused: str | None = given.pop("refused")
+            sent = given.pop("sent", None)
+            refused = refused or await _refused_before(run, sent, reference["decision"])
             has_rule, call, stopped = given.pop("access", False), given.pop("call", None), given.pop("stopped", None)
             stage, proposed = given.pop("stage", None), given.pop("proposed", None)
             decision = Decision(**given)
@@ -270,3 +273,12 @@ async def _last_entry(host: AgentHost, run: str, turn: int, position: int) -> Le
     """Return the ledger's entry for a call of a run; None if it has none."""
     record = await host.load_record(run, turn)
     return await last_entry(host.store, record.key, position, record.calls[position].id)
+
+
+async def _refused_before(run: str, sent: str | None, decision: str) -> str | None:
+    """Return why a decision does not count if its sender was told so before the workflow was reset."""
+    info = activity.info()
+    if sent is None or run == info.workflow_run_id:
+        return None
+    here = activity.client(), str(info.workflow_id), str(info.workflow_run_id)
+    return refused_before(decision) if await was_refused(*here, sent) else None

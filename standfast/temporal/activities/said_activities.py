@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from temporalio import activity
+
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message
 from standfast.runtime.message_ids import was_pruned
@@ -13,10 +15,11 @@ from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import Transcript
+from standfast.temporal.client.run_ends import was_refused
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AnsweredReference, KeepReference, Kept, WrittenOutcome
 from standfast.temporal.wire.inputs import Said, said_by_user, said_id, user_message, with_id
-from standfast.temporal.wire.results import receipted
+from standfast.temporal.wire.results import receipted, refused_before
 
 _UNHEARD = 100  # messages of earlier runs that a run hears; the next one hears the others
 
@@ -44,8 +47,12 @@ class SaidActivities:
                 with contextlib.suppress(SessionConflictError):  # it was made meanwhile
                     await store.append_messages_atomic(session.id, [], session, expected_version=0)
             messages = [KeptMessage(id=str(said_id(one)), message=user_message(one)) for one in reference["messages"]]
+            refused = await _refused_before(transcript.reference["run"], messages)
+            messages = [one for one in messages if one.id not in refused]
             written = await store.load_messages(session.id)
             kept = await _keep_once(store, session, messages, written)
+            if refused:
+                kept = {**kept, "refused": {**kept.get("refused", {}), **refused}}
             unheard = await unheard_by(store, session, written) if "again" in reference else None
             return receipted(reference, kept or unheard)
 
@@ -55,6 +62,17 @@ class SaidActivities:
         with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             return await transcript.answered(reference["after"])
+
+
+async def _refused_before(run: str, messages: Sequence[KeptMessage]) -> dict[str, str]:
+    """Return the messages whose senders were told, before the workflow was reset, that they do not count."""
+    info = activity.info()
+    here = activity.client(), str(info.workflow_id), str(info.workflow_run_id)
+    if run == info.workflow_run_id:
+        return {}
+    sent = [one for one in messages if one.message.message_id is not None]
+    ids = [one.id for one in sent if await was_refused(*here, str(one.message.message_id))]
+    return dict.fromkeys(ids, refused_before(names.MESSAGE))
 
 
 async def _keep_once(

@@ -39,6 +39,8 @@ _LOCAL = "core_local_activity"
 _ADDED: dict[str, tuple[tuple[str, ...], ...]] = {
     # What happens at the deadline, and the key of the run. Who is told reads them, and nothing else changes.
     names.NOTIFY: (("item", "then"), ("run",)),
+    # The id of a decision's signal, by which the activity finds what its sender was told before a reset.
+    names.DECIDE: (("sent",),),
     # The ids of messages, by which the session tells whether it has them.
     names.KEEP: (("messages", "message_id"),),
     names.CALL_MODEL: (("say", "message_id"),),

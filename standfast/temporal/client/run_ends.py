@@ -3,15 +3,24 @@
 from contextlib import suppress
 from typing import Any
 
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHistoryEventFilterType,
+    WorkflowQueryFailedError,
 )
 from temporalio.exceptions import TerminatedError
 from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.temporal.wire import names
+from standfast.time_limits import time_limit
+
+_RESETTER = "history-resetter"  # the server's identity when a reset terminates the run that it resets
+_ANSWER = 3.0  # seconds in which a worker answers
 
 
 async def find_run(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
@@ -65,3 +74,52 @@ async def cancelled_end(client: Client, workflow_id: str) -> None:
         await client.get_workflow_handle(workflow_id).cancel()
     with suppress(WorkflowFailureError):
         await end_of(client, workflow_id)
+
+
+async def was_refused(client: Client, workflow_id: str, run_id: str, sent_id: str) -> bool:
+    """Whether the sender of a signal, which a reset has sent to this run again, was told that it does not count.
+
+    A run before the reset has refused it, or was terminated before it took the signal. If that history is gone, the
+    signal counts.
+    """
+    was_cut_off = False
+    with suppress(RPCError, WorkflowQueryFailedError, TimeoutError):
+        while (base := await _base_of(client, workflow_id, run_id, sent_id)) is not None:
+            run_id, run = base, client.get_workflow_handle(workflow_id, run_id=base)
+            is_there, is_taken, is_terminated = False, False, False
+            async for event in run.fetch_history_events():
+                if is_there and event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                    is_taken = True
+                elif await _has_id(client, event, sent_id):
+                    is_there, is_taken = True, False
+                elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
+                    is_terminated = event.workflow_execution_terminated_event_attributes.identity != _RESETTER
+                elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
+                    is_terminated = True
+            if not is_there:
+                break
+            if is_taken:
+                async with time_limit(_ANSWER):
+                    found = await run.query(names.OUTCOME, sent_id)
+                return bool(found) and "refused" in found and "again" not in found
+            was_cut_off |= is_terminated
+    return was_cut_off
+
+
+async def _base_of(client: Client, workflow_id: str, run_id: str, sent_id: str) -> str | None:
+    """Return the run that was reset to become this one, if the reset has sent a signal again; else None."""
+    base = None
+    async for event in client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history_events():
+        failed = event.workflow_task_failed_event_attributes
+        if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
+            base = failed.base_run_id
+        elif await _has_id(client, event, sent_id):
+            return base
+    return None
+
+
+async def _has_id(client: Client, event: HistoryEvent, sent_id: str) -> bool:
+    if event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+        return False
+    data = await client.data_converter.decode(event.workflow_execution_signaled_event_attributes.input.payloads)
+    return any(isinstance(value, dict) and value.get("id") == sent_id for value in data)

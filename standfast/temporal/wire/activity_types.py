@@ -177,9 +177,10 @@ class RecallReference(AtGate):
 
 
 class DecideReference(RecallReference, total=False):
-    """A decision as a person made it; `receipt` as in `RunReference`."""
+    """A decision as a person made it; `receipt` as in `RunReference`. `sent` is the id of its signal."""
 
     receipt: int
+    sent: str
     at: Required[str]
     refused: Required[str | None]
     decision: Required[str]

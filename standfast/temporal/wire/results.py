@@ -101,6 +101,10 @@ _NEEDS = {"left-out": "size", "image": "media_type"}  # by the kind of a value t
 RECEIPTED = (names.DECIDE, names.KEEP, names.COMMIT)
 
 
+def refused_before(name: str) -> str:
+    return f"{name}: it was refused before the run was reset, so it does not count now; send a new one"
+
+
 def receipted(reference: Mapping[str, Any], found: T) -> T:
     """Return a result with the receipt that the run asks for; a result that is put in by hand does not have it."""
     return cast(T, {"receipt": reference["receipt"], "of": found}) if "receipt" in reference else found

@@ -343,7 +343,7 @@ class GateKeeper:
         gate = gate.at(at)
         problem = problem or ("the run has ended" if self._board.ended else gate.problem(self._as_kept(decision)))
         given = {name: value for name, value in decision.model_dump().items() if value is not None}
-        reference = {
+        reference: dict[str, Any] = {
             "run": self._journal_key,
             "at": at.isoformat(),
             "refused": problem,
@@ -353,6 +353,8 @@ class GateKeeper:
         }
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
         sent_id = None if arrived.sent is None else arrived.sent.id
+        if sent_id is not None:
+            reference["sent"] = sent_id
         try:
             refused = await self._workers.execute(
                 names.DECIDE,

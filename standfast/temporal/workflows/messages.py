@@ -108,10 +108,9 @@ class Messages:
         # It is the same after a reset, which repeats the signal, and differs in the run that continues as new.
         message_id = f"signal/{workflow.info().original_execution_run_id}/{sent.digest}/{sent.number}"
         self._say(with_id(said, message_id))
-        if not self._run.is_open or sent.id is None:
-            return {"accepted": True}
-        self._senders[message_id] = sent.id
-        return {}
+        if sent.id is not None:
+            self._senders[message_id] = sent.id
+        return {} if self._run.is_open and sent.id is not None else {"accepted": True}
 
     def _say(self, said: Said) -> None:
         self.note(said)
