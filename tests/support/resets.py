@@ -16,6 +16,9 @@ NOTHING = (
 )
 
 
+_REFUSALS = ("must be at the boundary", "Can only reset workflow to event ID in range")
+
+
 async def tasks(handle: Run) -> list[int]:
     """Return the points to which a run can be reset, in order."""
     return [
@@ -53,5 +56,5 @@ async def resets(temporal: Temporal, handle: Run, **options: Any) -> AsyncIterat
         try:
             yield await reset(temporal, run, task, **options)
         except RPCError as error:
-            if "must be at the boundary" not in error.message:
+            if not any(why in error.message for why in _REFUSALS):
                 raise

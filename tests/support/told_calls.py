@@ -68,6 +68,7 @@ class Shop:
             "unapproved": ("pay_soon", "pay"),
             "stopped": ("fail", "pay"),
             "nothing": ("pay", "pay"),
+            "cancelled while the second runs": ("pay", "pay_slowly"),
             "guardrail": ("pay", "pay"),
             "too many": ("pay", "pay"),
             "cut": ("pay", "pay"),
