@@ -45,6 +45,7 @@ from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import Message, ToolCall, Usage, check_same, content_digest, error_text, read_usage
 from standfast.runtime import inputs
+from standfast.runtime.cancellation import Cancellation, to_the_end
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
 from standfast.runtime.dispatches import Fence, answer_all, results_of
 from standfast.runtime.exported import at_home
@@ -350,6 +351,7 @@ class Run:
         except asyncio.CancelledError:
             await self._give_up(state, calls)
             raise
+        cancellation = Cancellation()
         try:
             outcomes = await self._answered(calls, state)
         except StoreError:  # the error's checkpoint carries the results of calls that ran
@@ -363,6 +365,8 @@ class Run:
         await self._transcript.write(state.kept_questions)
         if self._transcript.messages[-len(results) - 1].role == "tool":  # some calls of the turn had results before
             self._transcript.put_in_order()
+        if cancellation.requested():  # the results are written first
+            raise asyncio.CancelledError
         for usage in used.values():
             state = state.spent(usage)
         self.usage = state.usage
@@ -420,14 +424,17 @@ class Run:
             _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
 
     async def _answered(self, calls: ToolCalls, state: LoopState) -> list[Settled]:
-        """Return the outcomes of a turn, after the ledger has those of calls that were not run."""
+        """Return the outcomes of a turn, after the ledger has those of calls that were not run.
+
+        A cancel does not break it off: whoever awaits this raises it.
+        """
         outcomes = calls.outcomes()
         told = (one for one in state.recorded(outcomes) if one[0].id not in calls.begun)
         not_run = [one for one in told if isinstance(one[1], Failed | Cancelled | Unknown)]
         if not not_run or not self._log.is_stored or not has_ledger(self._store):
             return outcomes
         enter = partial(answer_all, self._store, *self._coordinates(), not_run, state.tools)
-        counts = await retry_write(enter, tries=3)
+        counts = await to_the_end(partial(retry_write, enter, tries=3))
         return [(call, counts.get(call.id, outcome)) for call, outcome in outcomes]
 
     def _coordinates(self) -> tuple[str, dict[str, int]]:
