@@ -8,7 +8,7 @@ The model is a script, so that this runs without a key: leave `llm` out, and nam
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -23,7 +23,7 @@ async def get_order(order: int) -> dict[str, Any]:
 
 
 @tool(approval=Approval(message="Pay this order back?", timeout="2d"))
-async def refund(order: int, amount: float, reason: str) -> str:
+async def refund(order: int, amount: Annotated[float, Field(gt=0)], reason: str) -> str:
     """Pay an order back."""
     return f"{amount} paid back for order {order}"
 

@@ -22,7 +22,7 @@ caller should branch on is a result; neither is an exception.
     └── InterruptError               raised by a tool: a person has to answer first
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from standfast.durations import WAYS, Duration, to_seconds
@@ -61,6 +61,14 @@ class InputError(StandfastError, ValueError):
     """A message, session id, transcript or answer cannot be used as it is. Nothing was written."""
 
     code = "INPUT_ERROR"
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return a question that names the known word closest to a mistyped one, to append to an error; "" if none is."""
+    import difflib  # milliseconds, which only an error needs
+
+    close = difflib.get_close_matches(given[:100], list(known), 1)
+    return f". Did you mean '{close[0]}'?" if close else ""
 
 
 def _seconds_to_wait(error: str, retry_after: Duration | None) -> float | None:

@@ -4,7 +4,13 @@ from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
+from standfast.errors import StandfastError
+
 _HERE = Path(__file__).parent
+
+
+class MissingExtraError(StandfastError, ImportError):
+    """A package that an extra installs is missing; the text says which command installs it."""
 
 
 def install(extra: str) -> str:

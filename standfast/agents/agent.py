@@ -47,9 +47,10 @@ from standfast.tools import (
     json_schema,
     schema_type,
 )
-from standfast.tools.checks import check_deps
+from standfast.tools.checks import check_deps, suggesting
 
 
+@suggesting
 @dataclass(frozen=True, eq=False)
 class Agent(Generic[T_co, DepsT_co]):
     """A model with instructions and tools: an `Agent[Output, Deps]`.

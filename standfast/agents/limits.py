@@ -9,6 +9,7 @@ from pydantic_core import to_json
 from standfast.errors import DefinitionError
 from standfast.messages import Message
 from standfast.tools import Duration, RetryPolicy, check_choice, check_count, seconds
+from standfast.tools.checks import suggesting
 
 MODEL_RETRY = RetryPolicy(initial_interval=1, maximum_interval=60, maximum_attempts=8)
 CONTEXT_BYTES = 64 * 1024  # of a run's context, as JSON
@@ -111,6 +112,7 @@ def _characters(message: Message) -> int:
     return len(message.content) + calls + thoughts + _IMAGE * len(message.images or ())
 
 
+@suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """The limits of a run.

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import importlib
 import importlib.util
+import inspect
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from standfast.agents import Agent
 from standfast.agents.foreign_agents import integration_of
 from standfast.errors import InputError
 from standfast.pipelines import Pipeline
+from standfast.pipelines.builders import PipelineBuilder
 from standfast.stores import open_store, sqlite_store
 
 # Files whose frames say nothing to users.
@@ -64,6 +66,21 @@ def _foreign_in(module: ModuleType) -> str:
     return ""
 
 
+def _unfinished_in(module: ModuleType) -> str:
+    """Return what makes an agent or a pipeline of a function that was not called, or of a builder, if there is one."""
+    for name, value in vars(module).items():
+        if isinstance(value, PipelineBuilder):
+            return f"; {name} is not built: write `{name} = {name}.build()`"
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and _needs_nothing(value):
+            return f"; {name} is a function: if it makes an agent or a pipeline, call it, as in `app = {name}()`"
+    return ""
+
+
+def _needs_nothing(function: Any) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return all(one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters)
+
+
 def load_application(where: str, store: str | None) -> Application:
     """Load a file (`app.py`) or a module (`package.module`).
 
@@ -93,7 +110,8 @@ def load_application(where: str, store: str | None) -> Application:
         for item in value if isinstance(value, list | tuple) else (value,):
             _take(found, item)
     if not found.agents and not found.pipelines:
-        raise InputError(f"{where} has neither an Agent nor a Pipeline at its top level{_foreign_in(module)}")
+        hint = _foreign_in(module) or _unfinished_in(module)
+        raise InputError(f"{where} has neither an Agent nor a Pipeline at its top level{hint}")
     return found
 
 

@@ -6,13 +6,14 @@ import socket
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from standfast.cli.logs import log_safely
-from standfast.errors import DefinitionError, InputError
+from standfast.errors import DefinitionError, InputError, did_you_mean
 from standfast.runtime.processes import until_stopped
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def access_of(
     if people is not None:
         try:
             read = tomllib.loads(Path(people).read_text())["people"]
-            given["people"] = [Person(name=name, **rules) for name, rules in read.items()]
+            given["people"] = [Person(name=name, **_rules(name, rules)) for name, rules in read.items()]
             for person in given["people"]:
                 if person.token is not None and not is_digest(person.token):
                     note(
@@ -116,6 +117,26 @@ def access_of(
         except DefinitionError as error:
             raise InputError(f"{people}: {error}") from error
     return Access(**given)
+
+
+def _rules(name: str, rules: dict[str, Any]) -> dict[str, Any]:
+    """Return a person's settings in FILE.toml.
+
+    Raises:
+        DefinitionError: one is unknown, or a name with dots is not quoted.
+    """
+    from standfast.web import Person
+
+    known = [one.name for one in fields(Person) if one.name != "name"]
+    for setting, value in rules.items():
+        if isinstance(value, dict):
+            raise DefinitionError(f'put a name that has dots in quotes: [people."{name}.{setting}"]')
+        if setting not in known:
+            raise DefinitionError(
+                f"person {name}: no setting is called '{setting}'; there are {', '.join(known)}"
+                f"{did_you_mean(setting, known)}"
+            )
+    return rules
 
 
 async def serve_until_stopped(

@@ -15,8 +15,6 @@ from standfast.cli.outputs import Output
 from standfast.cli.stores import check_workers_store
 from standfast.cli.web import application_of
 from standfast.cli.workers import STORE
-from standfast.errors import InputError
-from standfast.extras import install
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -69,11 +67,8 @@ async def serve(
     Without --allow-decisions nobody can approve anything here: a model could otherwise approve what it has asked for
     itself.
     """
-    try:
-        from standfast.web import Person, create_mcp_app, mcp_protocol, serve_mcp_stdio  # noqa: F401  # needs the package
-        from standfast.web.mcp_server import PATH
-    except ImportError as error:
-        raise InputError(f"Serving MCP needs more ({error.name}): {install('mcp,web')}") from error
+    from standfast.web import Person, create_mcp_app, mcp_protocol, serve_mcp_stdio  # noqa: F401  # needs the package
+    from standfast.web.mcp_server import PATH
 
     local = Person(name=who(None), role="operator")
     with redirect_stdout(sys.stderr):  # standard output is the client's

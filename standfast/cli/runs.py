@@ -151,20 +151,22 @@ async def _start_pipeline(
 
 
 async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
-    """Check how a new run begins: it may fail at once, for instance if it refuses its input.
+    """Check how a new run begins: it may fail at once, for instance if it refuses its input, or find no worker.
 
     Raises:
         IncompleteError: it failed; what is known about it was written first, for programs.
     """
     from temporalio.service import RPCError
 
-    from standfast.temporal.client.runs import failed_at_once
+    from standfast.temporal.client.runs import described, failed_at_once, listed
 
     try:
         with suppress(RPCError):  # it was started, even if it cannot be looked at
             if (seen := await failed_at_once(client, run)) is not None:
                 output.item(seen, lambda: None)
                 raise IncompleteError(shown(f"Run {run} failed at once: {seen.get('error')}"))
+            if "worker" in (begun := listed(await described(client, run)))["waiting"]:
+                output.note(f"No worker has {begun['type']}, so the run waits for one: see `standfast pending {run}`.")
     except TimeoutError:
         output.note("No worker has begun it yet. Is there one on its queue? Ask `standfast doctor`.")
 

@@ -15,7 +15,6 @@ from standfast.cli.outputs import Output
 from standfast.cli.stores import check_workers_store, store_if_any
 from standfast.cli.workers import STORE
 from standfast.errors import InputError
-from standfast.extras import install
 from standfast.stores import open_store
 
 if TYPE_CHECKING:
@@ -81,10 +80,7 @@ async def web(
     for forms, people also decide by buttons in Slack; FILE.toml then has their ids: slack = "T024BE7LD/U0G9QF9C6".
     With STANDFAST_TEAMS_APP_ID and STANDFAST_TEAMS_TENANT_ID they do so in Microsoft Teams: teams = "TENANT/USER".
     """
-    try:
-        from standfast.web import Person, create_app
-    except ImportError as error:
-        raise InputError(f"The page needs more ({error.name}): {install('web')}") from error
+    from standfast.web import Person, create_app
 
     local = None if people else Person(name=who(None), role="operator")
     access = access_of(people, local, https, proxy_header, proxies, output.note)

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.llm import anthropic_messages
 from standfast.llm.answer_limits import AnswerLimits
 from standfast.llm.json_tool_calls import reply_schema
@@ -62,7 +62,7 @@ class AnthropicMessages(SDKAdapter):
         try:
             import anthropic
         except ImportError as error:
-            raise ImportError(f"Models of Anthropic need its SDK: {install('anthropic')}") from error
+            raise MissingExtraError(f"Models of Anthropic need its SDK: {install('anthropic')}") from error
         self._sdk = anthropic
         options = options_of("anthropic", "ANTHROPIC_API_KEY", api_key, base_url, timeout, client)
         # The version of our format, and the header that it documents for keys: an SDK may have moved on.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from standfast.errors import DefinitionError, InputError, ModelError
-from standfast.extras import install, install_package
+from standfast.extras import MissingExtraError, install, install_package
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, in_time, timely
 from standfast.llm.chat_completions import (
     Answer,
@@ -77,7 +77,7 @@ class AnyLLMModel:
         try:
             import any_llm
         except ImportError as error:
-            raise ImportError(f"Models of any-llm need its package: {install('providers')}") from error
+            raise MissingExtraError(f"Models of any-llm need its package: {install('providers')}") from error
         name, separator, self.model = model.partition(":")
         if not separator or not name or not self.model:
             raise DefinitionError(
@@ -99,7 +99,7 @@ class AnyLLMModel:
             made = self._kind(**self._options)  # it says what is missing
         except ImportError as error:
             more = install_package(f"any-llm-sdk[{name}]")
-            raise ImportError(
+            raise MissingExtraError(
                 f"Models of any-llm's provider '{name}' need more: {more} ({error_text(error)})"
             ) from error
         except self._errors.AnyLLMError as error:

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, as
 from typing import TYPE_CHECKING, Any, Literal
 
 from standfast.errors import DefinitionError, InputError, ModelError
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, in_time, read_bounded
 from standfast.llm.chat_completions import (
     Answer,
@@ -244,7 +244,7 @@ def _library_of(client: object) -> Any:
     try:
         import httpx
     except ImportError as error:
-        raise ImportError(f"OpenAICompatible needs httpx: {install('httpx')}") from error
+        raise MissingExtraError(f"OpenAICompatible needs httpx: {install('httpx')}") from error
     return httpx
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from standfast.errors import InputError
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.llm import responses
 from standfast.llm.answer_limits import AnswerLimits
 from standfast.llm.json_tool_calls import reply_schema
@@ -62,7 +62,7 @@ class OpenAIResponses(SDKAdapter):
         try:
             import openai
         except ImportError as error:
-            raise ImportError(f"Models of OpenAI need its SDK: {install('openai')}") from error
+            raise MissingExtraError(f"Models of OpenAI need its SDK: {install('openai')}") from error
         self._sdk = openai
         options = options_of("openai", "OPENAI_API_KEY", api_key, base_url, timeout, client)
         super().__init__(model, tool_mode, price, limits, client, options)

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, aclosing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from standfast.errors import DefinitionError, InputError, ModelError
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.llm.answer_limits import AnswerLimits, in_time, timely
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
 from standfast.llm.prices import Price, check_price, priced
@@ -59,7 +59,7 @@ class PydanticAIModel:
             from pydantic_ai import exceptions
             from pydantic_ai.models import Model, infer_model
         except ImportError as error:
-            raise ImportError(f"Models of pydantic-ai need its package: {install('pydantic-ai')}") from error
+            raise MissingExtraError(f"Models of pydantic-ai need its package: {install('pydantic-ai')}") from error
         if not isinstance(model, str | Model):
             raise DefinitionError(f"pydantic_ai_model needs a model of pydantic-ai, got {model!r:.80}")
         check_price(price)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, WithJsonSchema
 
 from standfast.agents import Agent
 from standfast.errors import DefinitionError, InputError, RetryableError, StandfastError, ToolDurabilityError
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.mcp.asking_tools import asking_tool, then_asks
 from standfast.mcp.clients import MAX_ANSWER_BYTES, is_transport
 from standfast.mcp.connections import ChangedError, Connection
@@ -346,7 +346,7 @@ def _sdk() -> Any:
         importlib.import_module("jsonschema")
         return importlib.import_module("mcp")
     except ImportError as error:
-        raise ImportError(f"MCP servers need their SDK: {install('mcp')}") from error
+        raise MissingExtraError(f"MCP servers need their SDK: {install('mcp')}") from error
 
 
 def _names(theirs: Iterable[str], prefix: str, taken: Sequence[str] = ()) -> dict[str, str]:

@@ -16,7 +16,7 @@ from standfast.pipelines.contexts import StepContext
 from standfast.pipelines.shapes import digest_of, plain_value
 from standfast.pipelines.visits import check_step_name
 from standfast.tools import Approval, Tool, json_schema, schema_type
-from standfast.tools.checks import AccessRules, check_access, check_deps, check_function
+from standfast.tools.checks import AccessRules, check_access, check_deps, check_function, suggesting
 from standfast.tools.signatures import wanted_deps
 
 T = TypeVar("T", default=Any)
@@ -47,6 +47,7 @@ class _RunsAny(_Runs, total=False):
     agent: Agent | ForeignAgent | None
 
 
+@suggesting
 @dataclass(frozen=True, eq=False)
 class Step(Generic[T]):
     """One step, done by an agent, a tool, people, or another pipeline. `ctx[step]` is its output, a `T`.

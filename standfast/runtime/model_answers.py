@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from typing_extensions import TypeIs
@@ -33,7 +34,8 @@ def note_cost(agent: Agent, model: str | None, response: LLMResponse, noted: set
     which = model or agent.model or "its model"
     if (usage is None or usage.cost is None) and (agent.name, which) not in noted:
         noted.add((agent.name, which))
-        text = f"Agent %s has a cost budget, but what %s costs is not known: {install('prices')} or give price="
+        needs = "" if find_spec("genai_prices") else f"{install('prices')}, or "
+        text = f"Agent %s has a cost budget, but the price of %s is unknown: {needs}give the model's adapter price="
         _LOG.warning(text, agent.name, which)
 
 

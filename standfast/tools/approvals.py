@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import clean_text, distinct_people, with_article
-from standfast.tools.checks import check_choice, check_count, check_function, seconds
+from standfast.tools.checks import check_choice, check_count, check_function, seconds, suggesting
 from standfast.tools.shown_values import shown_values
 
 _LONGEST_NAME = 256
@@ -27,6 +27,7 @@ DepthFirst = dict[str, None]  # a set that keeps its order
 T = TypeVar("T", default=None)  # the model of the value that people may change
 
 
+@suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval(Generic[T]):
     """A gate: nothing continues until people have decided, or their time is over.

@@ -2,15 +2,38 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from standfast.durations import WAYS, Duration, to_seconds
-from standfast.errors import DefinitionError
+from standfast.errors import DefinitionError, did_you_mean
 
 GUARDED = "__standfast_effect__"
 """The attribute of a function that has a guard."""
+
+
+C = TypeVar("C", bound=type)
+
+
+def suggesting(declared: C) -> C:
+    """Let a class name the closest of its keywords when it is given an unknown one, as Python 3.13 does."""
+    init: Callable[..., None] = declared.__init__  # type: ignore[misc]  # of this class, not of an instance
+
+    @functools.wraps(init)
+    def checked(self: Any, /, *arguments: Any, **options: Any) -> None:
+        try:
+            init(self, *arguments, **options)
+        except TypeError as error:
+            found = re.search(r"unexpected keyword argument '(\w+)'$", str(error))
+            if found is None or found[1] not in options:
+                raise
+            known = inspect.signature(init).parameters.keys() - {"self"}
+            raise TypeError(f"{error}{did_you_mean(found[1], known)}") from None
+
+    declared.__init__ = checked  # type: ignore[misc]
+    return declared
 
 
 def is_guarded(function: Any) -> bool:

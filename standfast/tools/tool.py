@@ -53,7 +53,7 @@ from standfast.tools.attempts import (
     Unknown,
     call_handler,
 )
-from standfast.tools.checks import check_function, check_handler, seconds
+from standfast.tools.checks import check_function, check_handler, seconds, suggesting
 from standfast.tools.kept_results import changed_by_json
 from standfast.tools.open_errors import ErrorTypes, check_open_errors, leaves_open
 from standfast.tools.signatures import Takes, arguments_schema, bind_arguments, is_plain, parameters_of, schema_type
@@ -66,6 +66,7 @@ TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # every provider accept
 _SOON = 1_000  # values of a result that are looked through sooner than a thread has begun
 
 
+@suggesting
 @dataclass(frozen=True, eq=False)
 class Tool(Generic[P, R]):
     """A tool with explicit schemas. Most tools come from a function, with `@tool`.

@@ -3,6 +3,18 @@
 from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlencode
 
+from standfast.extras import MissingExtraError, install
+
+try:
+    import itsdangerous  # noqa: F401
+    import jinja2  # noqa: F401
+    import markdown_it  # noqa: F401
+    import python_multipart  # noqa: F401
+    import starlette  # noqa: F401
+    import uvicorn  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError(f"The page needs {error.name}: {install('web')}") from error
+
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
-from standfast.extras import distribution, install
+from standfast.extras import MissingExtraError, distribution, install
 from standfast.web.access import Person
 from standfast.web.api.errors import problem
 from standfast.web.api.errors import refusal as to_program
@@ -32,7 +32,7 @@ try:
     from mcp.server.stdio import stdio_server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 except ImportError as error:  # pragma: no cover
-    raise ImportError(f"Serving MCP needs its package: {install('mcp')}", name=error.name) from error
+    raise MissingExtraError(f"Serving MCP needs its package: {install('mcp')}") from error
 
 _MOST_BYTES = 1_048_576  # of a request
 _LOG = logging.getLogger("standfast.web")

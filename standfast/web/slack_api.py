@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from standfast.errors import DefinitionError, StandfastError
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.llm.provider_errors import seconds_to_wait
 from standfast.messages import visible
 from standfast.temporal.activities.slack_messages import PASSING, mrkdwn, slack_problem
@@ -49,7 +49,7 @@ class SlackActions:
         try:
             import httpx  # noqa: F401  # now, and not when somebody has pressed a button
         except ImportError as error:
-            raise ImportError(f"Buttons in Slack need httpx: {install('httpx')}") from error
+            raise MissingExtraError(f"Buttons in Slack need httpx: {install('httpx')}") from error
         if len(self.signing_secret) < SHORTEST_SIGNING_SECRET:
             raise DefinitionError(f"slack.signing_secret must have at least {SHORTEST_SIGNING_SECRET} characters")
         if self.token is not None and not (self.token and self.token.isascii() and self.token.isprintable()):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from standfast.errors import InputError, StandfastError
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.messages import visible
 from standfast.temporal.activities.teams_messages import check_https, check_ids
 
@@ -52,9 +52,9 @@ class TeamsActions:
             import httpx  # noqa: F401  # now, and not when somebody has pressed a button
             import jwt.algorithms
         except ImportError as error:
-            raise ImportError(f"Buttons in Microsoft Teams need {error.name}: {install('teams')}") from error
+            raise MissingExtraError(f"Buttons in Microsoft Teams need {error.name}: {install('teams')}") from error
         if not jwt.algorithms.has_crypto:
-            raise ImportError(f"Buttons in Microsoft Teams need cryptography: {install('teams')}")
+            raise MissingExtraError(f"Buttons in Microsoft Teams need cryptography: {install('teams')}")
         check_ids("teams", app_id=self.app_id, tenant_id=self.tenant_id)
         check_https("teams.openid", self.openid)
 

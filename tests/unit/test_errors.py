@@ -1,6 +1,7 @@
 """The tree of errors: what catches what, the codes that programs read, the texts that people read."""
 
 import pickle
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -8,9 +9,12 @@ from typing import Any
 import pytest
 
 from standfast import (
+    Agent,
+    Approval,
     DefinitionError,
     InputError,
     InterruptError,
+    Loop,
     MemoryStoreNotDurableError,
     ModelError,
     RetryableError,
@@ -18,10 +22,12 @@ from standfast import (
     SessionConflictError,
     SessionNotFoundError,
     StandfastError,
+    Step,
     StoreError,
     TerminalError,
     ToolDurabilityError,
     errors,
+    tool,
 )
 
 CODES = {
@@ -196,3 +202,23 @@ def test_an_interrupt_carries_its_question() -> None:
 def test_an_error_comes_back_whole_from_another_process(error: StandfastError) -> None:
     restored = pickle.loads(pickle.dumps(error))
     assert (type(restored), str(restored), restored.__dict__) == (type(error), str(error), error.__dict__)
+
+
+def abs_of(x: int) -> int:
+    """Return the absolute value."""
+    return abs(x)
+
+
+@pytest.mark.parametrize(
+    ("declare", "meant"),
+    [
+        (lambda: Agent("a", instruction="x"), "instructions"),  # type: ignore[call-arg]
+        (lambda: Loop(max_iteration=1), "max_iterations"),  # type: ignore[call-arg]
+        (lambda: Approval(message="?", approver=["ada"]), "approvers"),  # type: ignore[call-arg]
+        (lambda: tool(safe_to_retri=True)(abs_of), "safe_to_retry"),  # type: ignore[call-overload]
+        (lambda: Step("s", aproval=None), "approval"),  # type: ignore[call-arg]
+    ],
+)
+def test_a_mistyped_option_is_refused_and_the_right_one_proposed(declare: Callable[[], object], meant: str) -> None:
+    with pytest.raises(TypeError, match=rf"unexpected keyword argument '\w+'\. Did you mean '{meant}'\?"):
+        declare()

@@ -3,11 +3,13 @@
 import base64
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from standfast.extras import distribution_in, install
+from standfast.errors import StandfastError
+from standfast.extras import MissingExtraError, distribution_in, install
 
 ROOT = Path(__file__).parents[2]
 EARLIER = b"tsafdloh"[::-1]
@@ -38,3 +40,12 @@ def test_what_to_install_is_said_by_the_name_under_which_the_package_was_install
     (fork / "METADATA").write_text("Metadata-Version: 2.1\nName: our-fork\nVersion: 1.0\n")
     (fork / "RECORD").write_text("standfast/extras.py,sha256=x,1\n")
     assert distribution_in(tmp_path) == "our-fork"
+
+
+def test_a_missing_extra_is_told_as_one_line_with_the_command_that_installs_it() -> None:
+    code = "import sys; sys.modules['jinja2'] = None\nimport standfast.web"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].endswith(
+        "MissingExtraError: The page needs jinja2: pip install 'standfast[web]'"
+    )
+    assert issubclass(MissingExtraError, StandfastError)  # which commands show without a traceback

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.messages import Message
 from standfast.stores.d1 import deletion, ledger, rows, standing, waits
 from standfast.stores.d1.connections import Connections
@@ -346,7 +346,7 @@ def d1_store(
         try:
             import httpx  # noqa: F401
         except ImportError as error:
-            raise ImportError(f"d1_store needs httpx: {install('httpx')}") from error
+            raise MissingExtraError(f"d1_store needs httpx: {install('httpx')}") from error
     for name, value in (("account_id", account_id), ("database_id", database_id)):
         if not isinstance(value, str) or not _ID.fullmatch(value):
             raise InputError(f"{name} must be letters, digits and -, as `wrangler d1 list` shows it, got {value!r:.80}")

@@ -4,7 +4,7 @@ import re
 from urllib.parse import parse_qs, urlsplit
 
 from standfast.errors import InputError
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.stores.postgres.database import Address
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -20,7 +20,7 @@ def checked_address(dsn: str, schema: str, max_connections: int) -> Address:
     try:
         import asyncpg  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"postgres_store needs asyncpg: {install('postgres')}") from error
+        raise MissingExtraError(f"postgres_store needs asyncpg: {install('postgres')}") from error
     if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
         raise InputError(f"schema must be 1 to 63 of a-z 0-9 _ and begin with a letter or _, got {schema!r:.80}")
     if not isinstance(max_connections, int) or max_connections < 1:

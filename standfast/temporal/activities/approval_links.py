@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from standfast.errors import DefinitionError, InputError
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.tools import Duration, seconds
 
 _SALT = "standfast.link"
@@ -96,5 +96,5 @@ def _serializer(secret: str) -> Any:
     try:
         from itsdangerous import URLSafeSerializer
     except ImportError as error:
-        raise ImportError(f"Approval links need itsdangerous: {install('web')}") from error
+        raise MissingExtraError(f"Approval links need itsdangerous: {install('web')}") from error
     return URLSafeSerializer(secret, salt=_SALT, signer_kwargs={"digest_method": hashlib.sha256})

@@ -19,7 +19,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from standfast.errors import DefinitionError, StandfastError
-from standfast.extras import install
+from standfast.extras import MissingExtraError, install
 from standfast.stores.protocol import Ledger
 from standfast.temporal.activities.approval_links import ApprovalLinks
 from standfast.temporal.activities.chat_bots import Bot, Place, SlackBot, TeamsBot
@@ -77,7 +77,7 @@ class Webhook:
         try:
             import httpx  # noqa: F401  # now, and not when somebody should be told
         except ImportError as error:
-            raise ImportError(f"Webhooks need httpx: {install('httpx')}") from error
+            raise MissingExtraError(f"Webhooks need httpx: {install('httpx')}") from error
         parts = urlsplit(self.url)
         local = parts.hostname in ("localhost", "127.0.0.1", "::1")
         if not parts.hostname or parts.scheme not in (("http", "https") if local else ("https",)):

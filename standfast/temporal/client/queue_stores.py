@@ -171,8 +171,9 @@ async def check_noted(client: Client, task_queue: str, store: DurableStore) -> N
     if noted not in (None, identity):
         raise SessionStoreError(
             f"Task queue '{task_queue}' has the store {noted}, and this worker has another one, {identity} "
-            f"({store!r}), which would begin the queue's sessions anew. Give it the queue's store, or a queue of its "
-            f"own. To move the queue to the store {identity}, {how_to_move(client, task_queue)}"
+            f"({store!r}), where the queue's sessions would begin again. If this is another application, give it its "
+            "own task queue (task_queue=, or --task-queue). Otherwise give it the queue's store. To move the queue to "
+            f"the store {identity}, {how_to_move(client, task_queue)}"
         )
 
 

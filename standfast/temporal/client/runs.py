@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from temporalio.api.enums.v1 import EventType, TaskQueueType
 from temporalio.api.failure.v1 import Failure
@@ -22,7 +22,8 @@ from temporalio.client import (
 from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
-from standfast.errors import InputError, StandfastError
+from standfast.checkpoints import EndStatus
+from standfast.errors import InputError, StandfastError, did_you_mean
 from standfast.messages import error_text
 from standfast.temporal.client.items import read_items, read_state
 from standfast.temporal.client.operator_pauses import paused_by_operators
@@ -38,6 +39,7 @@ _EVERY = 0.3  # seconds between two looks at a run
 _MEMOS = {names.AGENT_MEMO, names.PIPELINE_MEMO}
 _ATTRIBUTES = {names.STATUS_ATTRIBUTE, names.WAITING_ATTRIBUTE, names.SESSION_ATTRIBUTE}
 _BY_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # ends that no run can tell
+_STATUSES = ("running", "waiting", "paused", *get_args(EndStatus), *_BY_TEMPORAL)
 DONE = ("complete",)  # the outcomes of a run that went well
 
 
@@ -61,8 +63,13 @@ def runs_query(
         query: further conditions in that language.
 
     Raises:
-        InputError: a name or id has characters that none may have, such as NUL, at which some servers retry for ever.
+        InputError: no run has such a status; or a name or id has characters that none may have, such as NUL, at which
+            some servers retry for ever.
     """
+    if status is not None and status not in _STATUSES:
+        raise InputError(
+            f"No run has the status {status!r:.80}; there are {', '.join(_STATUSES)}{did_you_mean(status, _STATUSES)}"
+        )
     by = "ExecutionStatus" if status in _BY_TEMPORAL else names.STATUS_ATTRIBUTE
     wanted = {
         by: _BY_TEMPORAL.get(status or "", status),

@@ -196,7 +196,9 @@ class _Sending:
                 if (following := await self._following()) is not None:
                     self._run_id = following
                 elif not self._given.is_repeated:
-                    raise InputError(f"Run {self._workflow_id}: {error.message}") from error
+                    raise InputError(
+                        f"Run {self._workflow_id} has ended: `{self._given.called}` does not count"
+                    ) from error
                 else:
                     return  # it may have heard it before it ended
             else:
@@ -242,7 +244,7 @@ class _Sending:
     def _note(self, error: RPCError | WorkflowQueryFailedError) -> None:
         """Remember why nobody answers; a worker may come."""
         if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
-            raise InputError(f"Run {self._workflow_id}: {error.message}") from error
+            raise InputError(f"The server no longer has run {self._workflow_id}") from error
         if "expected but not found" in str(error):  # a user's own workflow, without a gate
             raise InputError(f"Run {self._workflow_id} takes no `{self._given.called}`: {error}") from error
         self._trouble = f" ({error})"

@@ -29,6 +29,20 @@ CHARGES = asks_for(call("charge", "c1", amount=5), tokens=10)
 # --- starting and looking ---
 
 
+async def test_a_start_that_no_worker_can_take_says_so(temporal: Temporal) -> None:
+    async with temporal.worker(Agent("clerk"), llm=asking()):
+        queue = ("--task-queue", temporal.name, "--session", temporal.session())
+        said = await standfast(temporal, "start", "clark", "-m", "hello", *queue)
+    assert said.exit_code == 0
+    assert "No worker has clark, so the run waits for one" in said.stderr
+
+
+async def test_a_mistyped_status_is_refused_and_the_right_one_proposed(temporal: Temporal) -> None:
+    said = await refused(temporal, "ls", "--status", "complet")
+    assert "No run has the status 'complet'; there are running, waiting," in said
+    assert said.endswith("Did you mean 'complete'?\n")
+
+
 async def test_an_agent_is_started_and_its_result_shown(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[echo])
     async with temporal.worker(agent, llm=asking(asks_for(call("echo", "c1", text="x"), tokens=1_200))):
@@ -240,7 +254,7 @@ async def test_what_was_said_in_a_run_is_shown_with_it(temporal: Temporal, tmp_p
         assert "the workers of namespace default have another one" in await refused(temporal, "show", run.id, *empty)
         key = ("--run-key", temporal.session(), "--task-queue", temporal.name, "--wait")
         steps = (await data(temporal, "start", "line", "-i", "null", *key))["workflow_id"]
-        assert "has no session of its own" in await refused(temporal, "show", steps, *empty)
+        assert "has no session of its own" in await refused(temporal, "show", steps, "--messages", *store)
 
 
 # --- deciding and answering ---

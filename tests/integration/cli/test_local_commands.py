@@ -105,6 +105,11 @@ async def test_an_agent_or_application_that_is_not_there_is_named(app: str, tmp_
     assert "its name must end with .py" in await refused(None, "chat", "a", "--app", "app.good")
     (tmp_path / "empty.py").write_text("x = 1")
     assert "neither an Agent nor a Pipeline" in await refused(None, "chat", "a", "--app", "empty.py")
+    unfinished = "from standfast import Agent, pipeline\n"
+    Path("factory.py").write_text(unfinished + "def make():\n    return Agent('a')\n")
+    assert "make is a function: if it makes an agent or" in await refused(None, "chat", "a", "--app", "factory.py")
+    Path("builder.py").write_text(unfinished + "line = pipeline('line')\n")
+    assert "write `line = line.build()`" in await refused(None, "chat", "a", "--app", "builder.py")
 
 
 async def test_sessions_of_a_store_are_listed_and_shown(tmp_path: Path) -> None:

@@ -253,9 +253,7 @@ async def test_a_budget_of_a_model_without_a_price_is_warned_of_once(
     model = ScriptedModel([asks_for(call("echo", "c1", text="x"), tokens=5), "done"])
     await driver.run(Agent("a", model="ours", tools=[echo], loop=Loop(cost_budget=1)), model)
     said = [record.getMessage() for record in caplog.records if "cost budget" in record.getMessage()]
-    assert said == [
-        "Agent a has a cost budget, but what ours costs is not known: pip install 'standfast[prices]' or give price="
-    ]
+    assert said == ["Agent a has a cost budget, but the price of ours is unknown: give the model's adapter price="]
 
 
 async def test_a_model_that_the_library_knows_has_its_price() -> None:
