@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from standfast.agent_loop import Decision
 from standfast.agents import Agent
-from standfast.checkpoints import RunResult
+from standfast.checkpoints import PendingApproval, RunResult
 from standfast.local import resume, run
 from standfast.messages import Message
 from standfast.stores import AgentStore
@@ -112,6 +113,12 @@ class CrashReport:
         return [run.stopped_at for run in self.runs if run.result is None or run.result.status != "complete"]
 
 
+def _approves(waiting: PendingApproval) -> Decision:
+    """Approve as the first approver who has not yet done so; approvers that are groups need a `decide=`."""
+    who = next((name for name in waiting.approvers if name not in waiting.approved_by), None)
+    return Decision(gate=waiting.gate, decision="approve", by=who, digest=waiting.digest)
+
+
 async def crash_everywhere(
     agent: Agent,
     *,
@@ -119,6 +126,7 @@ async def crash_everywhere(
     model: Callable[[list[Message], list[Any]], Any],
     store: Callable[[str], AgentStore],
     answer: Callable[[str], str] = lambda question: "yes",
+    decide: Callable[[PendingApproval], Decision] = _approves,
     invoked: Sequence[Agent] = (),
     crashes: int = 1,
 ) -> CrashReport:
@@ -128,11 +136,12 @@ async def crash_everywhere(
         model: answers by the transcript, since a resumed run asks a new process (see `ScriptedModel`).
         store: opens a durable store by name: the same name again is the same database in another process.
         answer: answers the questions of interrupted runs.
+        decide: decides on what waits for approval; approves as the first approver who is still needed by default.
         invoked: agents that tools invoke; agents among the tools are known.
         crashes: 2 also stops every resumed run at each of its boundaries.
     """
     report = CrashReport([])
-    await _explore(_Scenario(agent, message, model, store, answer, tuple(invoked)), (), crashes, report)
+    await _explore(_Scenario(agent, message, model, store, answer, decide, tuple(invoked)), (), crashes, report)
     return report
 
 
@@ -143,6 +152,7 @@ class _Scenario:
     model: Callable[[list[Message], list[Any]], Any]
     store: Callable[[str], AgentStore]
     answer: Callable[[str], str]
+    decide: Callable[[PendingApproval], Decision]
     invoked: tuple[Agent, ...]
 
 
@@ -193,7 +203,9 @@ class _Process:
         message = None if known else scenario.message
         result = await run(scenario.agent, message=message, session_id="crash", **options)
         while result.interrupted:
-            result = await resume(scenario.agent, result.checkpoint, scenario.answer(result.question), **options)
+            decisions = [scenario.decide(waiting) for waiting in result.approvals]
+            answer = None if decisions else scenario.answer(result.question)
+            result = await resume(scenario.agent, result.checkpoint, answer, decisions=decisions, **options)
         self._record.messages = await self._store.load_messages("crash")
         return result
 

@@ -8,9 +8,9 @@ from typing import Any
 from support.crash_scenarios import SCENARIOS, Files, Scenario, crash
 from support.crash_world import WORLD, calling, fail, look, poster, scripted
 
-from standfast import Agent, Loop, Message, NotHappened, ToolContext, sqlite_store, tool
+from standfast import Agent, Approval, Decision, Loop, Message, NotHappened, ToolContext, sqlite_store, tool
 from standfast.stores import Session, SQLiteStore
-from standfast.testing import crash_everywhere
+from standfast.testing import CrashReport, crash_everywhere
 
 # --- what the harness sees ---
 
@@ -173,3 +173,25 @@ async def test_a_message_said_twice_and_stored_once_shows_in_the_lost_messages(f
 async def test_a_run_that_does_not_complete_shows_as_unfinished(folder: Path) -> None:
     report = await crash(folder, SCENARIOS["too many iterations"])
     assert report.unfinished == [run.stopped_at for run in report.runs]
+
+
+async def test_calls_that_wait_for_approval_are_decided_on(folder: Path) -> None:
+    @tool(approval=Approval(message="Post it?", approvers=["ada", "bob"], quorum=2))
+    async def post() -> str:
+        """Post."""
+        return "posted"
+
+    def model(messages: list[Message], _: Sequence[Any]) -> Any:
+        return calling("post") if messages[-1].role == "user" else "done"
+
+    async def crashed(kind: str, **options: Any) -> CrashReport:
+        def store(name: str) -> SQLiteStore:
+            return sqlite_store(folder / f"{kind}{name}.db")
+
+        return await crash_everywhere(Agent("agent", tools=[post]), message="go", model=model, store=store, **options)
+
+    report = await crashed("approved")
+    assert (report.double_executions, report.lost_messages, report.unfinished) == ([], [], [])
+    assert sum(run.calls.total() for run in report.runs) > 0
+    report = await crashed("rejected", decide=lambda one: Decision(gate=one.gate, decision="reject", by="ada"))
+    assert (report.unfinished, sum(run.calls.total() for run in report.runs)) == ([], 0)
