@@ -109,10 +109,11 @@ document.addEventListener("change", ({ target }) => {
   for (const box of target.form.elements) if (box.type === "checkbox" && !box.disabled) box.checked = target.checked;
 });
 
-// The buttons of the inbox say how many they decide.
+// The buttons of the inbox say how many they decide. Without a choice they would only cover the buttons of a card.
 const count = () => {
   const form = document.getElementById("several");
   const chosen = [...(form?.elements ?? [])].filter((box) => box.matches(":checked:not([data-all])")).length;
+  form?.classList.toggle("none", chosen === 0);
   for (const button of form?.querySelectorAll("[data-counts]") ?? []) {
     button.textContent = `${button.dataset.counts} ${chosen}`;
     button.disabled = chosen === 0;
