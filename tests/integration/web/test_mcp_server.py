@@ -453,7 +453,7 @@ asyncio.run(main())
 async def test_a_program_serves_a_client_that_has_started_it(temporal: Temporal, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     at = temporal.client.service_client.config.target_host
-    arguments = [str(tmp_path / "program.py"), at, temporal.name, str(tmp_path / "page.db")]
+    arguments = [str(tmp_path / "program.py"), at, temporal.name, temporal.store.path]
     server = mcp.StdioServerParameters(command=sys.executable, args=arguments)
     async with temporal.worker(clerk, llm=ScriptedModel(["Hello."])), mcp.Client(stdio_client(server)) as client:
         begun = await use(client, "start_clerk", message="hi", session_id=temporal.session())
@@ -477,7 +477,7 @@ clerk = Agent("clerk", description="Looks after accounts.")
 def command(temporal: Temporal, folder: Path, *words: str) -> tuple[list[str], dict[str, str]]:
     (folder / "app.py").write_text(APPLICATION)
     address = temporal.client.service_client.config.target_host
-    given = ["--address", address, "--app", str(folder / "app.py"), "--store", str(folder / "page.db"),
+    given = ["--address", address, "--app", str(folder / "app.py"), "--store", temporal.store.path,
              "--task-queue", temporal.name, *words]  # fmt: skip
     return ["-m", "standfast", "mcp", "serve", *given], {**os.environ, "STANDFAST_USER": "ada"}
 
@@ -509,8 +509,9 @@ async def http_server(temporal: Temporal, folder: Path) -> AsyncIterator[tuple[s
     with subprocess.Popen([sys.executable, *arguments], env=environment, stderr=subprocess.PIPE) as process:  # noqa: ASYNC220
         try:
             assert process.stderr is not None
-            await asyncio.to_thread(process.stderr.readline)  # what the application has written
-            line = await asyncio.to_thread(process.stderr.readline)
+            line = b""
+            while b"MCP is served at" not in line:  # after what the application has written
+                line = await asyncio.to_thread(process.stderr.readline)
             yield process, line.decode().split()[-1]
         finally:
             process.kill()
