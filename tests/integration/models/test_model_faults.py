@@ -179,10 +179,10 @@ async def test_an_answer_with_neither_text_nor_calls_is_asked_for_once_more(driv
 async def test_a_run_whose_model_says_nothing_twice_is_empty_and_goes_on_with_the_next_message(driver: Driver) -> None:
     async with ModelServer(*[LLMResponse(text="")] * 2, "hello") as server:
         model = adapter("anthropic", server)
-        ended = await driver.run(Agent("a", output=str), model)
+        ended = await driver.run(Agent("a"), model)
         assert (ended.status, ended.response, ended.iterations) == ("empty", "", 1)
         assert [message.stop_reason for message in ended.messages] == [None, "empty"]
-        ended = await driver.run(Agent("a", output=str), model, message="and now?")
+        ended = await driver.run(Agent("a"), model, message="and now?")
     assert (ended.status, ended.response) == ("complete", "hello")
 
 
