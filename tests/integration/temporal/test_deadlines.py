@@ -251,7 +251,8 @@ async def exported(temporal: Temporal, *, by_an_older_version: bool = False) -> 
     changes: dict[str, Any] = {"exported_from": None}
     if by_an_older_version:
         (question,) = checkpoint.questions or ()
-        changes["questions"] = (question.model_copy(update={"unknown": None}),)
+        text = f"{ToolDurabilityError.sentence('pay', 'p1')} What came of it? The answer becomes its result."
+        changes["questions"] = (question.model_copy(update={"unknown": None, "question": text}),)
     return {"message": None, "checkpoint": checkpoint.model_copy(update=changes)}
 
 
