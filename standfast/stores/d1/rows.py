@@ -20,7 +20,10 @@ from standfast.stores.sqlite import statements as sql
 
 TRIES = 50  # of a write that others are always quicker with
 _FIELDS = MESSAGE.split(", ")
-_SAVE_SESSION = sql.SAVE_SESSION.replace("updated_at = :now", "updated_at = max(updated_at, :now)")
+_SAVE_SESSION = (
+    sql.SAVE_SESSION.replace("updated_at = :now", "updated_at = max(updated_at, :now)") + " RETURNING last_seq"
+)
+_COUNT_MESSAGES = f"{sql.COUNT_MESSAGES} RETURNING last_seq"
 _HAS_KEY = "EXISTS (SELECT 1 FROM agent_messages WHERE session_id = :id AND write_key = :last_write)"
 _MAY_APPEND = (
     "NOT EXISTS (SELECT 1 FROM agent_sessions WHERE id = :id AND (last_seq <> coalesce(:seq, last_seq) OR version <>"
@@ -184,7 +187,7 @@ async def append_more(db: Database, session: Session, rows: list[Row], holder: s
     key = _new_key()
     values = {"id": session.id, "last_write": key}
     may = guard(f"NOT {_HAS_KEY} AND {_IS_HELD}", **values, held=session.id, holder=holder)
-    count = statement(sql.COUNT_MESSAGES, id=session.id, count=len(rows))
+    count = statement(_COUNT_MESSAGES, id=session.id, count=len(rows))
     try:
         found = (await db.batch([may, count, *_adds(session, rows, key)]))[1]
         return int(found[0][0]) if found else None
