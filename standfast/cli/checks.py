@@ -121,10 +121,13 @@ async def _store(path: str) -> tuple[bool, str]:
 
 
 async def _held_tools(path: str) -> tuple[bool, str]:
-    """Look for tools of MCP servers that have changed since they were accepted, so that calls are refused."""
+    """Look for tools of MCP servers whose calls are refused since they changed, or that cannot be used at all."""
     async with existing_store(path) as store:
         servers = await known_servers(store)
         tools = [(name, tool) for name, known in servers.items() for tool in (await known.load()).values()]
+        unusable = [(name, await known.left_out()) for name, known in servers.items()]
+    if left_out := [f"{tool} of {name}: {why}" for name, tools in unusable for tool, why in tools.items()]:
+        return False, f"left out, since their servers' declarations cannot be used: {'; '.join(left_out[:_SHOWN])}"
     held = [f"{tool.name} of {name}" for name, tool in tools if tool.held is not None]
     if not held:
         return True, f"{len(tools)} are known, and none is held back"

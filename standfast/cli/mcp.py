@@ -107,17 +107,19 @@ def logout(output: Output, url: str, app: str | None, store: str | None, user: s
 @STORED
 @with_output
 def tools(output: Output, server: str | None, store: str) -> None:
-    """List the tools of MCP servers as they were accepted, and what has changed since, which is held back."""
+    """List the tools of MCP servers as they were accepted, and those that are held back or left out, and why."""
     found = asyncio.run(_tools(store, server))
     columns = {
         "Server": lambda row: row["server"],
         "Tool": lambda row: row["tool"],
-        "Accepted": lambda row: f"{row['accepted']} by {row['by']}" if row["by"] else f"{row['accepted']} at first",
-        "Held back": lambda row: row["held"] or "",
+        "Accepted": _accepted_by,
+        "Held back": lambda row: row["held"] or ("left out" if row["left_out"] else ""),
     }
     output.rows(found, columns, nothing="No MCP server is known.")
     for row in found:
-        if row["held"] is not None:
+        if row["left_out"] is not None:
+            output.note(f"\n{row['server']}: {row['tool']} is left out: {row['left_out']}")
+        elif row["held"] is not None:
             output.note(
                 f"\n{row['server']} has changed {row['tool']}; accept it with\n  {row['accept']}\n{row['diff']}"
             )
@@ -152,7 +154,19 @@ async def _tools(address: str, server: str | None) -> list[dict[str, Any]]:
     async with existing_store(address) as store:
         servers = await known_servers(store)
         wanted = servers if server is None else {server: _server(servers, server)}
-        return [_row(name, tool) for name, known in wanted.items() for tool in (await known.load()).values()]
+        found = []
+        for name, known in wanted.items():
+            left_out = await known.left_out()
+            found += [_row(name, tool) for tool in (await known.load()).values() if tool.name not in left_out]
+            of_none = {"server": name, "accepted": None, "by": None, "held": None}
+            found += [{**of_none, "tool": tool, "left_out": why} for tool, why in left_out.items()]
+        return found
+
+
+def _accepted_by(row: dict[str, Any]) -> str:
+    if row["accepted"] is None:
+        return ""
+    return f"{row['accepted']} by {row['by']}" if row["by"] else f"{row['accepted']} at first"
 
 
 async def _accepted(address: str, server: str, tool: str, digest: str | None, by: str) -> dict[str, Any]:
@@ -168,7 +182,8 @@ def _server(servers: dict[str, KnownTools], name: str) -> KnownTools:
 
 
 def _row(server: str, tool: KnownTool) -> dict[str, Any]:
-    row = {"server": server, "tool": tool.name, "accepted": digest_of(tool.accepted), "by": tool.by, "held": None}
+    accepted = {"accepted": digest_of(tool.accepted), "by": tool.by}
+    row = {"server": server, "tool": tool.name, **accepted, "held": None, "left_out": None}
     if tool.held is None:
         return row
     digest = digest_of(tool.held)

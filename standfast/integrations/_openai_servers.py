@@ -7,6 +7,7 @@ own retries are off in it: they would make a call with effects twice.
 import asyncio
 import copy
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from standfast.integrations._server_connections import ServerConnection, has_cha
 from standfast.mcp.declarations import digest_of
 from standfast.mcp.schemas import checked_by, schema_problem
 from standfast.tools import Tool, ToolContext
+
+_LOG = logging.getLogger("standfast")
 
 
 class ServerTools(tuple[Tool[..., Any], ...]):
@@ -94,7 +97,8 @@ class OpenAIServer:
             assert isinstance(tool, FunctionTool)
             schema = tool.params_json_schema
             if problem := schema_problem(schema):
-                raise StandfastError(f"{self.name}: its tool {item.name!r:.80} cannot be used: {problem}")
+                _LOG.warning("%s: its tool %.80r is left out: %s", self.name, item.name, problem)
+                continue
             said = self.declared.trust_hints and said_safe(item.annotations)
             call = _ServerCall(self, agent, connection, item, tool.name, self.declared.is_safe(tool.name, said))
             ours = self.declared.tool(

@@ -12,6 +12,7 @@ from typing import Any
 from standfast.errors import StandfastError
 from standfast.mcp.processes import bounded_process, past_limit
 
+LEFT_OUT = "standfast/left-out"  # in the `_meta` of a tool: why it cannot be used
 MAX_ANSWER_BYTES = 16 * 2**20
 _REFUSALS = {401: "401 Unauthorized", 403: "403 Forbidden"}
 
@@ -117,8 +118,41 @@ def _unchecked(client: Any) -> Any:
     async def anything(name: str, result: Any) -> None:
         pass
 
+    async def sent(method: str, params: Any, *given: Any, **options: Any) -> Any:
+        result = await send(method, params, *given, **options)
+        return _readable(client.session, result) if method == "tools/list" else result
+
     client.session.validate_tool_result = anything
+    dispatcher = client.session._dispatcher
+    send, dispatcher.send_raw_request = dispatcher.send_raw_request, sent
     return client
+
+
+def _readable(session: Any, listing: Any) -> Any:
+    """Return a listing that the SDK can read: with a mark in place of each tool that would make all unreadable."""
+    methods, version = importlib.import_module("mcp_types.methods"), session._negotiated_version or "2025-11-25"
+    tools = listing.get("tools") if isinstance(listing, dict) else None
+    if not isinstance(tools, list):
+        return listing
+
+    def problem(tools: list[Any]) -> str | None:
+        try:
+            methods.validate_server_result("tools/list", version, {**listing, "tools": tools})
+        except KeyError:  # a version that the SDK does not check
+            return None
+        except ValueError as error:
+            return "; ".join(f"{'.'.join(map(str, one['loc'][2:]))}: {one['msg']}" for one in error.errors()[:3])  # type: ignore[attr-defined]
+        return None
+
+    if problem(tools) is None or problem([]) is not None:
+        return listing
+    return {**listing, "tools": [tool if (why := problem([tool])) is None else _marked(tool, why) for tool in tools]}
+
+
+def _marked(tool: Any, why: str) -> dict[str, Any]:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    shown = name if isinstance(name, str) and name else "(without a name)"
+    return {"name": shown, "inputSchema": {"type": "object"}, "_meta": {LEFT_OUT: f"its declaration is invalid: {why}"}}
 
 
 async def _bound(limit: int, note: Callable[[str], None], response: Any) -> None:

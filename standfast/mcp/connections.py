@@ -15,6 +15,7 @@ from standfast.time_limits import time_limit
 from standfast.tools import ToolContext
 
 T = TypeVar("T")
+IDEMPOTENCY_KEY = "standfast/idempotency-key"  # in the `_meta` of each call
 MAX_TOOLS, MAX_PAGES = 1_000, 100
 _TURNS = 3  # of the event loop, in which it reads that a process has ended before a call would be sent to it
 LISTING_SECONDS = 60.0  # for which a listing counts; not all servers say that they have changed it
@@ -161,12 +162,12 @@ class Connection:
             RetryableError: it was not called, or may be called again.
             ToolDurabilityError: nobody can tell whether it ran.
         """
-        name = item.name
+        name, meta = item.name, {IDEMPOTENCY_KEY: ctx.idempotency_key} if ctx.idempotency_key else None
         try:
-            result = await self._ask(item, arguments, asked)
+            result = await self._ask(item, arguments, meta, asked)
         except _NotTakenError:
             try:
-                result = await self._ask(item, arguments, asked)  # by a new connection
+                result = await self._ask(item, arguments, meta, asked)  # by a new connection
             except _NotTakenError as error:
                 raise RetryableError(f"its MCP server does not take it: {error_text(error)}") from error
             except _LostError as error:
@@ -180,7 +181,7 @@ class Connection:
             raise StandfastError(value if isinstance(value, str) else str(value))
         return value
 
-    async def _ask(self, item: Any, arguments: dict[str, Any], asked: Asked) -> Any:
+    async def _ask(self, item: Any, arguments: dict[str, Any], meta: Any, asked: Asked) -> Any:
         """Ask the server once, with what it needs; the type of an error says what it means."""
         sending = Sending()
         token = SENDING.set(sending)
@@ -189,7 +190,7 @@ class Connection:
                 await self._check_unchanged(session, item)
                 asked.is_under_way = True
                 while True:
-                    result = await self._send(session, item, arguments, asked, sending)
+                    result = await self._send(session, item, arguments, meta, asked, sending)
                     if result is not None and not isinstance(result, self._mcp.types.InputRequiredResult):
                         return result
                     if result is not None and not await asked.answered(result):
@@ -200,7 +201,7 @@ class Connection:
             SENDING.reset(token)
 
     async def _send(
-        self, session: _Session, item: Any, arguments: dict[str, Any], asked: Asked, sending: Sending
+        self, session: _Session, item: Any, arguments: dict[str, Any], meta: Any, asked: Asked, sending: Sending
     ) -> Any:
         """Send a call; None if it is to be sent anew, without the state that the server does not take any more."""
         try:
@@ -209,6 +210,7 @@ class Connection:
                 arguments,
                 input_responses=asked.responses,
                 request_state=asked.state,
+                meta=meta,
                 allow_input_required=True,
             )
         except Exception as error:

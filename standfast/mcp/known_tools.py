@@ -7,18 +7,17 @@ server says later only once a person has accepted it.
 import asyncio
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from standfast.errors import InputError, StandfastError
+from standfast.errors import InputError
 from standfast.mcp.declarations import declared, digest_of
 from standfast.stores.kept_lists import append, length
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Ledger
 
 SERVERS = "standfast/mcp/servers"
-_LONGEST = 384 * 1024  # bytes of what is declared about one tool
 _MOST_CHANGES = 100  # of one tool, that are noted before somebody accepts one: a server may change it at every listing
 _AT_ONCE = 16  # notes that are read side by side
 
@@ -56,6 +55,7 @@ class KnownTools:
 
     def __init__(self, store: Ledger, key: str, name: str) -> None:
         self._store, self._place, self._name = store, f"standfast/mcp/tools/{key}", name
+        self._left_out = f"standfast/mcp/left-out/{key}"
         self._server = json.dumps({"name": name, "key": key})
 
     async def load(self) -> dict[str, KnownTool]:
@@ -83,22 +83,13 @@ class KnownTools:
         return [_item(known.accepted) for known in (await self.load()).values()]
 
     async def compared(self, items: Sequence[Any]) -> list[Any]:
-        """Note what is new in a listing, and return its tools as they were accepted.
-
-        Raises:
-            StandfastError: more is declared about a tool than is kept.
-        """
+        """Note what is new in a listing, and return its tools as they were accepted."""
         known, count = await self._load()
-        if not count:
+        if not count and items:
             await append(self._store, SERVERS, self._server, await length(self._store, SERVERS))
         is_new = False
         for item in items:
             said = declared(item)
-            if (size := len(json.dumps(said))) > _LONGEST:
-                raise StandfastError(
-                    f"The MCP server's tool {item.name!r:.80} cannot be used: its declaration has {size:,} bytes, "
-                    f"more than {_LONGEST:,}"
-                )
             before = known.get(item.name)
             last = None if before is None else before.held or before.accepted
             if before is not None and before.changes_too_often:
@@ -108,6 +99,25 @@ class KnownTools:
                 is_new = True
         known = await self.load() if is_new else known  # another worker may have seen something else first
         return [_item(known[item.name].accepted) for item in items]
+
+    async def left_out(self) -> dict[str, str]:
+        """Return the tools of the last listing that cannot be used, and why."""
+        count = await length(self._store, self._left_out)
+        text = await self._store.load_reply(self._left_out, count - 1) if count else None
+        found: dict[str, str] = read_kept_object("a note on tools", text or "{}").get("left_out", {})
+        return found
+
+    async def note_left_out(self, tools: Mapping[str, str]) -> None:
+        """Note which tools of a listing cannot be used, if these are others than before."""
+        if await self.left_out() == tools:
+            return
+        if not await length(self._store, self._place) and not await length(self._store, self._left_out):
+            await append(self._store, SERVERS, self._server, await length(self._store, SERVERS))
+        count = await length(self._store, self._left_out)
+        if count >= _MOST_CHANGES:
+            return
+        note = {"number": count, "left_out": dict(tools)}  # the number makes two equal notes two
+        await append(self._store, self._left_out, json.dumps(note), count)
 
     async def accept(self, name: str, by: str, digest: str | None = None) -> KnownTool:
         """Accept what the server says of a tool now, and return that.

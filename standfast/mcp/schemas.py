@@ -18,10 +18,12 @@ from typing import Any
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema, to_json
 
-from standfast.errors import StandfastError
+from standfast.mcp.clients import LEFT_OUT
+from standfast.mcp.declarations import declared
 from standfast.messages import cut, error_text, json_problem, with_article
 
 MAX_SCHEMA_BYTES = 256 * 1024
+MAX_DECLARED_BYTES = 384 * 1024  # about one tool
 MAX_SECONDS = 0.05  # of processor time; the last keyword may take as long again
 MAX_ARGUMENTS_BYTES = 2**20
 _LONGEST_LIST = 5_000  # items that one keyword looks at
@@ -52,32 +54,45 @@ def schema_problem(schema: Any) -> str | None:
         return f"its schema is {problem}"
     if (elsewhere := _reference_elsewhere(schema)) is not None:
         return f"its schema refers to {elsewhere!r:.200}, which nobody fetches"
+    if schema.get("$ref") == "#":
+        return "its schema is a reference to itself"
+    for name in _PARTS:
+        if not isinstance(schema.get(name, {}), dict):
+            return f"its schema has a {name!r} of type {type(schema[name]).__name__} instead of an object"
     size = len(json.dumps(schema))
     return f"its schema has {size:,} bytes, more than {MAX_SCHEMA_BYTES:,}" if size > MAX_SCHEMA_BYTES else None
 
 
 def _reference_elsewhere(part: Any) -> str | None:
-    """Return a reference that leaves the schema, or that is the whole of it and so is not a schema at all."""
-    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    """Return a reference that leaves the schema."""
+    inner: Any = part if isinstance(part, list) else ()
+    if isinstance(part, dict):
+        inner = [value for key, value in part.items() if key not in _DATA]
     own = part.get("$ref") if isinstance(part, dict) else None
-    if isinstance(own, str) and not own.startswith("#/"):
+    if isinstance(own, str) and not own.startswith("#"):
         return own
     return next((found for one in inner if (found := _reference_elsewhere(one)) is not None), None)
 
 
-def checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that returns arguments which fit a schema, and raises a `ValueError` for others."""
-    jsonschema, referencing = importlib.import_module("jsonschema"), importlib.import_module("referencing")
+_DATA = ("const", "enum", "default", "examples", "example")  # keywords with data instead of schemas
+_PARTS = ("properties", "patternProperties", "$defs", "definitions")
 
-    work: ContextVar[_Work] = ContextVar("work")  # of one check; several threads may each have one
-    checker = _bounded(jsonschema, work)(schema, registry=referencing.Registry())  # which fetches nothing
+
+# From the newest to the oldest. Without `$schema`, MCP says that a schema is of the first.
+_DRAFTS = ("Draft202012", "Draft201909", "Draft7", "Draft6", "Draft4", "Draft3")
+
+
+def checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that returns arguments which fit a schema, and raises a `ValueError` for others.
+
+    `$schema` names the draft. If the schema is not valid by that draft, the newest draft by which it is valid decides,
+    so that calls of older servers are not refused.
+    """
+    checker = _Checker(schema)
 
     def check(arguments: dict[str, Any]) -> dict[str, Any]:
-        if len(to_json(arguments)) > MAX_ARGUMENTS_BYTES:
-            return arguments
-        work.set(_Work())
         try:
-            fault = jsonschema.exceptions.best_match(checker.iter_errors(arguments))
+            fault = None if len(to_json(arguments)) > MAX_ARGUMENTS_BYTES else checker.fault(arguments)
         except _TooMuchError:
             return arguments
         except Exception as error:  # a schema that is none fails in many ways, one that refers elsewhere in another
@@ -87,6 +102,52 @@ def checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str
         return arguments
 
     return check
+
+
+class _Checker:
+    """Finds faults of arguments by a schema."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._jsonschema, self._schema = importlib.import_module("jsonschema"), schema
+        self._drafts = [getattr(self._jsonschema, f"{name}Validator") for name in _DRAFTS]
+        self._own = self._jsonschema.validators.validator_for(schema, default=self._drafts[0])
+        self._work: ContextVar[_Work] = ContextVar("work")  # of one check; several threads may each have one
+        self._validator = functools.cache(functools.partial(_bounded, self._jsonschema, self._work))
+
+    def fault(self, arguments: dict[str, Any]) -> Any:
+        """Return the fault that matters most, or None."""
+        try:
+            if (fault := self._fault_by(self._own, arguments)) is None:
+                return None
+        except _TooMuchError:
+            raise
+        except Exception:
+            if (other := self._other_draft()) is None:
+                raise
+        else:
+            if (other := self._other_draft()) is None:
+                return fault
+        return self._fault_by(other, arguments)
+
+    def _fault_by(self, draft: Any, arguments: dict[str, Any]) -> Any:
+        self._work.set(_Work())
+        none = importlib.import_module("referencing").Registry()  # which fetches nothing
+        faults = self._validator(draft)(self._schema, registry=none).iter_errors(arguments)
+        return self._jsonschema.exceptions.best_match(faults)
+
+    def _other_draft(self) -> Any:
+        """Return the newest draft by which the schema is valid, if it is not valid by its own."""
+        if self._is_valid_by(self._own):
+            return None
+        return next((draft for draft in self._drafts if draft is not self._own and self._is_valid_by(draft)), None)
+
+    def _is_valid_by(self, draft: Any) -> bool:
+        self._work.set(_Work())
+        known = importlib.import_module("jsonschema_specifications").REGISTRY
+        try:
+            return bool(self._validator(draft)(draft.META_SCHEMA, registry=known).is_valid(self._schema))
+        except Exception:  # it takes too long, say
+            return False
 
 
 _COUNT = re.compile(r"(\)?)\{(\d*)(?:,(\d*))?\}")
@@ -172,14 +233,14 @@ class _Keywords:
         yield from ()
 
 
-def _bounded(jsonschema: Any, work: ContextVar[_Work]) -> Any:
-    """Return a class of validators whose every step looks at the time."""
-    usual = jsonschema.Draft202012Validator
+def _bounded(jsonschema: Any, work: ContextVar[_Work], usual: Any) -> Any:
+    """Return a class of validators of a draft whose every step looks at the time."""
 
     def counted(keyword: Any) -> Any:
         def step(checker: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
             work.get().check(value, instance)
-            yield from keyword(checker, value, instance, schema) or ()
+            if instance is not None or schema.get("nullable") is not True:  # OpenAPI's
+                yield from keyword(checker, value, instance, schema) or ()
 
         return step
 
@@ -187,12 +248,53 @@ def _bounded(jsonschema: Any, work: ContextVar[_Work]) -> Any:
     return jsonschema.validators.extend(usual, {name: counted(keyword) for name, keyword in keywords.items()})
 
 
-def check_listing(items: list[Any]) -> None:
-    """Refuse tools that cannot be used.
+def tool_problem(item: Any) -> str | None:
+    """Say why a tool of a listing cannot be used, or None."""
+    if (marked := (item.meta or {}).get(LEFT_OUT)) is not None:
+        return str(marked)
+    if problem := schema_problem(item.input_schema):
+        return problem
+    size = len(json.dumps(declared(item)))
+    return (
+        f"its declaration has {size:,} bytes, more than {MAX_DECLARED_BYTES:,}" if size > MAX_DECLARED_BYTES else None
+    )
 
-    Raises:
-        StandfastError: naming the first.
+
+_OF_PROVIDERS = re.compile(r"[a-zA-Z0-9_.-]{1,64}")  # names of arguments that every provider accepts
+_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const")  # which providers refuse there
+
+
+def shown_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a tool's schema as every provider accepts it, and the server's names of arguments by those in it.
+
+    A model gets other names for arguments such as `$filter`, and no choice between whole schemas. The server's schema
+    decides about the arguments all the same.
     """
-    for item in items:
-        if problem := schema_problem(item.input_schema):
-            raise StandfastError(f"The MCP server's tool {item.name!r:.80} cannot be used: {problem}")
+    parts = dict(_properties_of(schema))
+    names = dict[str, str]()
+    for name in parts:
+        clean = name if _OF_PROVIDERS.fullmatch(name) else re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:60] or "_"
+        number, free = 2, clean
+        while free != name and (free in names or free in parts):
+            free, number = f"{clean}_{number}", number + 1
+        names[free] = name
+    ours = {theirs: free for free, theirs in names.items()}
+    shown = {key: value for key, value in schema.items() if key not in _AT_THE_TOP}
+    shown["properties"] = {
+        ours[name]: {} if part is True else part for name, part in parts.items() if part is not False
+    }
+    if isinstance(needed := schema.get("required"), list):
+        shown["required"] = [ours.get(name, name) for name in needed if isinstance(name, str)]
+    return shown, {free: theirs for free, theirs in names.items() if free != theirs}
+
+
+def _properties_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the properties at the top of a schema and in its choices."""
+    own = schema.get("properties", {})
+    yield from own.items()
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        choices = schema.get(keyword)
+        for choice in choices if isinstance(choices, list) else ():
+            inner = choice.get("properties") if isinstance(choice, dict) else None
+            if isinstance(inner, dict):
+                yield from ((name, part) for name, part in inner.items() if name not in own)

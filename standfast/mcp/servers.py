@@ -25,7 +25,7 @@ from standfast.mcp.logins import Logins, OAuth, auth_of
 from standfast.mcp.options import Gate, MCPOptions, check_known, check_options, check_server
 from standfast.mcp.questions import Questions
 from standfast.mcp.resources import prompt_text, resource_tools
-from standfast.mcp.schemas import check_listing, checked_by
+from standfast.mcp.schemas import checked_by, shown_schema, tool_problem
 from standfast.messages import clean_text, cut, error_text
 from standfast.stores.capabilities import has_ledger
 from standfast.tools import Duration, Then, Tool, ToolContext, check_count, seconds
@@ -126,7 +126,7 @@ class MCPToolset:
     async def _listed(self, use: "_Use") -> list[Any]:
         """Return the tools as they may be shown to models: as they were accepted, also if the server is away now."""
         try:
-            found = await use.connections.tools()
+            found = await self._usable(await use.connections.tools(), use)
         except StandfastError as error:
             if use.known is None or not (found := await use.known.accepted()):
                 raise
@@ -143,10 +143,33 @@ class MCPToolset:
                 )
         return accepted
 
+    async def _usable(self, listed: list[Any], use: "_Use") -> list[Any]:
+        """Return the tools of a listing without those that cannot be used, which are named in the log."""
+        problems = {item.name: problem for item in listed if (problem := self._problem(item)) is not None}
+        shown = {cut(clean_text(name), 80): cut(clean_text(why), 500) for name, why in problems.items()}
+        for name, why in shown.items():
+            _LOG.warning("%s: its tool %r is left out: %s", self.name, name, why)
+        use.left_out.update(problems)
+        if use.known is not None:
+            await use.known.note_left_out(shown)
+        return [item for item in listed if item.name not in problems]
+
+    def _problem(self, item: Any) -> str | None:
+        """Return why a tool cannot be used; None if it can, or if `only` leaves it out anyway."""
+        if self.only is not None and item.name not in self.only:
+            return None
+        if (problem := tool_problem(item)) is not None:
+            return problem
+        try:
+            schema, _ = shown_schema({"type": "object", "properties": {}, **item.input_schema})
+            Tool("tool", description="d", input=Annotated[dict[str, Any], WithJsonSchema(schema)])
+        except Exception as error:  # a stranger's schema may have anything anywhere
+            return f"its schema cannot be used: {error_text(error)}"
+        return None
+
     async def _accepted(self, found: list[Any], known: KnownTools | None) -> list[Any]:
         """Return the tools of a listing as they were accepted."""
         wanted = [item for item in found if self.only is None or item.name in self.only]
-        check_listing(wanted)
         if known is None:
             return found
         seen = {item.name: item for item in await known.compared(wanted)}
@@ -157,7 +180,9 @@ class MCPToolset:
         now = next((item for item in listed if item.name == name), None)
         if now is None:
             return f"Not called: the MCP server has no tool {name!r} any more"
-        accepted = await self._accepted(listed, use.known)
+        if (problem := self._problem(now)) is not None:
+            return f"Not called: the MCP server's tool {name!r} cannot be used any more: {problem}"
+        accepted = await self._accepted(await self._usable(listed, use), use.known)
         if all(fingerprint(item) != fingerprint(now) for item in accepted):
             return (
                 f"Not called: the MCP server describes its tool {name!r} otherwise than it was accepted. A person has "
@@ -201,11 +226,12 @@ class MCPToolset:
         gates = dict(self.approval) if isinstance(self.approval, Mapping) else {_OTHERS: self.approval}
         others = gates.pop(_OTHERS, None)
         wanted = list(found if self.only is None else self.only)
-        if unknown := sorted({*wanted, *self.safe_to_retry, *gates} - found.keys()):
+        if unknown := sorted({*wanted, *self.safe_to_retry, *gates} - found.keys() - use.left_out):
             raise DefinitionError(f"The MCP server has no tool {unknown[0]!r}; it has {', '.join(found) or 'none'}")
         tools = []
         for name in wanted:
-            item = found[name]
+            if (item := found.get(name)) is None:
+                continue
             is_safe = self.safe_to_retry.get(name, self.trust_hints and _is_said_safe(item))
             call = self._caller(use, item, is_safe, names[name])
             then = then_asks(f"{self.prefix}{_ASKING}", use.store) if asks else None
@@ -255,12 +281,24 @@ class MCPToolset:
         then: Then | None,
     ) -> Tool[..., Any]:
         schema = {"type": "object", "properties": {}, **item.input_schema}
+        shown, names = shown_schema(schema)
+        check = checked_by(schema)
+
+        def theirs(arguments: dict[str, Any]) -> dict[str, Any]:
+            return {names.get(ours, ours): value for ours, value in arguments.items()}
+
+        def checked(arguments: dict[str, Any]) -> dict[str, Any]:
+            check(theirs(arguments))
+            return arguments
+
+        async def call_theirs(arguments: dict[str, Any], ctx: ToolContext) -> Any:
+            return await call(theirs(arguments), ctx)
 
         return Tool(
             name,
-            description=cut(item.description or item.title or item.name, _LONGEST_DESCRIPTION),
-            input=Annotated[dict[str, Any], AfterValidator(checked_by(schema)), WithJsonSchema(schema)],
-            handler=call,
+            description=cut(item.description or item.title or cut(item.name, 200), _LONGEST_DESCRIPTION),
+            input=Annotated[dict[str, Any], AfterValidator(checked), WithJsonSchema(shown)],
+            handler=call_theirs,
             safe_to_retry=is_safe,
             approval=approval,
             timeout=self.timeout,
@@ -276,12 +314,14 @@ class _Use:
 
     Args:
         known: what the store knows of its tools; None without a durable store, like `store`.
+        left_out: names of tools that cannot be used.
     """
 
     connections: Connections
     known: KnownTools | None
     store: Any
     renewed: Renewed | None
+    left_out: set[str] = field(default_factory=set)
 
 
 def mcp_server(server: Any, **options: Unpack[MCPOptions]) -> MCPToolset:

@@ -139,15 +139,30 @@ def arguments_schema(annotation: Any, adapter: TypeAdapter[Any], owner: str) -> 
     said = [one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, WithJsonSchema)]
     given = copy.deepcopy(said[-1].json_schema) if said else None
     schema = given or json_schema(adapter, owner, "input")
-    if "$ref" in schema:  # a recursive model
-        schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
+    if isinstance(schema.get("$ref"), str):  # a recursive model
+        beside = {key: part for key, part in schema.items() if key not in ("$ref", "type") and part != {}}
+        schema = {**_referred(schema, owner), **beside}
     if schema.get("type") != "object":
         raise DefinitionError(f"{owner}: input must describe a JSON object, not {schema.get('type', 'a union')!r}")
     schema.pop("title", None)
     schema.pop("description", None)
-    for name in schema.get("properties", {}):
-        schema["properties"][name].pop("title", None)
+    properties = schema.get("properties", {})
+    if not isinstance(properties, dict):
+        raise DefinitionError(f"{owner}: the properties of its input must be an object, not {properties!r:.80}")
+    for part in properties.values():
+        if isinstance(part, dict):  # True and False are also schemas
+            part.pop("title", None)
     return schema
+
+
+def _referred(schema: Mapping[str, Any], owner: str) -> Mapping[str, Any]:
+    """Return the part of a schema that it refers to at its top."""
+    found: Any = schema
+    for name in schema["$ref"].removeprefix("#").split("/")[1:]:
+        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or found is schema:
+        raise DefinitionError(f"{owner}: its input refers to {schema['$ref']!r:.80}, which is not there")
+    return found
 
 
 # Of pydantic: what calls no functions, and stays short however it is nested.

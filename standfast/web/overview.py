@@ -17,7 +17,10 @@ from starlette.responses import Response
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
+from standfast.mcp.known_tools import known_servers
 from standfast.messages import person as identity
+from standfast.stores.capabilities import has_ledger
+from standfast.stores.protocol import AgentStore
 from standfast.stores.waits import WaitFilter
 from standfast.temporal.client.boards import filter_of
 from standfast.temporal.client.runs import listed
@@ -99,13 +102,14 @@ class Seen:
     ages: Sequence[tuple[str, int]] | None
     ageless: int
     costs: Costs | None
+    left_out: Sequence[tuple[str, str, str]]  # tools of MCP servers that cannot be used: server, tool, reason
 
 
 class Overview:
     """The handler of the overview."""
 
-    def __init__(self, pages: "Pages", facts: RunFacts) -> None:
-        self._pages, self._client, self._facts = pages, pages.client, facts
+    def __init__(self, pages: "Pages", facts: RunFacts, store: AgentStore | None) -> None:
+        self._pages, self._client, self._facts, self._store = pages, pages.client, facts, store
         self._last: dict[object, tuple[float, asyncio.Task[Seen]]] = {}  # by what somebody may see
 
     async def overview(self, request: Request) -> Response:
@@ -132,7 +136,19 @@ class Overview:
         tiles, (ages, ageless), costs = await asyncio.gather(
             asyncio.gather(*(self._tile(person, *one) for one in _TILES)), self._ages(person), self._costs(person)
         )
-        return Seen(tiles, ages, ageless, costs)
+        return Seen(tiles, ages, ageless, costs, await self._left_out(person))
+
+    async def _left_out(self, person: Person) -> list[tuple[str, str, str]]:
+        """Return the tools of MCP servers that are left out; only who sees all runs is shown the servers."""
+        store = self._store
+        if store is None or not has_ledger(store) or person.tenants is not None or person.only_own:
+            return []
+        try:
+            servers = await known_servers(store)
+            found = [(name, await known.left_out()) for name, known in servers.items()]
+        except StandfastError:
+            return []
+        return [(server, tool, why) for server, tools in found for tool, why in tools.items()]
 
     async def _tile(self, person: Person, name: str, wanted: Mapping[str, str], look: str) -> Tile:
         found = Filter.read(wanted)

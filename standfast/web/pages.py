@@ -93,7 +93,7 @@ class Pages:
             Route("/decide", Several(self).decide, methods=["POST"]),
             Route("/again/{run:path}", self._again.again, methods=["POST"]),
             Route("/filters", lists.save, methods=["POST"]),
-            Route("/overview", Overview(self, lists.facts).overview),
+            Route("/overview", Overview(self, lists.facts, self._store).overview),
             *StandingPages(self, self._store).routes(),
             Route("/changes", self.changes),
             Route("/link/{token}", self.link, methods=["GET", "POST"]),

@@ -14,6 +14,7 @@ class GatewayedServer:
 
     def __init__(self, tools: Any = None) -> None:
         self.effects: list[str] = []
+        self.given: list[Any] = []  # the parameters of the calls
         self.structured: Any = None  # in the place of words
         self.refuses: int | None = None  # the status of all answers
         self.seen: list[tuple[str, dict[str, str]]] = []  # the methods that were asked for, and the headers
@@ -75,6 +76,7 @@ class GatewayedServer:
 
     async def _call(self, asked: Any, name: str) -> tuple[int, bytes, dict[str, str]]:
         self.effects.append(name)
+        self.given.append(asked["params"])
         if name == "cut":
             return 200, b": and no more\n\n", {"Content-Type": "text/event-stream"}
         if name in _LOST:

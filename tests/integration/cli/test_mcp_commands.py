@@ -51,7 +51,7 @@ async def test_what_a_server_has_changed_is_shown_and_accepted_as_it_was_shown(t
         assert "knows no MCP server 'x'" in await refused(None, "mcp", "tools", "x", *kept)
 
 
-async def test_the_doctor_says_which_tools_are_held_back(tmp_path: Path) -> None:
+async def test_the_doctor_says_which_tools_are_held_back_or_left_out(tmp_path: Path) -> None:
     path = str(tmp_path / "standfast.db")
     listed = [{"name": name, "description": "Post.", "inputSchema": {"type": "object"}} for name in ("post", "mail")]
 
@@ -70,6 +70,13 @@ async def test_the_doctor_says_which_tools_are_held_back(tmp_path: Path) -> None
         row = await found()
         assert not row["ok"]
         assert f"mail of {server.url}. `standfast mcp tools --store {path}` shows the changes" in row["found"]
+        listed.append({"name": "bad", "description": "Post.", "inputSchema": {}})
+        await run(agent, message="go", llm=ScriptedModel(["x"]), store=store)
+        row = await found()
+        assert not row["ok"]
+        assert f"bad of {server.url}: its declaration is invalid: inputSchema.type: Field required" in row["found"]
+        text = await done(None, "mcp", "tools", "--store", path)
+        assert f"{server.url}: bad is left out: its declaration is invalid" in " ".join(text.split())
 
 
 async def test_a_user_logs_in_and_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

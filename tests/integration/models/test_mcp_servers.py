@@ -272,11 +272,9 @@ async def test_a_worker_has_the_agents_that_answer_for_a_model(temporal: Tempora
     "listed",
     [
         [described(f"t{n}") for n in range(1_500)],
-        [described("post", "x" * 500_000)],
-        [described("post") | {"inputSchema": {"type": "object", "properties": {"a": {"$ref": "http://x"}}}}],
         [described("call_model")],
     ],
-    ids=["many tools", "a long description", "a reference", "a name of ours"],
+    ids=["many tools", "a name of ours"],
 )
 async def test_a_hostile_server_keeps_its_own_agent_waiting_and_no_other(temporal: Temporal, listed: Any) -> None:
     async with GatewayedServer(listed) as server:

@@ -10,6 +10,7 @@ from support.pages import CHARGES, PEOPLE, TOKENS, browser, charge, csrf_of, sho
 from support.temporal_runs import Run, Temporal, ask_models_once, pending, result, until
 
 from standfast import Agent, ModelError
+from standfast.mcp.known_tools import KnownTools
 from standfast.testing import ScriptedModel
 from standfast.web import Access, overview, run_lists
 
@@ -183,6 +184,13 @@ async def test_the_overview_says_what_it_could_not_count(temporal: Temporal, mon
     assert page.count("<b>?</b>") == len(overview._TILES)
     assert page.count("could not be counted") == len(overview._TILES)
     assert "It could not be found out which runs have ended." in page
+
+
+async def test_the_overview_names_mcp_tools_that_are_left_out(temporal: Temporal) -> None:
+    await KnownTools(temporal.store, "k1", "http://shop/mcp").note_left_out({"<pay>": "its schema is a list"})
+    async with browser(temporal) as client:
+        page = (await client.get("/overview")).text
+    assert "<b>&lt;pay&gt;</b> of http://shop/mcp: its schema is a list" in page
 
 
 def test_the_usage_of_an_agent_that_an_agent_called_is_counted_once() -> None:
