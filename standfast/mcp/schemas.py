@@ -143,7 +143,7 @@ class _Checker:
 
     def _is_valid_by(self, draft: Any) -> bool:
         self._work.set(_Work())
-        known = importlib.import_module("jsonschema_specifications").REGISTRY
+        known = self._jsonschema.validators.SPECIFICATIONS  # the drafts themselves
         try:
             return bool(self._validator(draft)(draft.META_SCHEMA, registry=known).is_valid(self._schema))
         except Exception:  # it takes too long, say
