@@ -130,7 +130,8 @@ def _unchecked(client: Any) -> Any:
 
 def _readable(session: Any, listing: Any) -> Any:
     """Return a listing that the SDK can read: with a mark in place of each tool that would make all unreadable."""
-    methods, version = importlib.import_module("mcp_types.methods"), session._negotiated_version or "2025-11-25"
+    methods = importlib.import_module("mcp.client.session")._methods  # by which it checks what it is answered
+    version = session._negotiated_version or "2025-11-25"
     tools = listing.get("tools") if isinstance(listing, dict) else None
     if not isinstance(tools, list):
         return listing
