@@ -134,7 +134,7 @@ async def test_an_answer_that_fits_the_output_type_is_read(driver: Driver) -> No
     assert (ended.status, ended.response, ended.output) == ("complete", '{"n": 1}', {"n": 1})
 
 
-@pytest.mark.parametrize("answer", ["no json", '{"n": "x"}', "", '{"n": NaN}', "[" * 100 + "]" * 100])
+@pytest.mark.parametrize("answer", ["no json", '{"n": "x"}', '{"n": NaN}', "[" * 100 + "]" * 100])
 async def test_an_answer_that_misses_the_output_type_is_an_error_that_keeps_the_text(
     driver: Driver, answer: str
 ) -> None:
