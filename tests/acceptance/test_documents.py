@@ -1,6 +1,10 @@
 """What the documents show is run here, as it stands."""
 
 import re
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,24 @@ async def test_the_examples_of_a_document_do_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     await run_examples(document)
+
+
+def test_the_first_example_of_the_readme_charges_once_if_it_is_killed_and_started_again(tmp_path: Path) -> None:
+    example = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    dies = '    with open("charges", "a") as file:\n        file.write("1")\n    os.kill(os.getpid(), signal.SIGKILL)\n'
+    charging = example.replace("    return f\"charged", dies + "    return f\"charged")
+    assert charging != example
+    imports, body = charging.split("\n\n\n", 1)
+    lines = textwrap.indent(body, "    ")
+    program = tmp_path / "invoice.py"
+    program.write_text(f"import asyncio, os, signal\n{imports}\nasync def main():\n{lines}\nasyncio.run(main())\n")
+
+    runs = [subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True) for _ in range(3)]
+
+    assert [run.returncode for run in runs] == [-signal.SIGKILL, 0, 0], runs
+    assert (tmp_path / "charges").read_text() == "1"
+    assert "may or may not have taken effect" in runs[1].stdout
+    assert runs[1].stdout == runs[2].stdout
 
 
 @pytest.mark.parametrize("document", TEXTS, ids=lambda path: path.name)
