@@ -147,7 +147,7 @@ def _loaded_outside_of_loops(where: str) -> ModuleType:
 
 def _load(where: str) -> ModuleType:
     path = Path(where)
-    if path.suffix != ".py" and not path.exists():
+    if path.suffix != ".py" and len(path.parts) == 1 and not path.exists():
         sys.path.append(str(Path.cwd()))  # last: no file there takes the place of an installed module
         try:
             return importlib.import_module(where)

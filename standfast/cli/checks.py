@@ -14,7 +14,7 @@ import click
 from standfast.agents import Agent
 from standfast.cli.applications import load_application
 from standfast.cli.commands import FAILED, client_of, log_as_python_does, server_options, with_output
-from standfast.cli.outputs import Output
+from standfast.cli.outputs import Output, number_of
 from standfast.cli.stores import USUAL, existing_store, is_file, shown_address, store_option
 from standfast.errors import InputError, StandfastError
 from standfast.extras import distribution, install
@@ -117,7 +117,7 @@ async def _tried(name: str, check: Callable[[], Awaitable[tuple[bool, str]]]) ->
 async def _store(path: str) -> tuple[bool, str]:
     async with existing_store(path) as store:
         sessions = await store.list_sessions()
-    return True, f"{shown_address(path)}, {len(sessions):,} sessions"
+    return True, f"{shown_address(path)}, {number_of(len(sessions), 'session')}"
 
 
 async def _held_tools(path: str) -> tuple[bool, str]:
@@ -130,7 +130,7 @@ async def _held_tools(path: str) -> tuple[bool, str]:
         return False, f"left out, since their servers' declarations cannot be used: {'; '.join(left_out[:_SHOWN])}"
     held = [f"{tool.name} of {name}" for name, tool in tools if tool.held is not None]
     if not held:
-        return True, f"{len(tools)} are known, and none is held back"
+        return True, f"{number_of(len(tools), 'tool')} known, none held back"
     more = f", and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
     return False, (
         f"changed by their servers, and held back until a person accepts them: {', '.join(held[:_SHOWN])}{more}. "
@@ -143,7 +143,7 @@ async def _namespace(client: "Client") -> tuple[bool, str]:
 
     found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
     days = found.config.workflow_execution_retention_ttl.ToTimedelta().days
-    return True, f"{client.namespace}, keeps ended runs for {days} days"
+    return True, f"{client.namespace}, keeps ended runs for {number_of(days, 'day')}"
 
 
 async def _attributes(client: "Client") -> tuple[bool, str]:
@@ -214,7 +214,8 @@ async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool,
                 if await store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"])) is None:
                     lost.append(run.id)
     if not lost:
-        return True, f"those of {count} runs in flight are in {shown_address(path)}"
+        those = f"{shown_address(path)} has those of {number_of(count, 'run')} in flight"
+        return True, those if count else "no run is in flight"
     return False, f"{shown_address(path)} has none of {', '.join(lost)}, in flight: is it the store of all workers?"
 
 

@@ -154,6 +154,11 @@ def stoppable() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def number_of(number: int, what: str) -> str:
+    """Say how many there are of something: "1 run", "2 runs"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def ago(at: datetime | str | None) -> str:
     """Say how long ago, or in how long, in one unit: "3 min", "in 2 d"."""
     if at is None:

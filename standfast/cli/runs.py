@@ -71,7 +71,7 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
     help="An earlier run of the pipeline, whose results are used again, and its input if none is given.",
 )
 @click.option("--restart-from", metavar="STEP", help="Step at which the new run begins.")
-@click.option("--user", help="User who starts the run.  [env: STANDFAST_USER; else the login name]")
+@click.option("--user", help="User to whom the run belongs.  [env: STANDFAST_USER; else the login name]")
 @click.option("--tenant", help="Tenant of that user.")
 @click.option("--max-iterations", type=click.IntRange(min=1), help="Limit of model calls, instead of the agent's own.")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers.")
@@ -166,7 +166,9 @@ async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
                 output.item(seen, lambda: None)
                 raise IncompleteError(shown(f"Run {run} failed at once: {seen.get('error')}"))
             if "worker" in (begun := listed(await described(client, run)))["waiting"]:
-                output.note(f"No worker has {begun['type']}, so the run waits for one: see `standfast pending {run}`.")
+                output.note(
+                    f"No worker has {begun['type']!r}, so the run waits for one: see `standfast pending {run}`."
+                )
     except TimeoutError:
         output.note("No worker has begun it yet. Is there one on its queue? Ask `standfast doctor`.")
 

@@ -282,3 +282,4 @@ def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
         ran = subprocess.run([*DEV, "--port", port], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (1, "", 1)
     assert ran.stderr.startswith(f"Error: The Temporal server cannot have port {port} of 127.0.0.1: ")
+    assert ran.stderr.endswith("; port 0 is a free one\n")

@@ -29,7 +29,7 @@ async def test_the_examples_of_a_document_do_what_it_says(
 def test_the_first_example_of_the_readme_charges_once_if_it_is_killed_and_started_again(tmp_path: Path) -> None:
     example = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
     dies = '    with open("charges", "a") as file:\n        file.write("1")\n    os.kill(os.getpid(), signal.SIGKILL)\n'
-    charging = example.replace("    return f\"charged", dies + "    return f\"charged")
+    charging = example.replace('    return f"charged', dies + '    return f"charged')
     assert charging != example
     imports, body = charging.split("\n\n\n", 1)
     lines = textwrap.indent(body, "    ")

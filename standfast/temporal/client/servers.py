@@ -168,7 +168,9 @@ def _usable_port(port: int) -> int:
                     listener.accept()[0].close()
             return found
     except (OSError, OverflowError) as error:
-        raise InputError(f"The Temporal server cannot have port {port} of {HOST}: {error}") from error
+        raise InputError(
+            f"The Temporal server cannot have port {port} of {HOST}: {error}; port 0 is a free one"
+        ) from error
 
 
 def _usable_name(db_filename: str | os.PathLike[str]) -> str:

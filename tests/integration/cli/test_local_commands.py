@@ -101,6 +101,7 @@ async def test_an_agent_or_application_that_is_not_there_is_named(app: str, tmp_
     assert "No agent 'clark' here; there is clerk" in await refused(None, "chat", "clark", "--app", app)
     assert "There is neither a file nor a module 'nowhere'" in await refused(None, "chat", "a", "--app", "nowhere")
     assert "There is no file" in await refused(None, "chat", "a", "--app", "nowhere.py")
+    assert "There is no file '../nowhere'" in await refused(None, "chat", "a", "--app", "../nowhere")
     (tmp_path / "app.good").write_text(APP)
     assert "its name must end with .py" in await refused(None, "chat", "a", "--app", "app.good")
     (tmp_path / "empty.py").write_text("x = 1")

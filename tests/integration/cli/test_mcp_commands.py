@@ -63,7 +63,7 @@ async def test_the_doctor_says_which_tools_are_held_back_or_left_out(tmp_path: P
         agent = Agent("a", tools=[mcp_server(server.url)])
         await run(agent, message="go", llm=ScriptedModel(["x"]), store=store)
         assert await found() == {
-            "check": "MCP tools", "ok": True, "found": "2 are known, and none is held back"
+            "check": "MCP tools", "ok": True, "found": "2 tools known, none held back"
         }  # fmt: skip
         listed[1] = {**listed[1], "description": "Mail it to everybody."}
         await run(agent, message="go", llm=ScriptedModel(["x"]), store=store)
