@@ -162,6 +162,9 @@ class Run:
                 given, self._given_context = given.without_message(), None
             self._state = self._begin(given)
             if heard is not None and heard.answer is not None:
+                if given.is_signed or self._state.is_at_rest:  # other calls may need checks that a run makes
+                    await self._transcript.write_rest(self._state)
+                    await self._log.flush()
                 return self._answered_before(heard.answer)
             try:
                 async with dependencies(self._agent, self._context):

@@ -286,10 +286,12 @@ async def test_ids_travel_with_a_checkpoint(store: SQLiteStore) -> None:
     agent = Agent("poster", tools=[poster(effects)])
     first = await run(agent, message="hi", message_id="m1", llm=ScriptedModel([calls("c1"), "done"]))
     moved = first.checkpoint.model_dump_json()
-    again = await run(
-        agent, message="hi", message_id="m1", checkpoint=moved, session_id="s", store=store, llm=ScriptedModel([])
-    )
-    assert (again.response, effects) == ("done", ["c1"])
+    for given in ({"checkpoint": moved}, {}):  # the session keeps what the checkpoint has brought
+        again = await run(
+            agent, message="hi", message_id="m1", session_id="s", store=store, llm=ScriptedModel([]), **given
+        )
+        assert (again.response, effects) == ("done", ["c1"])
+    assert shape(await store.load_messages("s")) == ["user hi", "calls c1", "result c1", "assistant done"]
 
 
 async def test_a_message_costs_no_more_statements_than_one(store: SQLiteStore) -> None:
