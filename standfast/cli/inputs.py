@@ -41,11 +41,15 @@ def image_of(given: str) -> Image:
     kind, _ = mimetypes.guess_type(given)
     if kind is None or not kind.startswith("image/"):
         raise InputError(f"--image {given}: neither a URL nor a file whose name ends like an image's")
+    if not Path(given).exists():
+        raise InputError(f"--image {given}: there is no such file")
     return Image(data=Path(given).read_bytes(), media_type=kind)  # type: ignore[arg-type]  # bytes are written in base64
 
 
 def read_json_option(name: str, given: str) -> Any:
     """Read an option's JSON: the text itself, a file (@FILE), or standard input (-)."""
+    if given.startswith("@") and not Path(given[1:]).exists():  # /dev/stdin and <(…) are no regular files
+        raise InputError(f"{name}: there is no file {given[1:]!r}")
     text = Path(given[1:]).read_text() if given.startswith("@") else _raw(given)
     try:
         return json.loads(text)

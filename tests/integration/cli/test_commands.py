@@ -119,7 +119,8 @@ WRONG_STARTS: list[tuple[list[str], str, int]] = [
     (["-m", "x", "--restart-of", "k"], "Give --message for an agent, or --input for a pipeline", 2),
     (["-i", "1", "--restart-of", "k"], "--restart-of and --restart-from go together", 1),
     (["-m", "x", "--image", "cat.txt"], "--image cat.txt: neither a URL nor a file", 1),
-    (["-m", "x", "--image", "nowhere.png"], "No such file or directory: 'nowhere.png'", 1),
+    (["-i", "@nowhere.json"], "--input: there is no file 'nowhere.json'", 1),
+    (["-m", "x", "--image", "nowhere.png"], "--image nowhere.png: there is no such file", 1),
 ]
 
 
