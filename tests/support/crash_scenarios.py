@@ -86,7 +86,7 @@ USAGE = {"usage": {"input_tokens": 400, "output_tokens": 0}}
 
 SCENARIOS = {
     "text only": Scenario(turns=["done"]),
-    "an empty answer": Scenario(turns=[""]),
+    "an empty answer": Scenario(turns=[""], statuses=frozenset({"empty"})),
     "a safe call": Scenario(tools=[look], turns=[calling("look"), "done"]),
     "an unsafe call": Scenario(tools=[post], turns=[calling("post"), "done"]),
     "safe and unsafe in one turn": Scenario(tools=[look, post], turns=[calling("look", "post", "look"), "done"]),
