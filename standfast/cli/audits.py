@@ -26,7 +26,7 @@ async def on_record(client: "Client", output: Output, named: Named | None) -> As
     """Give a client that speaks to runs, and that records each act before it is done."""
     from standfast.temporal import StandfastClient
 
-    async with store_of_workers(client, output, named) as store:
+    async with store_of_workers(client, output, named, is_record=True) as store:
         yield StandfastClient(client, store=store)
 
 

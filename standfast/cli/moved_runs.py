@@ -70,7 +70,7 @@ async def import_run(
     data = read_json_option("FILE", "-" if file == "-" else f"@{file}")
     if isinstance(data, dict) and "signature" not in data:
         data.pop("session_id", None)  # the run begins another one
-    async with store_of_workers(client, output, store, task_queue=task_queue) as trail:
+    async with store_of_workers(client, output, store, task_queue=task_queue, is_record=True) as trail:
         handle = await start_agent(
             client,
             agent,

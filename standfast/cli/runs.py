@@ -95,7 +95,7 @@ async def start(
     standfast start triage -m "ISSUE-42 came in" --session issue-42
     standfast start review --input '{"title": "Draft"}' --wait
     """
-    async with store_of_workers(client, output, store, task_queue=options["task_queue"]) as trail:
+    async with store_of_workers(client, output, store, task_queue=options["task_queue"], is_record=True) as trail:
         if message is not None:
             handle = await _start_agent(client, name, message, options, trail)
         else:

@@ -25,7 +25,7 @@ async def test_who_asks_what_was_said_before_and_what_it_cost_is_shown_with_no_w
         seen = words((await client.get(f"/items/{run.id}?name=c1")).text)
         assert "Charge the customer?" in seen
         assert "asked for by grace" in seen
-        assert f"session {temporal.session()}" in seen
+        assert "its session" in seen
         assert "charge the lady from Leeds" in seen
         assert "The run has used 1,200 tokens in" in seen
         assert "All runs of the session" in seen
