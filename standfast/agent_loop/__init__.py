@@ -29,7 +29,7 @@ from standfast.agent_loop.guardrails import (
 from standfast.agent_loop.handoffs import handed_over_to, handed_to, last_speaker, next_speaker
 from standfast.agent_loop.held_answers import Held, hold, question_about, released, with_dropped
 from standfast.agent_loop.loop import LoopState, next_action
-from standfast.agent_loop.next_calls import not_carried_out
+from standfast.agent_loop.next_calls import next_calls, not_carried_out
 from standfast.agent_loop.standing_approvals import (
     CallPlace,
     StandingApproval,
@@ -135,6 +135,7 @@ __all__ = [
     "left_open",
     "needs_check",
     "next_action",
+    "next_calls",
     "next_speaker",
     "nobody_answered",
     "not_carried_out",

@@ -9,7 +9,15 @@ from typing import Any, cast
 from pydantic_core import to_json
 from temporalio import activity
 
-from standfast.agent_loop import CallPlace, LoopState, handed_to, last_answer, last_speaker, repair_transcript
+from standfast.agent_loop import (
+    CallPlace,
+    LoopState,
+    handed_to,
+    last_answer,
+    last_speaker,
+    next_calls,
+    repair_transcript,
+)
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.agents.handoffs import every_tool
 from standfast.checkpoints import Checkpoint, Question
@@ -46,6 +54,7 @@ from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.snapshots import write_facts
 from standfast.temporal.wire.states import Call, write_state, write_tripped
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
+from standfast.tools import Unknown
 from standfast.tools.attempts import turn_scope
 
 
@@ -428,7 +437,9 @@ class SessionActivities:
         the session names its last writer only until this run writes.
         """
         safe = {name for name, tool in state.tools.items() if tool.safe_to_retry}
-        lost = {call.id for call in state.open_calls if call.name not in safe}
+        # What the loop answers by itself, such as a rejected call or half a call, has never begun.
+        never_run = {call.id for call, outcome in next_calls(state).settled if not isinstance(outcome, Unknown)}
+        lost = {call.id for call in state.open_calls if call.name not in safe and call.id not in never_run}
         for position, call in enumerate(record.calls):
             if call.id in lost:
                 await claim_next(self._host.store, record.key, position, call.id, owner=owner)
