@@ -91,7 +91,7 @@ async def test_names_that_no_provider_takes_are_written_otherwise() -> None:
 
 
 async def test_a_list_of_tools_that_cannot_be_read_is_an_error_in_words() -> None:
-    async with GatewayedServer(tools=[{"nonsense": 1}]) as server:
+    async with GatewayedServer(tools={"nonsense": 1}) as server:  # of a list, those that can be read are used
         with pytest.raises(StandfastError, match="The MCP server's tools cannot be read"):
             async with mcp_tools(server.url):
                 pass
