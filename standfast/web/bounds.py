@@ -12,12 +12,14 @@ from contextlib import suppress
 from typing import Any
 
 from itsdangerous import BadSignature, Signer
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.messages import person as identity
 from standfast.runtime.stored_gates import is_in_process
+from standfast.stores.capabilities import has_ledger
+from standfast.stores.deletion import DELETED
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.stores.waits import WaitFilter
 from standfast.temporal import StandfastClient
@@ -188,7 +190,8 @@ async def admit_start(
     """Refuse a start in a session, or under a run key, of which the person may not see the runs.
 
     A start may join a run: it says its message there, or shows it. Without an owner a run is open to anybody who
-    starts it, but not to a person who may see only their own.
+    starts it, but not to a person who may see only their own. With its session deleted, an ended run keeps nobody from
+    beginning anew under its name.
 
     Args:
         name: the agent's or pipeline's.
@@ -205,9 +208,16 @@ async def admit_start(
         return
     run = names.workflow_id(name, key)
     with suppress(InputError):  # there is none
-        await described(people.client, run)
-        if not await _is_admitted(people, person, run, None):
+        last = await described(people.client, run)
+        if not await _was_deleted(store, last) and not await _is_admitted(people, person, run, None):
             raise SessionAccessDeniedError(session)
+
+
+async def _was_deleted(store: AgentStore | None, run: WorkflowExecution) -> bool:
+    """Whether a run has ended and its session was deleted from this store, which says so until the run is forgotten."""
+    if run.close_time is None or not has_ledger(store):
+        return False
+    return await store.load_reply(f"{run.raw_info.first_run_id or run.run_id}/open", 0) == DELETED
 
 
 def owns(person: Person, user: str | None, tenant: str | None) -> bool:

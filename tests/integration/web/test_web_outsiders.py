@@ -144,6 +144,9 @@ async def test_an_answer_to_a_run_tells_nothing_of_an_earlier_one_of_somebody_el
         run = await start(client, amy, "hi")
         await result(run)
         (first, *_) = await temporal.people.events(run.id)
+        last = (await run.describe()).run_id
+        await start(client, ben, "ask")
+        assert (await run.describe()).run_id == last  # the session is still hers
         await temporal.store.delete_session(f"@acme/{session}")
         (item,) = await pending(await start(client, ben, "ask"))
         for after, status in ((str(first.id), 404), ("junk", 422)):
