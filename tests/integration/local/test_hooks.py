@@ -102,7 +102,7 @@ async def test_an_answer_that_fits_the_output_type_is_read() -> None:
     assert (result.status, result.response, result.output) == ("complete", '{"n": 1}', {"n": 1})
 
 
-@pytest.mark.parametrize("answer", ["no json", '{"n": "x"}', ""])
+@pytest.mark.parametrize("answer", ["no json", '{"n": "x"}'])
 async def test_an_answer_that_misses_the_output_type_is_an_error_that_keeps_the_text(answer: str) -> None:
     log: list[str] = []
     agent = watching(log, output=dict[str, int], loop=Loop(output_retries=0))

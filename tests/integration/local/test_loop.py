@@ -33,9 +33,9 @@ async def test_a_text_answer_completes_the_run_after_one_iteration() -> None:
     assert (result.status, result.response, result.iterations) == ("complete", "Hello", 1)
 
 
-async def test_an_empty_answer_completes_the_run_with_an_empty_response() -> None:
-    result = assert_complete(await run(Agent("greeter"), message="hi", llm=ScriptedModel([{}])))
-    assert (result.status, result.response) == ("complete", "")
+async def test_two_empty_answers_end_the_run_after_one_iteration() -> None:
+    result = assert_complete(await run(Agent("greeter"), message="hi", llm=ScriptedModel([{}, {}])))
+    assert (result.status, result.response, result.iterations) == ("empty", "", 1)
 
 
 async def test_the_model_sees_the_result_of_its_tool_call() -> None:
