@@ -21,7 +21,7 @@ from temporalio.worker import Worker
 from standfast import Agent, InputError, Message
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent
-from standfast.temporal.client.runs import answer
+from standfast.temporal.client.runs import NoWorkerError, answer
 from standfast.temporal.workflows import model_calls
 from standfast.testing import ScriptedModel
 from support.questions import ask
@@ -194,10 +194,16 @@ async def status(handle: Run) -> dict[str, Any]:
 
 async def _answered(handle: Run, query: str) -> Any:
     """Return the answer to a query, which is asked again every few seconds, since the server loses some answers."""
-    for _ in range(SECONDS // 10):
-        with contextlib.suppress(TimeoutError):
+    asked = 0.0
+    while asked < SECONDS // 10:
+        try:
             async with asyncio.timeout(10):
                 return await answer(handle._client, handle, query, timedelta(seconds=SECONDS))
+        except NoWorkerError:  # its process starts
+            asked += 0.02
+            await asyncio.sleep(0.2)
+        except TimeoutError:
+            asked += 1
     raise AssertionError(f"nobody has answered {query!r}: {await last_words(handle)}")
 
 
