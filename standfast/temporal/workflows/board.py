@@ -128,10 +128,14 @@ class Board:
         self._called[name] = "running"
         try:
             yield
-        finally:
-            if workflow.in_workflow():  # else the worker drops the run from its memory
-                self.take_called({"name": name, "status": "running"})
-                self._called.pop(name, None)
+        except (FailureError, asyncio.CancelledError):
+            self._returned(name)
+            raise
+        self._returned(name)
+
+    def _returned(self, name: str) -> None:
+        self.take_called({"name": name, "status": "running"})
+        self._called.pop(name, None)
 
     def take_called(self, data: Any) -> None:
         """Take in the status of a called agent's run; a signal that names no such run changes nothing."""
