@@ -122,8 +122,12 @@ class ModelServer:
     async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        body = json.loads(await reader.readexactly(int(headers["content-length"])))
-        request = Request(first.split()[1], headers, body)
+        path, length = first.split()[1], headers.get("content-length")
+        if length is None:  # it says nothing to a model: it is another program's, or asks which models there are
+            refusal = Reply(error(path, 411, "a request to a model has a body"), 411)
+            writer.writelines([_head(refusal), *refusal.pieces()])
+            return
+        request = Request(path, headers, json.loads(await reader.readexactly(int(length))))
         self.requests.append(request)
         reply = _as_reply(await self._next(request), request)
         self.asked.set()

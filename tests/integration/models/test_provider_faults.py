@@ -4,11 +4,12 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from integration.models.test_providers import CALLS, ECHO, PATHS, USAGE, ask, provider, served, way
 from standfast import LLMResponse, ModelError
-from standfast.testing import Fault, Reply
+from standfast.testing import Fault, ModelServer, Reply
 from standfast.testing.wire_formats import FORMATS
 
 __all__ = ["provider", "way"]  # fixtures
@@ -107,3 +108,11 @@ async def test_a_server_that_says_nothing_is_given_up(provider: str) -> None:
         with pytest.raises(ModelError, match="gave no answer") as raised:
             await ask(model, "chat")
     assert raised.value.transient
+
+
+async def test_a_request_that_says_nothing_takes_no_answer_of_the_script() -> None:
+    async with ModelServer("hi") as server, httpx.AsyncClient(base_url=server.url) as client:
+        assert (await client.get("/models")).status_code == 411
+        told = await client.post("/chat/completions", json={"model": "m", "messages": []})
+    assert told.json()["choices"][0]["message"]["content"] == "hi"
+    assert len(server.requests) == 1
