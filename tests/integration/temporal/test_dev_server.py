@@ -130,6 +130,8 @@ async def test_the_web_ui_answers_where_the_server_says() -> None:
                 ({"Origin": f"http://localhost:{port}"}, 403),  # it was asked for at 127.0.0.1
                 ({"Origin": "null"}, 403),
             ]
+            while (await browser.get("/api/v1/namespaces")).status_code == 503:  # the server behind it begins
+                await asyncio.sleep(0.05)
             for headers, status in tried:
                 answer = await browser.get("/api/v1/namespaces", headers=headers)
                 assert answer.status_code == status, headers

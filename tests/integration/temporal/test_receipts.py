@@ -111,9 +111,9 @@ async def test_what_is_put_in_for_an_answer_that_is_to_be_written_writes_nothing
 async def test_what_is_put_in_again_and_again_is_shown(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
     over, usual = asyncio.Event(), Unheard.keep
 
-    async def keep(*given: Any) -> None:
+    async def keep(*given: Any) -> Any:
         await over.wait()
-        await usual(*given)
+        return await usual(*given)
 
     monkeypatch.setattr(Unheard, "keep", keep)
     async with question(temporal) as run:

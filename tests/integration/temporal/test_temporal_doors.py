@@ -47,7 +47,7 @@ async def test_who_hears_nothing_sends_the_same_again_and_it_counts_once(tempora
         await decide(id=unsure.value.id)
         assert (await result(handle))["status"] == "complete"
         await decide(id=unsure.value.id)  # also later
-        with pytest.raises(InputError, match="completed"):
+        with pytest.raises(InputError, match="has ended"):
             await decide()
         assert posted == ["hi"]
         assert await counted(temporal, handle) == [True]

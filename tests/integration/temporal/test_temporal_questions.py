@@ -80,7 +80,7 @@ async def test_a_client_answers_and_learns_why_an_answer_does_not_count(temporal
             await people.answer(run.id, "Ada", tool_call_id="c9")
         await people.answer(run.id, "Ada", by="eve")
         assert (await people.result(run.id))["response"] == "done"
-        with pytest.raises(Exception, match="completed"):
+        with pytest.raises(Exception, match="has ended"):
             await people.answer(run.id, "Ada")
 
 

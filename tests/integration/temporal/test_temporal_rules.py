@@ -31,7 +31,7 @@ from standfast.testing import ScriptedModel
 # --- how a run ends ---
 
 
-@pytest.mark.parametrize("text", ["Hello", "", "ünïcode 😀", "two\nlines"])
+@pytest.mark.parametrize("text", ["Hello", "ünïcode 😀", "two\nlines"])
 async def test_a_text_answer_completes_the_run(driver: Driver, text: str) -> None:
     ended = await driver.run(Agent("a"), ScriptedModel([{"text": text}]))
     assert (ended.status, ended.response, ended.iterations) == ("complete", text, 1)
