@@ -175,4 +175,5 @@ def test_a_process_that_dies_again_while_it_goes_on_changes_nothing(tmp_path: Pa
 
 def test_a_killed_process_leaves_a_file_that_another_one_opens_and_closes_cleanly(tmp_path: Path) -> None:
     killed_and_resumed(tmp_path, "before write 2", "unsafe")
-    assert sorted(os.listdir(tmp_path)) == ["effects.txt", "standfast.db", "standfast.db-lock", "standfast.db-mark"]
+    files = ["effects.txt", "standfast.db", "standfast.db-lock", "standfast.db-mark"]
+    assert sorted(os.listdir(tmp_path)) == files

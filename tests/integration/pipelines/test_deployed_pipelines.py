@@ -75,7 +75,7 @@ VERSIONS: dict[str, tuple[Pipeline, str, str]] = {
     "a function raises": (line(say=raising), "publish", "Step 'publish': input raised KeyError: "),
     "an output type changed": (
         line(output=Report, say=lambda ctx: "x"), "publish",
-        "Step 'draft': its output does not match: pages: Field required. It was kept before, and does not fit today's Report",
+        "Step 'draft': its output does not match: pages: Field required. It was kept before, and does not fit",
     ),
     "a done step was renamed": (line(first="sketch", say=reading("sketch")), "publish", "raised KeyError: "),
     "a function gives what is no message": (line(say=lambda ctx: 5), "publish", "input must give a text"),  # type: ignore[arg-type, return-value]
