@@ -193,17 +193,16 @@ async def status(handle: Run) -> dict[str, Any]:
 
 
 async def _answered(handle: Run, query: str) -> Any:
-    """Return the answer to a query, which is asked again every few seconds, since the server loses some answers."""
-    asked = 0.0
-    while asked < SECONDS // 10:
-        try:
-            async with asyncio.timeout(10):
-                return await answer(handle._client, handle, query, timedelta(seconds=SECONDS))
-        except NoWorkerError:  # its process starts
-            asked += 0.02
-            await asyncio.sleep(0.2)
-        except TimeoutError:
-            asked += 1
+    """Return the answer to a query, which is asked again every few seconds, since the server loses some answers.
+
+    A worker in a process of its own may not have begun to poll yet.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SECONDS):
+            while True:
+                with contextlib.suppress(TimeoutError, NoWorkerError):
+                    async with asyncio.timeout(10):
+                        return await answer(handle._client, handle, query, timedelta(seconds=SECONDS))
     raise AssertionError(f"nobody has answered {query!r}: {await last_words(handle)}")
 
 
