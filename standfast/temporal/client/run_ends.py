@@ -1,8 +1,10 @@
 """Finds a run, and how it ended: a reset ends it for Temporal, and another goes on from it."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import (
@@ -121,5 +123,23 @@ async def _base_of(client: Client, workflow_id: str, run_id: str, sent_id: str) 
 async def _has_id(client: Client, event: HistoryEvent, sent_id: str) -> bool:
     if event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
         return False
-    data = await client.data_converter.decode(event.workflow_execution_signaled_event_attributes.input.payloads)
-    return any(isinstance(value, dict) and value.get("id") == sent_id for value in data)
+    payloads = event.workflow_execution_signaled_event_attributes.input.payloads
+    return any(isinstance(value, dict) and value.get("id") == sent_id for value in await _read(client, payloads))
+
+
+async def _read(client: Client, payloads: Sequence[Payload]) -> Sequence[Any]:
+    """Return a signal's values; none if no handler could read them, whoever sent them.
+
+    A codec or a storage that is away may come back: its failure is raised.
+    """
+    converter = client.data_converter
+    try:
+        return await converter.decode(payloads)
+    except Exception:  # of any kind: of the codec, or of data that is nothing at all
+        if converter.external_storage is not None:
+            raise
+    decoded = payloads if converter.payload_codec is None else await converter.payload_codec.decode(payloads)
+    try:
+        return converter.payload_converter.from_payloads(decoded)
+    except Exception:  # such data reached no handler
+        return ()
