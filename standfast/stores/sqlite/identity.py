@@ -31,14 +31,18 @@ class MarkBeside:
         self._file: int | None = None
 
     def read(self) -> tuple[str, int] | None:
-        """Return the mark and the number of the last write; None if there is no file, or it cannot be read."""
+        """Return the mark and the number of the last write; None if there is no file, or it is damaged.
+
+        Raises:
+            OSError: this process may not read it.
+        """
         if self._path is None:
             return None
         try:
             with open(f"{self._path}-mark", "rb") as file:
                 mark, writes = file.read(_LENGTH).split()
                 return mark.decode(), int(writes)
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             return None
 
     def write(self, mark: str, writes: int) -> None:
@@ -129,6 +133,10 @@ def _draw_mark(db: sqlite3.Connection, path: str, beside: MarkBeside) -> None:
         db.execute("UPDATE store_identity SET path = ?", (path,))  # moved on its disk, without the file beside it
         beside.write(mark, writes)
         return
+    # A store from before there were marks goes on where it was: its inode was its place.
+    drawn = inode if mark is None and inode is not None and is_here else token_hex(16)
+    db.execute("UPDATE store_identity SET path = ?, inode = ?, mark = ?", (path, _inode(path), drawn))
+    beside.write(drawn, writes)
     if mark is not None or not is_here:
         logging.getLogger("standfast").warning(
             "The store %s is a copy of %s, or was restored from a backup. Both have one identity, so they cannot be "
@@ -136,10 +144,6 @@ def _draw_mark(db: sqlite3.Connection, path: str, beside: MarkBeside) -> None:
             path,
             was_at,
         )
-    # A store from before there were marks goes on where it was: its inode was its place.
-    drawn = inode if mark is None and inode is not None and is_here else token_hex(16)
-    db.execute("UPDATE store_identity SET path = ?, inode = ?, mark = ?", (path, _inode(path), drawn))
-    beside.write(drawn, writes)
 
 
 def _inode(path: str) -> str:

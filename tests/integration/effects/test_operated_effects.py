@@ -19,7 +19,7 @@ from temporalio.api.workflowservice.v1 import RespondActivityTaskCompletedByIdRe
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
-from standfast import InputError
+from standfast import InputError, StandfastError
 from standfast.temporal import StandfastClient, connect
 from standfast.temporal.client.servers import temporal_binary
 from standfast.testing import DevServer, child_process
@@ -85,7 +85,7 @@ class Shop:
         """Return the gate at which a run waits, once it does."""
 
         async def waits() -> list[Any]:
-            with contextlib.suppress(InputError):  # its worker is being started
+            with contextlib.suppress(StandfastError):  # its worker is being started
                 return list(await self.people.pending(run.id))
             return []
 

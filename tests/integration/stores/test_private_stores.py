@@ -31,7 +31,7 @@ async def test_nobody_else_may_read_a_store_or_what_stands_beside_it(tmp_path: P
     async with sqlite_store(tmp_path / "standfast.db") as store:
         await append(store, "a secret")
         assert await store.hold("s")
-        names = ["standfast.db", "standfast.db-lock", "standfast.db-shm", "standfast.db-wal"]
+        names = ["standfast.db", "standfast.db-lock", "standfast.db-mark", "standfast.db-shm", "standfast.db-wal"]
         assert rights(tmp_path) == dict.fromkeys(names, 0o600)
 
 
