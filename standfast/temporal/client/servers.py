@@ -6,6 +6,7 @@ It lives as long as a `with` block and never longer than its parent. The SDK can
 
 import asyncio
 import contextlib
+import functools
 import importlib.metadata
 import os
 import secrets
@@ -14,7 +15,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -123,7 +126,7 @@ async def dev_server(
             server = DevServer(f"{HOST}:{port}", namespace, process.pid, ui_url, process)
             if problem := await _wait_until_ready(server, web):
                 raise StandfastError(f"The Temporal server {problem}. {_last_words(log, start)}".rstrip())
-            async with contextlib.nullcontext() if web is None else _guarded(ui_port, web):
+            with contextlib.nullcontext() if web is None else _guarded(ui_port, web):
                 yield server
         finally:
             # A server in memory has nothing to save, and would take a second to stop politely.
@@ -242,14 +245,17 @@ def _unknown_address() -> str:
     return ".".join(["127", *(str(1 + secrets.randbelow(254)) for _ in range(3))])
 
 
-@contextlib.asynccontextmanager
-async def _guarded(port: int, web: Address) -> AsyncIterator[None]:
-    """Pass on requests to the Web UI that were meant for it, as long as the block lasts."""
-    open_now: set[asyncio.Task[None]] = set()
+@contextlib.contextmanager
+def _guarded(port: int, web: Address) -> Iterator[None]:
+    """Pass on requests to the Web UI that were meant for it, as long as the block lasts.
+
+    In a thread of its own: the caller's event loop may stand still, as that of a fixture does while a test runs.
+    """
+    listening: Future[Callable[[], object]] = Future()
+    open_now: set[object] = set()  # a task that waits for a stream is held by nothing else
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
         open_now.add(task)
         try:
             with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
@@ -258,13 +264,25 @@ async def _guarded(port: int, web: Address) -> AsyncIterator[None]:
             writer.close()
             open_now.discard(task)
 
-    listener = await asyncio.start_server(connected, HOST, port)
+    async def serve() -> None:
+        over = asyncio.Event()
+        try:
+            listener = await asyncio.start_server(connected, HOST, port)
+        except OSError as error:
+            listening.set_exception(error)
+            return
+        listening.set_result(functools.partial(asyncio.get_running_loop().call_soon_threadsafe, over.set))
+        await over.wait()
+        listener.close()  # and the end of the loop cancels what is still passed on
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="temporal-web-ui", daemon=True)
+    thread.start()
+    stop = listening.result()
     try:
         yield
     finally:
-        listener.close()
-        for task in [*open_now]:
-            task.cancel()
+        stop()
+        thread.join()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, web: Address) -> None:
