@@ -10,9 +10,10 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from temporalio.api.common.v1 import Payload
+from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
@@ -179,6 +180,23 @@ async def waiting(handle: Run) -> list[dict[str, Any]]:
     """Return what waits for a person now."""
     found: list[dict[str, Any]] = await _answered(handle, "pending")
     return found
+
+
+async def forget(temporal: Temporal, run: Run) -> None:
+    """Make the server forget a run, as it does when its retention is over."""
+    execution = WorkflowExecution(workflow_id=run.id)
+    await temporal.client.workflow_service.delete_workflow_execution(
+        DeleteWorkflowExecutionRequest(namespace="default", workflow_execution=execution)
+    )
+
+    async def is_gone() -> bool:
+        try:
+            await temporal.client.get_workflow_handle(run.id).describe()
+        except RPCError:
+            return not [one async for one in temporal.client.list_workflows(f"WorkflowId = '{run.id}'")]
+        return False
+
+    await until(is_gone)
 
 
 async def until_over(item: dict[str, Any], seconds: float = 0.3) -> None:

@@ -117,7 +117,7 @@ class AgentHost:
     @property
     def surroundings(self) -> Surroundings:
         """The facts that a run has to know about its namespace and its worker."""
-        found: Surroundings = {"search": self.search, "receipts": True, "wakes": True}
+        found: Surroundings = {"search": self.search, "receipts": True, "wakes": True, "attaches": True}
         if has_waits(self.store):
             found["board"] = True
         return {**found, "notices": True} if self.notices else found

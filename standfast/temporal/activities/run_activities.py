@@ -8,6 +8,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.agents import Agent, AgentContext
 from standfast.checkpoints import Question
@@ -141,8 +142,13 @@ class RunActivities:
             if "child" in reference:
                 return await lost_agent(self._host, await self._host.located(reference))
             client, child = activity.client(), reference["workflow_id"]
-            handle = client.get_workflow_handle(child)
-            if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
+            try:
+                described = await client.get_workflow_handle(child).describe()
+            except RPCError as error:
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    raise
+                return dict(OTHER)  # its retention is over: what it did is in its session
+            if await described.memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
                 return dict(OTHER)
             try:
                 return await end_of(client, child)
@@ -155,7 +161,8 @@ class RunActivities:
                     raise ApplicationError(
                         cause.message, *cause.details, type=cause.type, non_retryable=True
                     ) from error
-                raise ApplicationError(str(error.cause), type="WorkflowFailureError", non_retryable=True) from error
+                kind = f"Workflow{type(error.cause).__name__}"
+                raise ApplicationError(str(error.cause), type=kind, non_retryable=True) from error
 
 
 _LOOK_EVERY = 0.3  # seconds; an agent that was cancelled with its run soon ends

@@ -50,6 +50,7 @@ class Surroundings(TypedDict):
 
     search: the namespace has the search attributes. notices: the worker has webhooks. receipts: workers give receipts.
     wakes: a reset wakes the run, also if nothing else comes with it. board: the store shows what the run waits for.
+    attaches: after a reset, the run looks up the end of an agent that it had started before.
     """
 
     search: bool
@@ -57,6 +58,7 @@ class Surroundings(TypedDict):
     receipts: NotRequired[bool]
     wakes: NotRequired[bool]
     board: NotRequired[bool]
+    attaches: NotRequired[bool]
 
 
 class GateSurroundings(Surroundings):

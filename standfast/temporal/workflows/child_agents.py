@@ -104,6 +104,7 @@ async def agent_result(
         asked: identifies what it is run for, among all runs. The name of a call does not.
     """
     child, digest = names.child_id(workflow.info().workflow_id, name), call_digest(asked)
+    resets, found = running.resets, None
     try:
         handle = await workflow.start_child_workflow(
             agent,
@@ -117,20 +118,25 @@ async def agent_result(
             memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: digest, names.CALLER_MEMO: called or name},
         )
     except WorkflowAlreadyStartedError:
-        result = await _attached(child, digest, running, pauses)
-        if result is not None:
-            return result
-        # Providers' ids repeat: that one is the agent of another call.
-        more = {"name": f"{name}.{digest}", "asked": asked, "shown": shown, "called": called or name}
-        return await agent_result(agent, given, running, pauses, **more)
-    result = await running.add(handle)
-    if not is_result(result):  # somebody else's workflow has the agent's name
-        raise ApplicationError(f"workflow {child} ended as no agent does", type="StandfastError", non_retryable=True)
-    return cast("dict[str, Any]", result)
+        found = await _attached(child, digest, running, pauses)
+    else:
+        running.add(handle)
+        if not running.attaches or await running.ended_or_reset(handle, resets):
+            result = await handle
+            if not is_result(result):  # somebody else's workflow has the agent's name
+                why = f"workflow {child} ended as no agent does"
+                raise ApplicationError(why, type="StandfastError", non_retryable=True)
+            return cast("dict[str, Any]", result)
+        found = await _attached(child, digest, running, pauses)
+    if found is not None:
+        return found
+    # Providers' ids repeat: that one is the agent of another call. Or it is no longer kept.
+    more = {"name": f"{name}.{digest}", "asked": asked, "shown": shown, "called": called or name}
+    return await agent_result(agent, given, running, pauses, **more)
 
 
 async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -> dict[str, Any] | None:
-    """Return the result of an agent that runs already; None if it was asked something else."""
+    """Return the result of an agent that runs already; None if it was asked something else, or is no longer kept."""
     reference: AttachReference = {"workflow_id": child, "asked": digest}
     failure = ""
     while True:
@@ -157,9 +163,10 @@ async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -
 
 def _failure(name: str, error: FailureError) -> Outcome:
     cause = error.cause if isinstance(error, ChildWorkflowError | ActivityError) else error
-    if isinstance(cause, CancelledError):
+    found = cause.type if isinstance(cause, ApplicationError) else None  # of an agent that was attached to
+    if isinstance(cause, CancelledError) or found == "WorkflowCancelledError":
         return Cancelled(f"Agent '{name}' was cancelled")
-    if isinstance(cause, TerminatedError):
+    if isinstance(cause, TerminatedError) or found == "WorkflowTerminatedError":
         return Failed(f"Agent '{name}' was terminated")
     if isinstance(cause, ApplicationError) and cause.type == "InputError":
         return Failed(cut(cause.message, 8_192))  # what the model asked for cannot be read

@@ -63,5 +63,6 @@ class RunParts:
         """Take in the run's surroundings; see `Surroundings`."""
         self.board.search, self.board.notices = found.get("search", False), found.get("notices", False)
         self.workers.give_receipts, self.running.wakes = found.get("receipts", False), found.get("wakes", False)
+        self.running.attaches = found.get("attaches", False)
         self.board.rows.is_kept = found.get("board", False)
         self.board.rows.changed()

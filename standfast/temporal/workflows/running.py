@@ -31,6 +31,7 @@ class Running:
         self.cancelled = False
         self.resets = 0  # of the workflow; the store has what was acknowledged after the point of a reset
         self.wakes = False  # at a reset; a run that was begun by an older worker sleeps until the next thing comes
+        self.attaches = False  # to its agents after a reset; a run that was begun by an older worker may wait for ever
         self._handles: dict[asyncio.Future[Any], None] = {}
         self._when_reset: list[Callable[[], None]] = []
         if workflow.in_workflow():
@@ -65,6 +66,21 @@ class Running:
         if self.cancelled:
             handle.cancel()
         return handle
+
+    async def ended_or_reset(self, handle: "asyncio.Future[Any]", resets: int) -> bool:
+        """Wait until a child has ended or the workflow was reset once more; return whether the child has ended.
+
+        The server tells the end of a child to one run of its parent. Another one, which is reset later to a point
+        behind the child's start, would wait for ever.
+
+        Args:
+            resets: how many there were before the child was started.
+        """
+        await workflow.wait_condition(lambda: handle.done() or self.resets > resets)
+        if not handle.done():
+            self._handles.pop(handle, None)
+            handle.add_done_callback(lambda one: one.cancelled() or one.exception())  # its end is known otherwise
+        return handle.done()
 
     async def until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> bool:
         """Wait for a condition, the deadline or a cancel; return whether it was the deadline."""

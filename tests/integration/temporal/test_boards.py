@@ -9,7 +9,7 @@ import pytest
 from support.own_workflows import Release
 from support.resets import reset, resets
 from support.stores import Refusing
-from support.temporal_runs import Run, Temporal, ask_once, clerk, events, pending, result, until
+from support.temporal_runs import Run, Temporal, ask_once, clerk, events, forget, pending, result, until
 from support.transcripts import asks_for, call
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
@@ -274,16 +274,8 @@ async def test_what_a_terminated_run_left_is_taken_out_and_a_later_run_keeps_its
 async def test_what_a_deleted_workflow_left_is_taken_out(temporal: Temporal) -> None:
     async with a_gate(temporal) as run:
         await is_shown(temporal)
-        await delete_workflow(temporal, run)
+        await forget(temporal, run)
         await until(lambda: _is_gone(temporal))
-
-
-async def delete_workflow(temporal: Temporal, run: Run) -> None:
-    from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-
-    await temporal.client.workflow_service.delete_workflow_execution(
-        DeleteWorkflowExecutionRequest(namespace="default", workflow_execution={"workflow_id": run.id})
-    )
 
 
 async def _is_gone(temporal: Temporal) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from support.resets import reset
-from support.temporal_runs import Run, Temporal, chain, check_healthy, pending, result, until, waiting
+from support.resets import reset, tasks
+from support.temporal_runs import Run, Temporal, chain, check_healthy, events, forget, pending, result, until, waiting
 from support.transcripts import asks_for, call, error_of, result_of, tool_results
 from temporalio import workflow
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
@@ -132,6 +132,54 @@ async def test_a_cancel_reaches_an_agent_at_its_gate_also_behind_a_reset(tempora
         await check_healthy(boss)
     assert family.paid == []
     assert error_of(tool_results(await temporal.messages())[0]) == "Agent 'payer' was cancelled"
+
+
+ENDS_UNPAID = ("cancelled", "terminated")
+
+
+@pytest.mark.parametrize("ending", ["approved", "cancelled", "terminated", "forgotten"])
+async def test_who_is_reset_to_before_an_agent_that_has_ended_meanwhile_finds_its_end(
+    temporal: Temporal, ending: str
+) -> None:
+    """The server tells the end of a child to one run of its parent: a later one has to look itself."""
+    family = Family()
+    async with family.worker(temporal):
+        boss = await temporal.start("boss")
+        child = await payer_at_gate(temporal, boss)
+        began = await has_begun(boss, child)
+        again = await reset(temporal, boss, began)
+        if ending == "cancelled":
+            await child.cancel()
+        elif ending == "terminated":
+            await child.terminate()
+        else:
+            await approve(temporal, child)
+        assert (await result(again))["status"] == "complete"
+        if ending == "forgotten":
+            await forget(temporal, child)
+        once_more = await reset(temporal, boss, began)
+        assert (await result(once_more))["status"] == "complete"
+        await check_healthy(once_more)
+    assert family.paid == ([] if ending in ENDS_UNPAID else ["Eve"])
+    (told,) = tool_results(await temporal.messages())
+    if ending in ENDS_UNPAID:
+        assert error_of(told) == f"Agent 'payer' was {ending}"
+    else:
+        assert told.content == "payer is done"
+
+
+async def has_begun(caller: Run, child: Run) -> int:
+    """Return the point of a run to reset to that comes first behind the start of its child."""
+
+    async def points() -> list[int]:
+        started = [
+            one.event_id
+            for one in await events(caller)
+            if one.child_workflow_execution_started_event_attributes.workflow_execution.workflow_id == child.id
+        ]
+        return [number for number, task in enumerate(await tasks(caller)) if started and task > started[0]]
+
+    return (await until(points))[0]
 
 
 async def test_a_pipeline_that_was_reset_waits_for_an_agent_also_when_that_is_reset(temporal: Temporal) -> None:

@@ -10,7 +10,7 @@ from support.commands import data, refused
 from support.doubles import poster
 from support.questions import ask
 from support.resets import reset
-from support.temporal_runs import Run, Temporal, check_healthy, pending, result, until
+from support.temporal_runs import Run, Temporal, check_healthy, forget, pending, result, until
 from support.transcripts import asks_for, call, tool_contents
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
@@ -28,23 +28,6 @@ from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
 
 NOW = timedelta(seconds=0)
-
-
-async def forget(temporal: Temporal, run: Run) -> None:
-    """Make the server forget a run, as it does when its retention is over."""
-    execution = WorkflowExecution(workflow_id=run.id)
-    await temporal.client.workflow_service.delete_workflow_execution(
-        DeleteWorkflowExecutionRequest(namespace="default", workflow_execution=execution)
-    )
-
-    async def is_gone() -> bool:
-        try:
-            await temporal.client.get_workflow_handle(run.id).describe()
-        except RPCError:
-            return not [one async for one in temporal.client.list_workflows(f"WorkflowId = '{run.id}'")]
-        return False
-
-    await until(is_gone)
 
 
 _REPLIES = "SELECT reply FROM model_replies WHERE run_key NOT IN (?, ?)"
