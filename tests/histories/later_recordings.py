@@ -129,6 +129,25 @@ async def junk(world: World) -> Saved:
         return [(run.id, run.run_id)]
 
 
+async def looked_up(world: World) -> Saved:
+    """A run that is reset to behind the start of its agent, whose end another run of it was told meanwhile."""
+    call = {"id": "p1", **asks("payer", message="Pay!")["tool_calls"][0]}
+    model = ScriptedModel([{"tool_calls": [call]}, asks("pay", amount=5), "done", "done"])
+    async with world.worker(chief, payer, model=model):
+        started = await world.start(chief)
+        first: Any = world.client.get_workflow_handle(started.id, run_id=started.result_run_id)
+        child = world.client.get_workflow_handle(f"{first.id}/p1")
+        while not await gates_of(child):
+            await asyncio.sleep(0.05)
+        again = await reset(world, first, -1)
+        (gate,) = await gates_of(child)
+        await world.people.decide(child.id, gate["name"], "approve", by="ada", digest=gate["digest"])
+        await again.result()
+        run = await reset(world, first, -1)
+        await run.result()
+        return [(run.id, run.run_id)]
+
+
 async def gates_of(run: Any) -> Any:
     """Return what a run asks, nothing if it has not begun."""
     with contextlib.suppress(RPCError):
@@ -468,5 +487,6 @@ LATER = (
     repeated,
     proposed,
     empty,
+    looked_up,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}
