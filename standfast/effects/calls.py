@@ -19,6 +19,7 @@ from standfast.effects.keeper import keeper
 from standfast.effects.kept import Kept, read_kept, write_kept, written
 from standfast.effects.keys import EffectKey, time_of
 from standfast.errors import InputError, StoreError
+from standfast.runtime.dispatches import CONTRADICTED
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
 from standfast.stores.protocol import DurableStore, LedgerEntry
@@ -76,6 +77,7 @@ class EffectCall:
     _dispatch: int = field(default=1, init=False)
     _is_closed: bool = field(default=False, init=False)  # this dispatch has ended with an unknown outcome
     _is_cleared: bool = field(default=False, init=False)  # of the doubt that its key may be another one than before
+    _happened: Kept | None = field(default=None, init=False)  # what `verify` has found
     _is_left: bool = field(default=False, init=False)
     _claiming: "asyncio.Task[object] | None" = field(default=None, init=False)
 
@@ -102,20 +104,24 @@ class EffectCall:
     async def settle(self, verdict: Verdict | Unknown) -> Kept | Found:
         """Enter what `verify` has found out about a lost call."""
         self._claiming = asyncio.current_task()
-        scope, key = self.key.scope, self._entry_key
         if verdict is None or isinstance(verdict, Unknown):
             return verdict or Unknown(self.reason)
+        if isinstance(verdict, Happened):
+            self._happened = self._within_row(written(verdict.result, _ANYTHING))
+        elif self._happened is not None:
+            return Unknown(CONTRADICTED)
         if self._is_closed:
             self._go_on()
-        elif isinstance(verdict, Happened):
-            await self.store.take_over(scope, key, owner=self._owner)
-        else:  # of the one that was lost: another may have taken it over meanwhile
-            await self.store.abandon(scope, key, owner=self._lost)
+        elif self._happened is not None:
+            # One write, so that nobody can give the call up between a claim and its result.
+            if await self._record(self._happened, self._lost):
+                return self._happened
+        elif (await self.store.abandon(self.key.scope, self._entry_key, owner=self._lost)).state == "claimed":
+            return Unknown(CONTRADICTED)  # another check has claimed it to record that it had happened
         found = await self._claim()
-        if found is not Found.OURS or not isinstance(verdict, Happened):
+        if found is not Found.OURS or self._happened is None:
             return found
-        kept = await self._finish(written(verdict.result, _ANYTHING))
-        # Another attempt that was told the same may have taken the call over meanwhile, and records it.
+        kept = await self._finish(self._happened)
         return await self._claim() if isinstance(kept, Unknown) else kept
 
     async def end(self, outcome: Kept | Ending) -> Kept:
@@ -230,21 +236,12 @@ class EffectCall:
     # --- ends ---
 
     async def _finish(self, outcome: Kept) -> Kept:
-        if isinstance(outcome, Returned):
-            outcome = cast(Kept, within_row(outcome, self.key.name, self.store))
-        state: Literal["done", "failed"] = "done" if isinstance(outcome, Returned) else "failed"
-        written, is_told = write_kept(outcome), False
+        outcome, is_told = self._within_row(outcome), False
 
         async def finish() -> bool:
             nonlocal is_told
             try:
-                return await self.store.finish(
-                    self.key.scope,
-                    self._entry_key,
-                    owner=self._owner,
-                    state=state,
-                    result=written,
-                )
+                return await self._record(outcome, self._owner)
             except StoreError as error:
                 if not is_told:
                     is_told = True
@@ -262,6 +259,16 @@ class EffectCall:
             self._stop()
         # An attempt at a safe call has done no harm if another one has overtaken it.
         return outcome if is_kept or self.safe_to_retry else Unknown("it was settled by another attempt while it ran")
+
+    def _within_row(self, outcome: Kept) -> Kept:
+        return cast(Kept, within_row(outcome, self.key.name, self.store)) if isinstance(outcome, Returned) else outcome
+
+    async def _record(self, outcome: Kept, owner: str) -> bool:
+        """Record the outcome of a call that `owner` has claimed; return False if it has lost the claim."""
+        state: Literal["done", "failed"] = "done" if isinstance(outcome, Returned) else "failed"
+        return await self.store.finish(
+            self.key.scope, self._entry_key, owner=owner, state=state, result=write_kept(outcome)
+        )
 
     async def _release(self) -> None:
         """Give the claim back: this attempt has not run the call, and the next one may."""

@@ -26,7 +26,7 @@ from standfast.runtime.dispatches import Fence
 from standfast.runtime.row_sizes import within_row
 from standfast.runtime.users_functions import refused_in_time, run_bounded
 from standfast.stores.protocol import AgentStore
-from standfast.tools import Asked, Failed, Outcome, Tool, ToolContext
+from standfast.tools import Asked, Failed, Outcome, Tool, ToolContext, Unknown
 
 
 class ToolCalls:
@@ -147,7 +147,12 @@ class ToolCalls:
         self, tool: Tool[..., Any], call: ToolCall, gate: Gate | None, recovering: bool, cancellation: Cancellation
     ) -> Outcome:
         is_orphan = recovering and not tool.safe_to_retry
-        outcome = await self._bounded(tool, call, 1, tool.ask_whether_it_happened) if is_orphan else None
+        outcome = None
+        if is_orphan:
+            last = await self._fence.last(call.id)
+            outcome = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)
+            if outcome is not None and not isinstance(outcome, Unknown):
+                outcome = await self._fence.record(call, last, outcome)
         if outcome is None:
             # Of a tool whose call nobody approved nothing is recorded.
             may_be_another = recovering if gate is None else gate.schema_digest != tool.schema_digest
@@ -156,7 +161,7 @@ class ToolCalls:
                 if refused is not None:
                     return refused
             if is_orphan:
-                await self._fence.cross(call.id)
+                await self._fence.cross(call.id, last)
             self.begun.add(call.id)
             outcome = await self._attempts(tool, call, gate, cancellation)
         if gate is not None and gate.edit is not None and isinstance(call.arguments, dict):

@@ -8,7 +8,8 @@ the answer first, so that no run of the session starts it later.
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import cast
+from contextlib import suppress
+from typing import Literal, cast
 from uuid import uuid4
 
 from pydantic_core import to_json
@@ -19,11 +20,12 @@ from standfast.messages import ToolCall
 from standfast.runtime.outcomes import WrittenOutcome, read_outcome, write_outcome
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.kept_values import read_kept_object
-from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry
-from standfast.tools import Outcome
+from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry, RunningCall
+from standfast.tools import Outcome, Unknown
 from standfast.tools.attempts import call_key
 
 NOT_RUN = "answered without being run"  # owns the entries of such calls
+CONTRADICTED = "one check found that it had happened, and another that it had not"
 _BATCH = 8  # nearly all calls are dispatched once
 _UNSAID = '{"cancelled": "Not run: its run ended before it could say why"}'
 
@@ -80,6 +82,51 @@ async def answer_all(
         elif "asked" not in (known := read_result(entry)):
             counts[call.id] = read_outcome(known)
     return counts
+
+
+async def record_found(
+    store: Ledger,
+    scope: str,
+    position: int,
+    call: ToolCall,
+    found: tuple[int, LedgerEntry],
+    result: WrittenOutcome,
+    *,
+    owner: str,
+    running: RunningCall | None = None,
+) -> tuple[int, LedgerEntry]:
+    """Record an outcome that is not from the call's handler; return the dispatch and the entry that count.
+
+    One write replaces the claim with the outcome, so nobody can give the call up in between. If somebody has given it
+    up already, the outcome takes the next dispatch. The returned entry has no result if that dispatch is claimed: a
+    handler may be running, though the effect is there.
+
+    Args:
+        found: the last dispatch of the call and its entry, before the outcome was looked up.
+        owner: claims the next dispatch, if that is needed.
+    """
+    text, state, (dispatch, entry) = to_json(result).decode(), state_of(result), found
+    while entry.result is None:
+        key = call_key(position, call.id, dispatch)
+        if entry.state == "abandoned":
+            dispatch += 1
+            key = call_key(position, call.id, dispatch)
+            with suppress(InputError):  # another run has claimed it, with edited arguments
+                await store.claim(scope, key, owner=owner, arguments_hash=hash_of(call), running=running)
+            entry = (await store.load_entries(scope, [key]))[key]
+            if entry.owner != owner:
+                if entry.state == "abandoned":
+                    continue
+                break
+        if await store.finish(scope, key, owner=str(entry.owner), state=state, result=text):
+            return dispatch, entry.model_copy(update={"state": state, "result": text})
+        entry = (await store.load_entries(scope, [key]))[key]
+    return dispatch, entry
+
+
+def state_of(result: WrittenOutcome) -> Literal["done", "failed"]:
+    """Return the state of a ledger entry with this result."""
+    return "failed" if result.keys() & {"failed", "unknown"} else "done"
 
 
 async def results_of(
@@ -162,11 +209,37 @@ class Fence:
         self._writing = asyncio.Lock()
         self._is_written = False
 
-    async def cross(self, call_id: str) -> None:
-        """Keep everybody else from running a call from now on.
+    async def last(self, call_id: str) -> tuple[int, LedgerEntry | None]:
+        """Return the number of a call's last dispatch and its entry. Look before `verify` is asked."""
+        if self._ledger is None:
+            return 0, None
+        return await _dispatched(self._ledger, self._scope, self._positions[call_id], call_id)
+
+    async def record(self, call: ToolCall, last: tuple[int, LedgerEntry | None], outcome: Outcome) -> Outcome:
+        """Record the outcome of a call that `verify` has found, so that nobody runs it; return the one that counts.
+
+        Args:
+            last: as `last` returned it before `verify` was asked.
+        """
+        if self._ledger is None:
+            return outcome
+        position, (dispatch, entry) = self._positions[call.id], last
+        if entry is None:
+            dispatch, entry = 1, await self._ledger.settle(self._scope, call_key(position, call.id))
+        known, written = (dispatch, entry), write_outcome(outcome)
+        _, entry = await record_found(
+            self._ledger, self._scope, position, call, known, written, owner=f"a run in process {uuid4().hex}"
+        )
+        return Unknown(CONTRADICTED) if entry.result is None else read_outcome(read_result(entry))
+
+    async def cross(self, call_id: str, last: tuple[int, LedgerEntry | None]) -> None:
+        """Keep everybody else from running a call from now on: it has not happened.
+
+        Args:
+            last: as `last` returned it before that was looked up. It says nothing of what was claimed since.
 
         Raises:
-            SessionConflictError: somebody else runs it.
+            SessionConflictError: somebody else runs it, or has recorded its outcome.
         """
         async with self._writing:
             if not self._is_written:
@@ -174,10 +247,16 @@ class Fence:
             self._is_written = True
         if self._ledger is None:
             return
-        position = self._positions[call_id]
-        if (last := await last_dispatch(self._ledger, self._scope, position, call_id)) > 0:
-            key = call_key(position, call_id, last)
-            if (owner := (await self._ledger.settle(self._scope, key)).owner) is not None:
-                await self._ledger.abandon(self._scope, key, owner=owner)  # the call has not happened
-        if not await claim_next(self._ledger, self._scope, position, call_id, owner=f"a run in process {uuid4().hex}"):
+        position, (dispatch, entry) = self._positions[call_id], last
+        key = call_key(position, call_id, max(1, dispatch))
+        if entry is None:
+            entry = await self._ledger.settle(self._scope, key)
+        elif entry.state == "claimed":
+            entry = await self._ledger.abandon(self._scope, key, owner=str(entry.owner))
+        is_free = entry.state == "abandoned" or (entry.result is not None and "unknown" in read_result(entry))
+        following, owner = call_key(position, call_id, max(1, dispatch) + 1), f"a run in process {uuid4().hex}"
+        if is_free:
+            with suppress(InputError):  # another run has claimed it, with the hash of its arguments
+                entry = await self._ledger.claim(self._scope, following, owner=owner, arguments_hash="")
+        if entry.owner != owner:
             raise SessionConflictError(f"Call {call_id} of {self._scope} was run by another run meanwhile")

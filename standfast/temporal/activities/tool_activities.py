@@ -13,7 +13,15 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.agent_loop import CANCELLED_WITHIN, ToolState, cancelled
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
-from standfast.runtime.dispatches import hash_of, last_dispatch, read_result, with_answer
+from standfast.runtime.dispatches import (
+    CONTRADICTED,
+    hash_of,
+    last_dispatch,
+    read_result,
+    record_found,
+    state_of,
+    with_answer,
+)
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
 from standfast.stores.protocol import LedgerEntry, session_id_of
@@ -205,8 +213,7 @@ class ToolActivities:
         written = write_outcome(within_row(outcome, place.call.name, self._host.store))
         if spent is not None:
             written["spent"] = spent.plain()
-        text = to_json(written).decode()
-        state: Any = "failed" if written.keys() & {"failed", "unknown"} else "done"
+        text, state = to_json(written).decode(), state_of(written)
         store, scope, digest = self._host.store, place.scope, hash_of(place.call)
         finish = partial(finish_call, store, scope, key, owner=owner, arguments_hash=digest, state=state, result=text)
         if not await write(finish):
@@ -244,16 +251,18 @@ class ToolActivities:
         entry = await store.settle(place.scope, key := place.key(dispatch))
         entry = await with_answer(store, place.scope, key, entry)
         if "given" in reference:
-            return await self._take(place, dispatch, entry, read_outcome(reference["given"]))
+            # A handler that still runs is then too late.
+            return await self._record(place, dispatch, entry, read_outcome(reference["given"]), "person")
         if "not_happened" in reference:
             return await self._give_up(place, dispatch, entry)
-        if any(reference.get(name) for name in ("wait", "recovering", "verify")):
+        asks = self._asks_verify(place)
+        if asks or any(reference.get(name) for name in ("wait", "recovering")):
             entry = await self._wait(place, dispatch, entry)
         if entry.state == "abandoned":
             return {"dispatch": dispatch}
         if entry.result is not None:
             return _verdict(read_result(entry), dispatch, "ledger")
-        return await self._verified(place, dispatch, entry)
+        return await self._verified(place, dispatch, entry, asks=asks)
 
     async def _give_up(self, place: Place, dispatch: int, entry: LedgerEntry) -> Verdict | None:
         """Enter that a call has not happened, as a person says: any later run may dispatch it. A result stays."""
@@ -280,13 +289,18 @@ class ToolActivities:
             entry = await store.settle(place.scope, place.key(dispatch))
         return entry
 
-    async def _verified(self, place: Place, dispatch: int, entry: LedgerEntry) -> Verdict | None:
+    def _asks_verify(self, place: Place) -> bool:
+        """Whether a tool is asked about a lost call; it may have had no `verify` yet when the run began."""
+        today = self._host.tools.get(place.call.name)
+        has_caller = activity.info().workflow_type in (*self._host.agents, *self._host.pipelines)
+        return bool(place.reference.get("verify")) or (today is not None and today.verify is not None and has_caller)
+
+    async def _verified(self, place: Place, dispatch: int, entry: LedgerEntry, *, asks: bool) -> Verdict | None:
         today = self._host.tools.get(place.call.name)
         unknown: Verdict = {"claimed": True, "dispatch": dispatch}
         if today is not None and not today.safe_to_retry:
             unknown["at_most_once"] = True
-        has_caller = activity.info().workflow_type in (*self._host.agents, *self._host.pipelines)
-        if not place.reference.get("verify") and (today is None or today.verify is None or not has_caller):
+        if not asks:
             return unknown
         attempt = await self._attempt(place)
         if attempt.tool.verify is None or attempt.facts.safe_to_retry:
@@ -295,31 +309,27 @@ class ToolActivities:
         if isinstance(outcome, Unknown):
             return {**unknown, "reason": outcome.reason}
         if outcome is not None:
-            return await self._enter(place, dispatch, attempt.with_note_of_edit(outcome), "verify")
+            return await self._record(place, dispatch, entry, attempt.with_note_of_edit(outcome), "verify")
         # The entry is given up before the call runs again: its owner then records nothing, and only one finder runs it.
         key = place.key(dispatch)
         now = await self._host.store.abandon(place.scope, key, owner=str(entry.owner))
+        if now.state == "claimed":  # by another check, which found that it had happened, and has yet to record that
+            return {**unknown, "reason": CONTRADICTED}
         return {"dispatch": dispatch} if now.state == "abandoned" else None
 
-    async def _take(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome) -> Verdict | None:
-        """Enter the result that an operator has put in for a call. A handler that still runs is then too late."""
-        if entry.result is not None:
-            return _verdict(read_result(entry), dispatch, "ledger")
-        if entry.state == "abandoned":
-            dispatch += 1
-            owner, arguments = self._host.owner(), hash_of(place.call)
-            await self._host.store.claim(place.scope, place.key(dispatch), owner=owner, arguments_hash=arguments)
-        return await self._enter(place, dispatch, outcome, "person")
-
-    async def _enter(self, place: Place, dispatch: int, outcome: Outcome, by: _Finder) -> Verdict | None:
-        """Enter the outcome of a claimed call that is not from its handler; None if its entry has changed."""
-        key, owner = place.key(dispatch), self._host.owner()
-        entry = await self._host.store.take_over(place.scope, key, owner=owner)
-        if entry.owner != owner or entry.state != "claimed":
-            return None
-        write = partial(retry_write, tries=3)  # nothing is lost: it is found out again
-        written = await self._finish(place, key, owner, outcome, write=write)
-        return None if written is None else _verdict(written, dispatch, by)
+    async def _record(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome, by: _Finder) -> Verdict:
+        """Record the outcome of a call that is not from its handler, unless it has one; return the one that counts."""
+        store, owner = self._host.store, self._host.owner()
+        written = write_outcome(within_row(outcome, place.call.name, store))
+        known, running = (dispatch, entry), self._host.running(owner)
+        record = partial(record_found, store, place.scope, place.position, place.call, known, written)
+        dispatch, now = await retry_write(partial(record, owner=owner, running=running), tries=3)
+        if now.result is None:
+            now = await self._wait(place, dispatch, now)
+        if now.result is None:
+            return {"claimed": True, "dispatch": dispatch, "reason": CONTRADICTED}
+        is_ours = entry.result is None and read_result(now) == written
+        return _verdict(read_result(now), dispatch, by if is_ours else "ledger")
 
 
 def _verdict(written: WrittenOutcome, dispatch: int, by: _Finder) -> Verdict:
