@@ -95,6 +95,7 @@ class Timeline:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self._open, self._asked = dict[tuple[str, str], Entry](), list[Entry]()  # gates asked since the status changed
+        self._edited: set[str] = set()  # gates that ask about an edit now
 
     def _add(self, entry: Entry, key: str = "") -> Entry:
         self.entries.append(entry)
@@ -181,6 +182,7 @@ class Timeline:
                 entry = Entry("gate", f"Approval{asked}", event.at, state="waits", text=event.message, of=event.gate)
                 if event.call is not None:
                     entry.call, entry.data = event.call.id, event.call.arguments
+                    entry.is_edited = event.gate in self._edited
                 entry.notes += [f"{event.quorum} must approve"] if event.quorum > 1 else []
                 if event.gate.startswith("message-") and event.call is None:
                     self._unasked(self._open.get(("turn", "now")))
@@ -200,6 +202,7 @@ class Timeline:
         if event.edit is not None and event.decision == "approve":
             changes = edit_in_words(entry.data, event.edit) if _are_whole(entry.data, event.edit) else None
             entry.notes.append(edited_in_words(event.by or "", changes or f"to {_short(event.edit)}"))
+            self._edited.add(event.gate)
         if not event.waits:
             entry.close("rejected" if event.decision == "reject" else "done", event.at)
 

@@ -199,6 +199,19 @@ async def forget(temporal: Temporal, run: Run) -> None:
     await until(is_gone)
 
 
+async def goes_on_as_new(handle: Run, gate: str) -> None:
+    """Let a run that waits at a gate continue as new: its history must be as long as `running.EVENTS` says."""
+    latest = handle._client.get_workflow_handle(handle.id)
+    before = (await latest.describe()).run_id
+
+    async def has_moved() -> bool:
+        return (await latest.describe()).run_id != before
+
+    for number in range(12):
+        await latest.signal("reject", {"gate": gate, "by": f"nobody {number}"})
+    await until(has_moved)
+
+
 async def until_over(item: dict[str, Any], seconds: float = 0.3) -> None:
     """Wait until the time of what waits is over, by the clock, whether a worker runs or not."""
     deadline = datetime.fromisoformat(item["deadline"]) + timedelta(seconds=seconds)

@@ -237,8 +237,10 @@ class SessionActivities:
             answer, *_ = read_result(entry).values()
             raise InputError(str(answer))
         tool = Agent("caller", tools=[agent]).tool_map[agent.name]  # for others, an agent is such a tool
-        arguments = tool.read_arguments(record.calls[position].arguments)
-        return str(arguments["message"])
+        asked = record.calls[position].arguments
+        if "edit" in (approved := given.call.get("approved", {})):
+            asked = await open_gates.load_edit(self._host, given.call["run"], approved["edit"])
+        return str(tool.read_arguments(asked)["message"])
 
     async def _session(self, agent: Agent, given: AgentInput, reference: types.OpenReference) -> Session | None:
         """Return the session, if there is one and the run may have it."""

@@ -8,7 +8,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from standfast.agent_loop import extended, last_answer, left_open, outcome_of, result_message, unanswered
+from standfast.agent_loop import extended, last_answer, left_open, outcome_of, result_message, unanswered, with_edit
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.errors import InputError, SessionConflictError
@@ -20,6 +20,7 @@ from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
 from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.open_gates import load_edit
 from standfast.temporal.activities.tool_activities import ToolActivities
 from standfast.temporal.activities.turn_facts import strictest
 from standfast.temporal.activities.turn_states import begun_state, last_state
@@ -165,9 +166,11 @@ class Transcript:
         results = []
         for call in calls:
             source = sources.get(positions[call.id], {})
-            written = in_ledger.get(call.id) or await self._elsewhere(source)
-            if call.id not in in_ledger and source.keys() & _MAY_NOT_HAVE_RUN:
-                written = await self._answered(turn, positions[call.id], call, source)
+            written = in_ledger.get(call.id)
+            if written is None:
+                found = await self._with_note_of_edit(source, await self._elsewhere(source))
+                is_open = bool(source.keys() & _MAY_NOT_HAVE_RUN)
+                written = await self._answered(turn, positions[call.id], call, found) if is_open else found
             spent = read_usage(written.get("spent"))
             message = result_message(call, read_outcome(written), self.host.max_message_bytes, spent)
             if message is not None:
@@ -223,7 +226,8 @@ class Transcript:
         """
         store, last = self.host.store, cast(int, last_answer(self.messages))
         scope = turn_scope(self.session.key, self.seq - (len(self.messages) - 1 - last))
-        answer = cast(WrittenOutcome, {name: value for name, value in source.items() if name != "settled"})
+        ours = ("settled", "edited")
+        answer = cast(WrittenOutcome, {name: value for name, value in source.items() if name not in ours})
         is_settled = "settled" in source
         while True:
             entry = await answer_without_run(store, scope, position, call, to_json(answer).decode())
@@ -266,16 +270,21 @@ class Transcript:
                 "the next message"
             )
 
-    async def _elsewhere(self, source: Source) -> Mapping[str, Any]:
+    async def _elsewhere(self, source: Source) -> Source:
         match source:
             case {"answer_of": session}:
                 answer = final_answer(await self.host.store.load_messages(session))
-                return (
-                    write_outcome(Failed(NO_ANSWER))
-                    if answer is None
-                    else {"returned": answer, "spent": source.get("spent")}
-                )
+                found = {"returned": answer, "spent": source.get("spent")}
+                return cast(Source, write_outcome(Failed(NO_ANSWER)) if answer is None else found)
         return source
+
+    async def _with_note_of_edit(self, source: Source, found: Source) -> Source:
+        """Return the outcome of an agent's call with a note to the model if people have edited its arguments."""
+        if (edited := source.get("edited")) is None:
+            return found
+        arguments = await load_edit(self.host, self.reference["run"], edited["edit"])
+        noted = with_edit(read_outcome(found), edited.get("editor"), arguments, self.host.max_message_bytes)
+        return cast(Source, {**found, **write_outcome(noted)})
 
     def take(
         self,

@@ -22,7 +22,7 @@ from standfast.temporal.client.histories import entries, executions
 from standfast.temporal.client.history_events import History
 from standfast.temporal.client.run_ends import next_run
 from standfast.temporal.wire.limits import PREVIEW
-from standfast.temporal.wire.turn_records import read_record
+from standfast.temporal.wire.turn_records import edit_place, read_record
 
 _ID = re.compile(r"(?P<run>[0-9a-fA-F-]{1,64})/(?P<number>[1-9][0-9]{0,8})\.(?P<place>[0-9]{1,6})")
 _MOST = 65_536  # bytes of a result that an event has whole
@@ -122,6 +122,8 @@ class RunEvents:
         self._history = history = History(run_id)
         async for entry in entries(self._client, self._workflow_id, run_id, follow=follow):
             events = history.read(entry)
+            if any(history.lacking):
+                await self._know(history)
             self._begun.set()
             for event in events:
                 match event:
@@ -131,6 +133,20 @@ class RunEvents:
                         yield await self._whole_result(history, event)
                     case _:
                         yield event
+
+    async def _know(self, history: History) -> None:
+        """Give a history whole what it took over from another: the calls of the turn, and what people have edited."""
+        (has_calls, edits), history.lacking = history.lacking, (False, ())
+        if not has_ledger(self._store):
+            return
+        run = history.journal_key
+        with suppress(StandfastError):  # as in `_whole`
+            kept = await self._store.load_reply(run, history.turn) if has_calls else None
+            if kept is not None:
+                history.know(history.turn, read_record(run, history.turn, kept).calls)
+            for digest in edits:
+                if (edit := await self._store.load_reply(edit_place(run, digest), 0)) is not None:
+                    history.know_edit(digest, read_json(edit))
 
     async def _whole(self, history: History, event: TurnEnded) -> TurnEnded:
         """Return an answer with all of its text and arguments, of which a history has only the beginning."""

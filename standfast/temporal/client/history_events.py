@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from standfast.agent_loop import Gate
@@ -80,20 +81,14 @@ class _Asked:
     """An open gate.
 
     Args:
-        call: with edited arguments after an edit.
         stage: the number of escalations so far.
-        is_timed: a timer says when its time began.
+        is_timed: a timer says when its time began, or the execution before has said it.
     """
 
     gate: Gate
     message: str
-    call: ToolCall | None = None
     stage: int = 0
     is_timed: bool = False
-
-    @property
-    def opened(self) -> GateOpened:
-        return gate_opened(self.gate, self.gate.rule.message or self.message, self.call)
 
 
 @dataclass(slots=True)
@@ -107,6 +102,7 @@ class History:
         next: the execution that goes on, if this one has continued as new.
         ended: of the last call that has ended, the turn and its key in the ledger.
         is_copy: what is read happened before a reset, in another execution.
+        lacking: what only the store has whole of the execution before this one: whether its calls, and which edits.
     """
 
     run_id: str
@@ -116,6 +112,7 @@ class History:
     next: str | None = None
     ended: tuple[int, str] = (0, "")
     is_copy: bool = False
+    lacking: tuple[bool, tuple[str, ...]] = (False, ())
     _turns: int = 0  # the last one that was answered
     _calls: dict[tuple[int, int], ToolCall] = field(default_factory=dict)
     _work: dict[int, _Work] = field(default_factory=dict)
@@ -148,6 +145,11 @@ class History:
             if place[0] == turn and call.id in whole:
                 self._calls[place] = whole[call.id]
 
+    def know_edit(self, digest: str, arguments: Any) -> None:
+        """Take in all of the arguments that people have put in place of the model's."""
+        _, by = self._edits.get(digest, (None, None))
+        self._edits[digest] = arguments, by
+
     def _meaning(self, entry: Entry) -> Iterator[Event]:
         given = fields(entry.value)
         match entry.kind:
@@ -158,7 +160,7 @@ class History:
             case "workflow_task_failed" if entry.by_reset:
                 yield RunReset(entry.error)
             case "marker_recorded":  # of the local activity that opens the run
-                self._open(given)
+                yield from self._open(given)
             case "upsert_workflow_search_attributes":
                 yield from self._status(given, entry.at)
             case "timer_started" | "timer_fired":
@@ -172,11 +174,39 @@ class History:
             case _:
                 yield from self._worked(entry, given)
 
-    def _open(self, found: Mapping[str, Any]) -> None:
-        """Take in the facts with which the run opens."""
+    def _open(self, found: Mapping[str, Any]) -> Iterator[Event]:
+        """Take in the facts with which the run opens, and yield the gates that an earlier run has left open."""
         self._learn_calls(0, found.get("calls"))
         if isinstance(found.get("gates"), Mapping):
             self._rules = found["gates"]
+        if isinstance(state := found.get("state"), Mapping):
+            self._take_over(state)
+            yield from map(self._opened, self._gates.values())
+
+    def _take_over(self, state: Mapping[str, Any], gates: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Take in the gates of what went before, those of calls and those of steps, and the edits that have counted."""
+        asked = [one for name in ("questions", "verdicts") if isinstance(some := state.get(name), list) for one in some]
+        found = [(fields(one).get("gate"), fields(one).get("question")) for one in asked]
+        cut = []
+        for plain, message in [*found, *((one, fields(one).get("message")) for one in gates.values())]:
+            with suppress(AttributeError, KeyError, TypeError, ValueError, StandfastError):
+                gate = Gate.read(plain)
+                if gate.is_call and isinstance(edit := gate.proposed, dict):
+                    self._edits[edit["digest"]] = edit["shown"], gate.editor
+                    cut += [edit["digest"]] if "size" in edit else []
+                if gate.status == "open":
+                    self._gates[gate.name] = _Asked(gate, text(message), is_timed=True)
+        self.lacking = bool(self._calls), tuple(cut)
+
+    def _opened(self, asked: _Asked) -> GateOpened:
+        gate, call = asked.gate, None
+        if gate.is_call:
+            here = (one for (turn, _), one in self._calls.items() if turn == self._turns and one.id == gate.name)
+            call = next(here, None)
+        if call is not None and isinstance(gate.changed, dict):
+            edit, _ = self._edits.get(gate.changed["digest"], (gate.changed["shown"], None))
+            call = ToolCall(id=call.id, name=call.name, arguments=edit)
+        return gate_opened(gate, gate.rule.message or asked.message, call)
 
     def _timed(self, entry: Entry) -> Iterator[Event]:
         if entry.of in self._timers:
@@ -246,6 +276,7 @@ class History:
             turn = carried.get("turn")
             self._turns = self.turn = turn[0] if isinstance(turn, list) and turn and isinstance(turn[0], int) else 0
             self._learn_calls(self._turns, carried.get("calls"))
+            self._take_over(fields(carried.get("state")), fields(carried.get("gates")))
         else:
             message, user = given.get("message"), given.get("user_id")
             yield RunStarted(entry.name, word(message), given.get("input"), word(user))
@@ -271,8 +302,8 @@ class History:
         is_child = entry.kind.startswith("start_child")
         where = given.get("call") if is_child else given
         call = None if entry.name == names.CALL_MODEL or is_ours(entry.name) else self._call(entry, where)
-        if call is not None and not is_child:
-            call = self._as_edited(call, given)
+        if call is not None:
+            call = self._as_edited(call, fields(where))
         self._work[entry.number] = _Work(entry.name, given, call, entry.is_safe, entry.at if is_child else None)
         yield from self._settled_inline(given)
         if entry.name == names.CALL_MODEL:
@@ -330,7 +361,7 @@ class History:
             case names.CALL_MODEL:
                 yield from self._replied(work, found, entry)
             case names.OPEN | names.OPEN_PIPELINE:
-                self._open(found)
+                yield from self._open(found)
             case names.DECIDE:
                 yield from self._decided(work.given, found.get("of") if "receipt" in found else entry.value)
             case names.SETTLE:
@@ -342,7 +373,7 @@ class History:
                     with suppress(KeyError, TypeError, ValueError, StandfastError):
                         gate = step_gate(making, made, self._rules, entry.at)
                         self._gates[gate.name] = asked = _Asked(gate, text(made.get("message")))
-                        yield asked.opened
+                        yield self._opened(asked)
             case _ if work.call is not None:
                 outcome = found if is_outcome(found) else {"returned": shown(entry.value)}
                 yield from self._came(work, outcome, entry.at)
@@ -372,9 +403,8 @@ class History:
         for gate in gates if isinstance(gates, list) else ():
             with suppress(AttributeError, KeyError, TypeError, ValueError, StandfastError):
                 opened = Gate.read({**gate["gate"], "since": entry.at.isoformat()})
-                call = next((one for one in calls if one.id == opened.name), None)
-                self._gates[opened.name] = asked = _Asked(opened, text(gate.get("question")), call)
-                yield asked.opened
+                self._gates[opened.name] = asked = _Asked(opened, text(gate.get("question")))
+                yield self._opened(asked)
 
     def _decided(self, given: Mapping[str, Any], refused: Any) -> Iterator[Event]:
         """Yield a decision, and that the gate then asks other people, or about an edit."""
@@ -403,14 +433,11 @@ class History:
         )
         if before is None or after is None:
             return
-        call = before.call
-        if edit is not None and call is not None and after.changed is not None:
-            call = ToolCall(id=call.id, name=call.name, arguments=edit)
-        self._gates[name] = asked = replace(before, gate=after, call=call)
+        self._gates[name] = asked = replace(before, gate=after)
         if not waits:
             del self._gates[name]
         elif after.shown_digest != before.gate.shown_digest:
-            yield asked.opened
+            yield self._opened(asked)
 
     def _learn_calls(self, turn: int, calls: Any) -> list[ToolCall]:
         learned = []

@@ -206,12 +206,14 @@ class NotifyReference(Located, total=False):
 class Source(WrittenOutcome, total=False):
     """Where a call's result is: under a `dispatch` in the ledger, as the `answer_of` a session, or here.
 
-    If it is here, `settled` means that the ledger was asked: it knows only that the call was started.
+    If it is here, `settled` means that the ledger was asked: it knows only that the call was started. `edited` is how
+    people have changed the arguments of an agent's call, of which the model reads.
     """
 
     dispatch: int
     answer_of: str
     settled: bool
+    edited: LetThrough
 
 
 class Verdict(WrittenOutcome, total=False):

@@ -93,6 +93,7 @@ class AgentInput:
         instance_id: the value of `ctx.agent.id`.
         checkpoint: a run to go on with, instead of a message.
         call: the call that an agent was started for, as `{"run", "turn", "position"}`: its arguments are the input.
+            With an edit by people, also `{"approved"}`, a `LetThrough`: the edited arguments are the input.
         step: the step of a pipeline that it was started for, as `{"run", "path"}`: its message is the input.
         depth: the number of agents above.
         max_tokens: the rest of their budget.
@@ -136,8 +137,8 @@ class AgentInput:
             if given.get(name) == "":
                 raise InputError(f"The input: {name} must not be empty; leave it out")
         if "call" in given:
-            call = read_fields(given["call"], "The input: call", {"run": str, "turn": int, "position": int})
-            if len(call) < 3:
+            known = {"run": str, "turn": int, "position": int, "approved": dict}
+            if not {"run", "turn", "position"} <= read_fields(given["call"], "The input: call", known).keys():
                 raise InputError("The input: call must have run, turn and position")
         if "step" in given and len(read_fields(given["step"], "The input: step", {"run": str, "path": str})) < 2:
             raise InputError("The input: step must have run and path")

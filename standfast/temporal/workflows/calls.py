@@ -117,7 +117,11 @@ class Calls:
     def _child_input(self, call: Call, state: RunLoop) -> AgentInput:
         budget, usage = state.loop.budget, state.usage
         used = 0 if usage is None else usage.total_tokens
-        asked = {"run": self._run.progress.run, "turn": self._run.progress.turn.number, "position": call.position}
+        turn = self._run.progress.turn
+        asked = {"run": self._run.progress.run, "turn": turn.number, "position": call.position}
+        approved = turn.approved.get(call.position)
+        if approved is not None and "edit" in approved:
+            asked["approved"] = approved
         return AgentInput(
             call=asked,
             session_id=session_of_call(self._run.progress.session_id, call.id, self._asked(call)),

@@ -52,6 +52,7 @@ async def run_agent(
             in its session, in a workflow of another name: the one that was cancelled with that run has the first.
     """
     name, spent = call.id, None
+    approved = (given.call or {}).get("approved", {})
     if (problem := depth_problem(call.name, (given.depth or 0) - 1)) is not None:
         outcome: Outcome = Failed(problem)
     elif lost is not None and not await _can_go_on(call, given, running, asked, lost):
@@ -60,7 +61,7 @@ async def run_agent(
         if lost is not None:
             name = f"{call.id}.{call_digest(f'{asked} {workflow.info().original_execution_run_id}')}"
         try:
-            more = {"name": name, "asked": asked, "shown": call.shown, "called": call.id}
+            more = {"name": name, "asked": asked, "shown": approved.get("shown", call.shown), "called": call.id}
             result = await agent_result(call.name, given, running, pauses, **more)
             outcome, spent = outcome_of_result(call.name, result), result_usage(result)
         except FailureError as error:
@@ -70,6 +71,8 @@ async def run_agent(
         if isinstance(outcome, Returned)
         else cast(Source, write_outcome(outcome))
     )
+    if approved:
+        source["edited"] = approved
     turn.sources[call.position] = source if spent is None else {**source, "spent": spent.plain()}
     turn.spend(call.id, spent)
     return outcome

@@ -7,7 +7,7 @@ import pytest
 from support.drivers import Driver
 from support.transcripts import asks_for, call, error_of, tool_results
 
-from standfast import Agent, AgentContext, Approval, DefinitionError, Guardrail, ToolCall, tool
+from standfast import Agent, AgentContext, Approval, DefinitionError, Guardrail, Message, ToolCall, tool
 from standfast.testing import ScriptedModel
 
 ADA = Approval(message="Really?", approvers=["ada"])
@@ -304,3 +304,45 @@ async def test_what_guardrails_say_is_kept_as_a_question_and_not_as_a_refusal(dr
 def test_a_wrong_approval_of_a_guardrail_is_refused_when_it_is_declared(options: dict[str, Any], why: str) -> None:
     with pytest.raises(DefinitionError, match=why):
         Agent("guarded", **options)
+
+
+EDITED = "Write to bob"
+
+
+def stopped_agent(heard: list[str], guard: Approval = ADA) -> tuple[Agent[Any], Agent[Any], Any]:
+    """Return an agent, the agent that it calls, and their models; a guardrail stops each call."""
+
+    def always(ctx: AgentContext, asked: ToolCall) -> str:
+        return "it writes to somebody"
+
+    def write(messages: Sequence[Message], tools: Any) -> str:
+        heard.append(messages[-1].content)
+        return "Dear you"
+
+    writer = Agent("writer", model="writer", description="Writes.")
+    boss = Agent("boss", model="boss", tools=[writer], tool_guardrails=[Guardrail(always, approval=guard)])
+    models = {"boss": ScriptedModel([asks_for(call("writer", "w1", message="Write to ada")), "sent"])}
+    return boss, writer, {**models, "writer": ScriptedModel(write)}.__getitem__
+
+
+async def test_an_agent_that_is_called_is_asked_what_people_have_approved_with_an_edit(driver: Driver) -> None:
+    heard: list[str] = []
+    boss, writer, models = stopped_agent(heard)
+    decisions = [says("approve", gate="w1", edit={"message": EDITED})]
+    ended = await driver.run(boss, models, decisions=decisions, also=[writer])
+    assert (ended.status, heard) == ("complete", [EDITED])
+    (told,) = tool_results(ended.messages)
+    assert "ada changed the arguments before it ran" in told.content
+    assert '"result":"Dear you"' in told.content
+
+
+async def test_the_model_reads_of_an_edit_also_if_the_agent_that_it_called_fails(driver: Driver) -> None:
+    boss, writer, models = stopped_agent([])
+    stuck = replace_model(models, "writer", ScriptedModel([asks_for(call("nothing", "n1"))] * 3))
+    decisions = [says("approve", gate="w1", edit={"message": EDITED})]
+    ended = await driver.run(boss, stuck, decisions=decisions, also=[writer])
+    assert EDITED in error_of(tool_results(ended.messages)[0])
+
+
+def replace_model(models: Any, name: str, model: ScriptedModel) -> Any:
+    return lambda asked: model if asked == name else models(asked)

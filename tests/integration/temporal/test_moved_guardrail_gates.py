@@ -6,11 +6,21 @@ from typing import Any
 import pytest
 from support.drivers import looked_at
 from support.resets import resets
-from support.temporal_runs import Temporal, chain, check_healthy, pending, result, until, waiting, wedges
+from support.temporal_runs import (
+    Temporal,
+    chain,
+    check_healthy,
+    goes_on_as_new,
+    pending,
+    result,
+    until,
+    waiting,
+    wedges,
+)
 from support.transcripts import asks_for, call
 from temporalio.service import RPCError
 
-from integration.local.test_guardrail_gates import ADA, WHY, large_sums, pays, says, spender
+from integration.local.test_guardrail_gates import ADA, EDITED, WHY, large_sums, pays, says, spender, stopped_agent
 from integration.temporal.test_events import followed
 from standfast import (
     Agent,
@@ -21,6 +31,7 @@ from standfast import (
     Guardrail,
     InputError,
     ToolCall,
+    ToolStarted,
     is_interrupted,
     resume,
     run,
@@ -72,6 +83,33 @@ async def test_after_a_reset_nobody_is_asked_again_and_no_guardrail_is(temporal:
     assert all(end == before for end in ends)
     assert ran == [500 if edit is None else 400]
     assert asked == ([{"amount": 500}] if edit is None else [])
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["in one piece", "goes on as new"])
+async def test_an_agent_that_was_called_with_an_edit_is_asked_once_after_every_reset(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    monkeypatch.setattr(running, "EVENTS", 30 if moves else 4_000)
+    heard: list[str] = []
+    boss, writer, models = stopped_agent(heard, Approval(approvers=["ada", "bob"], quorum=2))
+    async with temporal.worker(boss, writer, llm=models):
+        handle = await temporal.start(boss)
+        for by, edit in (("ada", {"message": EDITED}), ("bob", None)):
+            await pending(handle)
+            if moves and edit is None:
+                await goes_on_as_new(handle, "w1")
+            await temporal.people.decide(handle.id, "w1", "approve", by=by, edit=edit)
+        latest = temporal.client.get_workflow_handle(handle.id, result_type=dict)
+        before = await result(latest)
+        (begun,) = [one for one in await temporal.people.events(handle.id) if isinstance(one, ToolStarted)]
+        assert (begun.call.arguments, begun.edited_by) == ({"message": EDITED}, "ada")
+        if not moves:
+            async for again in resets(temporal, handle):
+                assert await result(again) == before
+                await check_healthy(again)
+    assert heard == [EDITED]
+    told = (await temporal.messages())[2].content
+    assert "ada changed the arguments before it ran" in told
 
 
 async def _asks(handle: Any, by: str) -> bool:

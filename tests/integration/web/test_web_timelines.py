@@ -14,7 +14,7 @@ import httpx
 import pytest
 from support.commands import done
 from support.pages import CHARGES, browser, charge
-from support.temporal_runs import Run, Temporal, pending, result, until
+from support.temporal_runs import Run, Temporal, goes_on_as_new, pending, result, until
 from support.transcripts import asks_for, call
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.exceptions import ApplicationError
@@ -38,7 +38,8 @@ from standfast import (
     tool,
 )
 from standfast.stores import Board, SQLiteStore, Wait
-from standfast.temporal import load_arguments, start_pipeline
+from standfast.temporal import StandfastClient, load_arguments, start_pipeline
+from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
 from standfast.web import pages
 from standfast.web.timelines import fold
@@ -228,7 +229,11 @@ REFUND = asks_for(call("refund", "c1", amount=129.9, to="the shop with a rather 
 EDITED = "Edited by ada: amount: 129.9 → 80"
 
 
-async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown(temporal: Temporal) -> None:
+@pytest.mark.parametrize("events_of_a_run", [4_000, 40], ids=["in one piece", "goes on as new in between"])
+async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, events_of_a_run: int
+) -> None:
+    monkeypatch.setattr(running, "EVENTS", events_of_a_run)
     agent = refunds()
     async with (
         temporal.worker(agent, llm=ScriptedModel([REFUND, "done"])),
@@ -252,6 +257,8 @@ async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown
         assert '"amount": 80' in entries[-1]
         with pytest.raises(InputError, match="since ada has edited it to"):
             await temporal.people.decide(run.id, "c1", "approve", by="bob", digest=first["digest"])
+        if events_of_a_run < 100:
+            await goes_on_as_new(run, "c1")
         await temporal.people.decide(run.id, "c1", "approve", by="bob", digest=item["digest"])
         await result(run)
         *_, asked, ran, _, _ = await timeline(client, run.id)
@@ -271,7 +278,11 @@ async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown
     assert any(b"80" in one and b"edited by ada" in one and b"approved by ada, bob" in one for one in said)
 
 
-async def test_a_large_edit_is_read_whole_before_it_is_approved(temporal: Temporal) -> None:
+@pytest.mark.parametrize("events_of_a_run", [4_000, 40], ids=["in one piece", "goes on as new in between"])
+async def test_a_large_edit_is_read_whole_before_it_is_approved(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, events_of_a_run: int
+) -> None:
+    monkeypatch.setattr(running, "EVENTS", events_of_a_run)
     agent = refunds()
     async with temporal.worker(agent, llm=ScriptedModel([REFUND, "done"])), browser(temporal) as client:
         run = await temporal.start(agent)
@@ -283,10 +294,13 @@ async def test_a_large_edit_is_read_whole_before_it_is_approved(temporal: Tempor
         assert await load_arguments(temporal.store, item) == edit
         with pytest.raises(StoreError, match="does not match its digest"):
             await load_arguments(temporal.store, {**item, "digest": first["digest"]})
+        if events_of_a_run < 100:
+            await goes_on_as_new(run, "c1")
         assert "x" * 10_000 in (await client.get(f"/runs/{run.id}")).text
         await temporal.people.decide(run.id, "c1", "approve", by="bob", digest=item["digest"])
         await result(run)
-        (ran,) = [one for one in await temporal.people.events(run.id) if isinstance(one, events.ToolStarted)]
+        happened = await StandfastClient(temporal.client, store=temporal.store).events(run.id)
+        (ran,) = [one for one in happened if isinstance(one, events.ToolStarted)]
     assert ran.call.arguments == edit
 
 
