@@ -49,7 +49,7 @@ from standfast.runtime.cancellation import Cancellation, to_the_end
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
 from standfast.runtime.dispatches import Fence, answer_all, results_of
 from standfast.runtime.exported import at_home
-from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, find_heard
+from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, find_heard, keep_ending
 from standfast.runtime.outcomes import read_outcome
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.session_states import begin_state
@@ -477,6 +477,8 @@ class Run:
             changed = self._transcript.state() != self._log.session.state
             if finish.hook is not None and (self._transcript.unwritten or changed):
                 await self._transcript.write()
+        if self._log.is_stored:
+            await keep_ending(self._store, self._log.session, self._transcript.messages, ending.status)
         if finish.raises and self._terminal is not None:
             raise self._terminal
         compressions = self._model.compressions if self._agent.loop.context_compression else None

@@ -1,6 +1,7 @@
 """Recognizes a message that is sent again with the same id, so that it counts once, and finds the answer to it.
 
-The transcript is the record. Before pruning cuts a message with an id, the id moves to the journal, with the answer.
+The transcript is the record; the journal has how runs ended at a limit. Before pruning cuts a message with an id, the
+id moves to the journal, with the answer.
 """
 
 import hashlib
@@ -9,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from standfast.agent_loop import Finish, LoopState, next_action
+from standfast.agent_loop import Finish, LoopState, last_answer, next_action
 from standfast.agents import Agent
+from standfast.checkpoints import EndStatus
 from standfast.errors import InputError, StoreError
 from standfast.messages import Message, Record, check_same, content_digest
 from standfast.runtime.session_states import begin_state
@@ -20,11 +22,16 @@ from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import AgentStore, Session, first_kept_index
 
 _LOG = logging.getLogger("standfast")
+# Sent again, a message of such a run gets the same ending. A run that failed or was cancelled continues instead.
+_LIMITS: frozenset[EndStatus] = frozenset(
+    ("max-iterations", "stuck", "token-budget-exhausted", "cost-budget-exhausted", "diminishing-returns")
+)
+_CUT, _ENDED = 0, 1  # what the journal has of a message
 
 
 @dataclass(frozen=True, slots=True)
 class MessageAnswer:
-    """The final answer to a message.
+    """The final answer to a message, or how the run ended that heard it, if at a limit.
 
     Args:
         finish, ending: how the run ended that gave it; see `LoopState.judged`.
@@ -52,6 +59,14 @@ class _CutMessage(Record):
     digest: str
     by: str | None = None
     answer: Message | None = None
+
+
+class _Ending(Record):
+    """How the run ended that heard a message, if at a limit; `response` is the text of the model's last answer."""
+
+    id: str
+    status: EndStatus
+    response: str
 
 
 def check_can_hear_once(store: AgentStore | None, session_id: str | None) -> None:
@@ -88,10 +103,13 @@ async def find_heard(
     place = next((place for place, one in enumerate(transcript) if one.message_id == said.message_id), None)
     if place is not None:
         check_same(said, content_digest(transcript[place]), transcript[place].by)
-        return Heard(await _answer_after(agent, session, transcript, place))
+        ending = await _find_ending(agent, said, session, store)
+        return Heard(ending or await _answer_after(agent, session, transcript, place))
     cut = await _find_cut(said, session, store) if is_pruned and has_journal(store) else None
     if cut is None:
         return None
+    if (ending := await _find_ending(agent, said, session, store)) is not None:
+        return Heard(ending)
     if cut.answer is not None:
         return Heard(await _read_answer(agent, [said, cut.answer]))
     return Heard(await _answer_after(agent, session, transcript, -1))
@@ -125,12 +143,40 @@ async def was_pruned(said: Message, session: Session, store: Journal) -> bool:
 
 
 async def _find_cut(said: Message, session: Session, store: Journal) -> _CutMessage | None:
-    text = await store.load_reply(_place(session, str(said.message_id)), 0)
+    text = await store.load_reply(_place(session, str(said.message_id)), _CUT)
     if text is None:
         return None
     cut = read_kept(f"message {said.message_id} of session {session.id}", text, _CutMessage.model_validate_json)
     check_same(said, cut.digest, cut.by)
     return cut
+
+
+async def keep_ending(store: object, session: Session, transcript: Sequence[Message], status: EndStatus) -> None:
+    """Keep how a run ended at a limit, under the id of each message that it heard: sent again, they are answered so.
+
+    Args:
+        transcript: all messages that the session has, at the end of the run.
+    """
+    last = last_answer(transcript)
+    if status not in _LIMITS or last is None or not has_journal(store):
+        return
+    response = "" if status == "stuck" else transcript[last].content
+    for one in reversed(transcript[:last]):
+        if one.role == "assistant" and not one.tool_calls:
+            return  # earlier messages are answered
+        if one.role == "user" and one.message_id is not None:
+            ending = _Ending(id=one.message_id, status=status, response=response)
+            await store.save_reply(_place(session, one.message_id), _ENDED, ending.model_dump_json())
+
+
+async def _find_ending(agent: Agent, said: Message, session: Session, store: AgentStore | None) -> MessageAnswer | None:
+    """Return how the run ended that heard a message, if at a limit."""
+    text = await store.load_reply(_place(session, str(said.message_id)), _ENDED) if has_journal(store) else None
+    if text is None:
+        return None
+    kept = read_kept(f"message {said.message_id} of session {session.id}", text, _Ending.model_validate_json)
+    state, finish = begin_state(agent, [said], (), recovering=True, used=None), Finish(kept.status, kept.response)
+    return MessageAnswer(Message(role="assistant", content=kept.response), state, finish, finish, None)
 
 
 async def prune_session(
@@ -161,7 +207,7 @@ async def _keep_ids_of_cut(
             by=said.by,
             answer=None if found is None else found.message,
         )
-        await store.save_reply(_place(session, cut.id), 0, cut.model_dump_json())
+        await store.save_reply(_place(session, cut.id), _CUT, cut.model_dump_json())
 
 
 async def _answer_after(

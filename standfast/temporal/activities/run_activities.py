@@ -113,7 +113,7 @@ class RunActivities:
             )
             await transcript.write(end)
         if reference["status"] != "cancelled":
-            await transcript.prune()
+            await transcript.end(reference["status"])
         await end_work(self._host.store, transcript.reference)
         # The last answer, whatever has been said since.
         answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")

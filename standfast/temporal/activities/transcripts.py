@@ -10,12 +10,12 @@ from temporalio.exceptions import ApplicationError
 
 from standfast.agent_loop import extended, last_answer, left_open, outcome_of, result_message, unanswered, with_edit
 from standfast.agents import Agent, AgentContext, AgentIdentity
-from standfast.checkpoints import Question
+from standfast.checkpoints import EndStatus, Question
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message, ToolCall, cut, read_usage
 from standfast.runtime.dependencies import heard_in
 from standfast.runtime.dispatches import answer_without_run, last_dispatch, read_result, with_answer
-from standfast.runtime.message_ids import prune_session
+from standfast.runtime.message_ids import keep_ending, prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
@@ -335,6 +335,14 @@ class Transcript:
             if append.messages or not await self._was_written(append):
                 raise
         await self.heard(append.messages)
+
+    async def end(self, status: str) -> None:
+        """Keep how the run has ended, if at a limit, and prune its session."""
+        store = self.host.store
+        if status != "complete":
+            stored = await store.load_messages(self.session.id) if self.after else self.messages
+            await keep_ending(store, self.session, stored, cast(EndStatus, status))
+        await self.prune()
 
     async def prune(self) -> None:
         """Prune the session when its run has ended; see `prune_session`."""

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from support.any_store import KINDS, opener_of
 from support.doubles import poster
+from support.drivers import Driver
 from support.stores import crash_on_write
 from support.transcripts import calls, shape
 
 from standfast import (
     Agent,
     Approval,
+    DiminishingReturns,
     InputError,
+    Loop,
     SessionAccessDeniedError,
     SessionConflictError,
     SessionNotFoundError,
@@ -328,3 +331,55 @@ class Counting:
             return await found(*args, **options)
 
         return ask
+
+
+@tool
+async def fails(text: str) -> str:
+    raise ValueError("no")
+
+
+LIMITS: dict[str, tuple[Loop, Any]] = {
+    "max-iterations": (Loop(max_iterations=2), "post"),
+    "stuck": (Loop(stuck_threshold=2), "fails"),
+    "token-budget-exhausted": (Loop(token_budget=150), "post"),
+    "cost-budget-exhausted": (Loop(cost_budget=0.015), "post"),
+    "diminishing-returns": (Loop(diminishing_returns=DiminishingReturns(calls=2, min_tokens=1_000)), "post"),
+}
+
+
+@pytest.mark.parametrize("status", LIMITS)
+async def test_a_message_whose_run_ended_at_a_limit_returns_that_ending_and_runs_no_further(
+    driver: Driver, status: str
+) -> None:
+    effects: list[str] = []
+    loop, asked = LIMITS[status]
+    agent = Agent("poster", tools=[poster(effects), fails], loop=loop)
+
+    def answer(messages: Any, tools: Any) -> Any:
+        if messages[-1].content == "next":
+            return "done"
+        used = {"input_tokens": 100, "output_tokens": 1}
+        return {**calls(f"c{len(messages)}", tool=asked), "text": "at it", "usage": used, "cost": 0.01}
+
+    model = ScriptedModel(answer)
+    ended = await driver.run(agent, model, message_id="m1")
+    response = "" if status == "stuck" else "at it"
+    assert (ended.status, ended.response, len(model.calls)) == (status, response, 2)
+    for keeps in (200, 2):
+        again = await driver.run(agent, model, message_id="m1", max_stored_messages=keeps)
+        assert (again.status, again.response, again.iterations, again.messages) == (status, response, 0, ended.messages)
+    assert len(model.calls) == 2
+    roomy = Agent("poster", tools=[poster(effects), fails])
+    assert (await driver.run(roomy, model, message="next", message_id="m2", max_stored_messages=2)).response == "done"
+    again = await driver.run(agent, model, message_id="m1")
+    assert (again.status, again.response, shape(again.messages)) == (status, response, ["user next", "assistant done"])
+    assert len(model.calls) == 3
+
+
+async def test_a_run_that_was_cut_off_after_its_ending_goes_on_without_its_message(driver: Driver) -> None:
+    agent = Agent("poster", tools=[poster([])], loop=Loop(max_iterations=1))
+    model = ScriptedModel([calls("c1"), "done"])
+    assert (await driver.run(agent, model, message_id="m1")).status == "max-iterations"
+    went = await driver.run(agent, model, message=None)
+    assert (went.status, went.response) == ("complete", "done")
+    assert (await driver.run(agent, model, message_id="m1")).status == "max-iterations"
