@@ -21,20 +21,32 @@ async def check_new(client: Client, pipeline: Pipeline, workflow_id: str, name: 
         SessionAccessDeniedError: the earlier run is somebody else's.
         SessionConflictError: there is an earlier run; the error names it.
     """
+    if (run := await earlier_run(client, pipeline, workflow_id, name, who)) is not None:
+        raise has_run(pipeline.name, str(names.session_of(name, workflow_id)), run)
+
+
+async def earlier_run(client: Client, pipeline: Pipeline, workflow_id: str, name: str, who: Owner) -> str | None:
+    """Return the workflow id of the run that `check_new` refuses another one for; None if there is none.
+
+    Raises:
+        SessionAccessDeniedError: the earlier run is somebody else's.
+    """
     key = names.session_of(name, workflow_id)
     others = [other for other in pipeline.names if other != name]
     if key is None or not others:
-        return
+        return None
     found = await find_run(client, workflow_id)
     for other in others:
         run = names.workflow_id(other, key)
         before = await find_run(client, run)
         if before is not None and (found is None or before.start_time < found.start_time):
             await check_owner(client, run, None, key, who, what="Run")
-            raise has_run(pipeline.name, key, run)
+            return run
+    return None
 
 
-def has_run(pipeline: str, key: str, workflow_id: str) -> SessionConflictError:
+def has_run(pipeline: str, key: str, workflow_id: str, *, other_input: bool = False) -> SessionConflictError:
     """Return the error for starting a run of a key that has one."""
-    text = f"Pipeline {pipeline} has a run {key} already, in flight or ended: workflow {workflow_id}"
+    what = "with another input, " if other_input else ""
+    text = f"Pipeline {pipeline} has a run {key} already, {what}in flight or ended: workflow {workflow_id}"
     return SessionConflictError(f"{text}. To run it again give another run_key, and restart_of= to use what it did")

@@ -90,6 +90,19 @@ async def run_that_has(client: Client, workflow_id: str, given: Mapping[str, Any
     return None
 
 
+async def run_with_input(client: Client, workflow_id: str, given: Mapping[str, Any]) -> Run | None:
+    """Return the run of a pipeline's workflow id if it was started with the same input and restart, else None.
+
+    Raises:
+        InputError: the run is not found, or its input cannot be read.
+    """
+    last = await described(client, workflow_id)
+    data = await _started_with(client, workflow_id, last.raw_info.first_run_id or last.run_id)
+    if any(_canonical(data.get(name)) != _canonical(given.get(name)) for name in ("input", "restart")):
+        return None
+    return client.get_workflow_handle(workflow_id, run_id=last.run_id, result_type=dict[str, Any])
+
+
 async def check_owner(
     client: Client, workflow_id: str, run_id: str | None, name: str, who: Owner, *, what: str = "Session"
 ) -> None:

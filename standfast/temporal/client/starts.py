@@ -17,8 +17,8 @@ from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_restart_options
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
 from standfast.temporal.client.audits import OnRecord, start_on_record, started_by
-from standfast.temporal.client.former_names import check_new, has_run
-from standfast.temporal.client.owners import Run, check_owner, run_that_has, start_or_say
+from standfast.temporal.client.former_names import earlier_run, has_run
+from standfast.temporal.client.owners import Run, check_owner, run_that_has, run_with_input, start_or_say
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json
@@ -140,7 +140,8 @@ async def start_pipeline(
 
     Args:
         input: plain JSON data, or a value of the pipeline's input type if the pipeline itself is given.
-        run_key: names the run, like a session id; a new one if None.
+        run_key: names the run, like a session id; a new one if None. A key has one run, however it ended and whatever
+            the pipeline's name was: with the same input, this returns the handle of that run.
         restart_of, restart_from: the `run_key` of an earlier run of the same user, in process or on Temporal, and a
             step: the results before that step are used again, and the input if none is given. If the key has several
             runs, the last counts; the run fails with an InputError if it has none.
@@ -149,8 +150,8 @@ async def start_pipeline(
 
     Raises:
         InputError: an argument cannot be used.
-        SessionConflictError: there is a run of that key: a key has one run, however it ended and whatever the
-            pipeline's name was. If only the name is given here, an earlier run under a former name fails this one.
+        SessionConflictError: the run of that key has another input. If only the pipeline's name is given here, an
+            earlier run under a former name fails this one.
         SessionAccessDeniedError: that run is somebody else's.
     """
     if not isinstance(pipeline, str | Pipeline):
@@ -169,19 +170,23 @@ async def start_pipeline(
     options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, key)))
     options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name, **started_by(on_record)}
     options.setdefault("id_reuse_policy", WorkflowIDReusePolicy.REJECT_DUPLICATE)
-    if isinstance(
-        pipeline, Pipeline
-    ):  # if only its name is given, the worker that opens the run knows its former names
-        await check_new(client, pipeline, options["id"], name, (user_id, tenant_id))
+    who = (user_id, tenant_id)
 
     async def start() -> Run:
-        try:
-            return await client.start_workflow(
-                name, given, task_queue=task_queue, result_type=dict[str, Any], **options
-            )
-        except WorkflowAlreadyStartedError as error:
-            await check_owner(client, options["id"], error.run_id, key, (user_id, tenant_id), what="Run")
-            raise has_run(name, key, options["id"]) from error
+        earlier = None
+        if isinstance(pipeline, Pipeline):  # else the worker that opens the run knows its former names
+            earlier = await earlier_run(client, pipeline, options["id"], name, who)
+        if earlier is None:
+            try:
+                return await client.start_workflow(
+                    name, given, task_queue=task_queue, result_type=dict[str, Any], **options
+                )
+            except WorkflowAlreadyStartedError as error:
+                earlier = options["id"]
+                await check_owner(client, earlier, error.run_id, key, who, what="Run")
+        if (run := await run_with_input(client, earlier, given)) is None:
+            raise has_run(name, key, earlier, other_input=True)
+        return run
 
     with_input = None if given.get("input") is None else to_json(given["input"]).decode()
     again_from = None if again is None else f"again from {restart_from} of {restart_of}"

@@ -234,10 +234,15 @@ async def test_a_run_key_has_one_run(temporal: Temporal) -> None:
     async with temporal.worker(writer, pipelines=[gated], llm=ScriptedModel(echo)):
         run = await start(temporal)
         await pending(run)
-        await run.signal("reject", {"gate": "ok", "by": "ada"})
-        await result(run)
-        with pytest.raises(SessionConflictError, match="in flight or ended"):
-            await start(temporal)
+        for way in ("in flight", "ended"):
+            again = await start(temporal)
+            assert (await again.describe()).run_id == run.result_run_id
+            for other in ({"input": "other"}, {"restart_of": "k", "restart_from": "write"}):
+                with pytest.raises(SessionConflictError, match=r"has a run .* already, with another input, in flight"):
+                    await start(temporal, **other)
+            if way == "in flight":
+                await run.signal("reject", {"gate": "ok", "by": "ada"})
+            assert (await result(again))["error_reason"] == "approval-rejected"
 
 
 async def test_a_verdict_counts_for_one_effect_alone(temporal: Temporal) -> None:

@@ -59,8 +59,9 @@ async def test_a_key_that_had_a_run_under_the_former_name_has_no_second_one(temp
     run = await parked(temporal, named("line", effects))
     renamed = named("flow", effects, formerly=["line"])
     async with temporal.worker(pipelines=[renamed]):
-        with pytest.raises(SessionConflictError, match=f"has a run .* already.*workflow {run.id}"):
-            await started(temporal, renamed)
+        assert (await started(temporal, renamed)).id == run.id  # it is the same start
+        with pytest.raises(SessionConflictError, match=f"has a run .* already, with another input.*workflow {run.id}"):
+            await started(temporal, renamed, input={"other": 1})
         # By its name alone, as the command does.
         refused = await failure(await started(temporal, "flow"))
         assert (refused.type, f"workflow {run.id}" in refused.message) == ("SessionConflictError", True)
