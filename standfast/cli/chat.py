@@ -27,6 +27,7 @@ from standfast.events import ModelRetried, TextDelta, ToolEnded, ToolStarted
 from standfast.local import run_streaming
 from standfast.runtime.viewers import news_of, until_more
 from standfast.stores import PartialAnswer
+from standfast.stores.capabilities import has_journal
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -165,6 +166,7 @@ class _LocalConversation:
             "session_id": session,
             "user_id": by,
         }
+        self._unheard: tuple[str, str] | None = None  # a line whose run failed, and the id of that message
 
     async def begin(self) -> InterruptedResponse | None:
         """Return to the session's open question, if it has one."""
@@ -172,7 +174,12 @@ class _LocalConversation:
         return await self.settle({}) if session is not None and session.questions else None
 
     async def say(self, line: str) -> InterruptedResponse | None:
-        return await self.settle({"message": line, "context": self._context})
+        told = {"message": line, "context": self._context}
+        if has_journal(self._options["store"]):
+            before, message_id = self._unheard or ("", "")
+            self._unheard = line, message_id if line == before else uuid4().hex
+            told["message_id"] = self._unheard[1]
+        return await self.settle(told)
 
     async def settle(self, told: Mapping[str, Any]) -> InterruptedResponse | None:
         """Run until it is the person's turn, and show what happens."""
@@ -185,7 +192,10 @@ class _LocalConversation:
             self._output.note(str(error))
             return None
         if isinstance(ended, InterruptedResponse):
+            self._unheard = None
             return ended
+        if isinstance(ended, RunResult) and ended.status != "error":
+            self._unheard = None
         if isinstance(ended, RunResult) and ended.status != "complete":
             self._output.note(f"Ended with {ended.status}: {ended.error or ended.response}")
         return None
@@ -327,6 +337,7 @@ class _TemporalConversation:
             self._client,
             self._agent,
             message=line,
+            message_id=uuid4().hex,
             session_id=self._session,
             task_queue=self._task_queue,
             user_id=self._by,

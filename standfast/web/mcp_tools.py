@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, cast
 
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 from temporalio.common import WorkflowIDReusePolicy
 
 from standfast.agents import Agent
@@ -34,8 +34,13 @@ _Name = Annotated[str, Field(min_length=1, max_length=2_000)]
 _Text = Annotated[str, Field(min_length=1, max_length=200_000)]
 _Session = Annotated[str, Field(pattern=f"^{SESSION_ID.pattern}$")]
 _RUN = "The run, as it was returned when it was started."
-_KEY = Annotated[
-    str | None, Field(default=None, min_length=1, max_length=200, description="The same words with it are said once.")
+_MessageId = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=200,
+        description="Identifies the message, which then counts once, however often it is sent.",
+    ),
 ]
 
 
@@ -46,6 +51,7 @@ class StartAgent(Body):
     session_id: _Session | None = Field(
         default=None, description="A name for the conversation. With it this can be repeated: the run is found again."
     )
+    message_id: _MessageId = None
     tenant_id: Tenant | None = Field(default=None, description="Needed of who has several tenants.")
 
 
@@ -79,7 +85,7 @@ class Waits(Body):
 
 class Say(OfRun):
     text: _Text
-    key: _KEY
+    message_id: _MessageId = Field(default=None, validation_alias=AliasChoices("message_id", "key"))  # its earlier name
 
 
 class Decide(OfRun):
@@ -181,7 +187,8 @@ class Offers:
                 name,
                 f"Start {'the agent' if is_agent else 'the pipeline'} {item.name} in the background"
                 f"{f': {about}' if about else ''}. It may act on the outside world. Returns the run: read its end with "
-                "`result`. Give a session_id to be able to repeat this: then a run is started once, and found again.",
+                f"`result`. Give a {'message_id' if is_agent else 'session_id'} to be able to repeat this: then a run "
+                "is started once, and found again.",
                 StartPipeline if not is_agent else StartInContext if own.schemas else StartAgent,
                 self._start_of(item),
                 "operator",
@@ -228,22 +235,25 @@ class Offers:
 
     def _start_of(self, item: Agent | Pipeline) -> Callable[[Person, Any], Awaitable[dict[str, Any]]]:
         async def start(person: Person, asked: Any) -> dict[str, Any]:
-            given = StartRun(name=item.name, **asked.model_dump(exclude_none=True))
-            only_once = {"id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE}
+            message_id = getattr(asked, "message_id", None)
+            given = StartRun(name=item.name, **asked.model_dump(exclude_none=True, exclude={"message_id"}))
+            # A session without ids of its messages is started once; with them, each message is.
+            is_once = message_id is None or given.session_id is None
+            only_once = {"id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE} if is_once else {}
+            note = "This was started before; nothing was started or said again."
             try:
-                begun = await self._doors.start(person, given, None, **only_once)
+                begun = await self._doors.start(person, given, message_id, **only_once)
                 run, is_new = begun.workflow_id, begun.is_new
             except SessionConflictError:
+                if isinstance(item, Pipeline):
+                    raise
                 tenant = tenant_for(person, given.tenant_id)
                 run, is_new = workflow_id(item.name, session_key_of(tenant, given.session_id or "")), False
-            if not is_new:  # another start may have been quicker
-                await admit(self._doors.people, person, run)
-            found = {"is_new": is_new, **await self._seen(run)}
-            if not is_new and isinstance(item, Agent):
-                found["note"] = "This session has a run already, and was not told the message: use send_message."
-            elif not is_new:
-                found["note"] = "There is a run of this session_id already; nothing was started."
-            return found
+                note = "This session has a run already, and was not told the message: use send_message."
+            if is_new:
+                return {"is_new": True, **await self._seen(run)}
+            await admit(self._doors.people, person, run)  # another start may have been quicker
+            return {"is_new": False, **await self._seen(run), "note": note}
 
         return start
 
@@ -251,14 +261,14 @@ class Offers:
         seen = listed(await our_run(self._doors.client, asked.run))
         item = self._doors.items.get(seen["type"])
         if "closed" not in seen:
-            message_id = None if asked.key is None else said_id(asked.key, person)
+            message_id = None if asked.message_id is None else said_id(asked.message_id, person)
             await self._doors.people.message(asked.run, asked.text, by=person.name, message_id=message_id)
         elif not isinstance(item, Agent) or "session_id" not in seen:
             raise InputError(f"Run {asked.run} has ended, and is not of an agent that can be started here")
         else:
             self._doors.senders.check_rights(person, "operator", "start")
             given = {"session_id": seen["session_id"], "tenant_id": seen.get("tenant_id"), "if_running": "message"}
-            await self._doors.start(person, StartRun(name=item.name, message=asked.text, **given), asked.key)
+            await self._doors.start(person, StartRun(name=item.name, message=asked.text, **given), asked.message_id)
         return await self._seen(asked.run)
 
     async def _status(self, person: Person, asked: OfRun) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Start:
         Args:
             person: who starts it.
             key: the key of the form that was shown; sending it twice starts one run.
-            on_record: the audit trail, with the person.
+            on_record: the audit trail, with the person; its id is the message id.
             options: `tenant_id` and `task_queue`, and others of `start_agent` and `start_pipeline`.
 
         Raises:
@@ -98,7 +98,8 @@ class Start:
                 await admit_start(people, on_record.store, person, self.name, session or key, tenant)
                 of = {"session_id": session or None, "tenant_id": tenant}
                 options["context"] = await contexts.of(person, self.item, given, **of)
-                run = await start_agent(client, self.item, message=message, session_id=session or key, **options)
+                options |= {"message": message, "message_id": on_record.id}
+                run = await start_agent(client, self.item, session_id=session or key, **options)
         except SessionConflictError:
             if session is not None:
                 raise

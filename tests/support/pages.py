@@ -55,7 +55,7 @@ CHARGES = asks_for(call("charge", "c1", amount=5), tokens=1_200)
 
 @asynccontextmanager
 async def browser(temporal: Temporal, access: Access = LOCAL, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(temporal.client, access=access, store=temporal.store, **options)
+    app = create_app(temporal.client, access=access, **{"store": temporal.store, **options})
     transport = httpx.ASGITransport(app=app, client=(HOST, 4711))
     headers = {"Accept": "text/html"}  # as a browser asks for pages
     ours = patch(

@@ -47,6 +47,16 @@ AGENTS = [Agent("clerk", tools=[charge, ask])]
 '''
 
 
+FAILING = """
+from standfast import Agent, ModelError
+from standfast.testing import ScriptedModel
+
+answers = iter([ModelError("the model is away", transient=False)])
+llm = ScriptedModel(lambda messages, tools: next(answers, f"you said {messages[-1].content}"))
+AGENTS = [Agent("clerk")]
+"""
+
+
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
@@ -72,6 +82,16 @@ async def test_a_conversation_in_the_terminal(app: str) -> None:
     assert [message.content for message in messages if message.role == "user"] == [
         "hello", "ask which?", "charge", "charge", "bye"
     ]  # fmt: skip
+
+
+async def test_a_line_that_is_typed_again_after_a_failure_is_said_once(app: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(FAILING)
+    said = await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="hello\nhello\nhello\n")
+    assert said.splitlines() == ["you said hello"] * 2
+    async with sqlite_store("standfast.db") as store:
+        kept = [message for message in await store.load_messages("s") if message.role == "user"]
+    assert [message.content for message in kept] == ["hello"] * 2
+    assert len({message.message_id for message in kept}) == 2
 
 
 async def test_a_conversation_that_is_left_at_a_gate_goes_on_there(app: str) -> None:

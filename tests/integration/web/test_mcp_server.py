@@ -146,6 +146,8 @@ async def test_a_pipeline_is_started_once_for_its_session_and_its_result_is_read
         again = await use(client, "start_orders", input={"number": 7}, session_id=session)
         assert (again["run"], again["is_new"], again["status"]) == (begun["run"], False, "complete")
         assert "number" in (await refusal(client, "start_orders", input={"number": "seven"}))["message"]
+        other = await refusal(client, "start_orders", input={"number": 8}, session_id=session)
+        assert "already, with another input" in other["message"]
 
 
 async def test_a_start_that_is_sent_again_finds_the_run_also_after_its_end(temporal: Temporal) -> None:
@@ -172,6 +174,30 @@ async def test_two_starts_of_one_session_at_once_are_one_run(temporal: Temporal)
         assert len({one["run_id"] for one in begun}) == 1
         await use(client, "result", run=begun[0]["run"], wait_seconds=30)
     assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize("names_session", [True, False])
+async def test_a_message_with_an_id_starts_once_however_often_it_is_sent(
+    temporal: Temporal, names_session: bool
+) -> None:
+    model = ScriptedModel(lambda messages, tools: f"answer to {messages[-1].content}")
+    where = {"session_id": temporal.session()} if names_session else {}
+    async with temporal.worker(clerk, llm=model), served_mcp(temporal) as address, client_of(address) as client:
+        runs = []
+        for text in ("one", "one", "two", "two"):
+            begun = await use(client, "start_clerk", message=text, message_id=f"m-{text}", **where)
+            ended = await use(client, "result", run=begun["run"], wait_seconds=30)
+            assert ended["result"]["response"] == f"answer to {text}"
+            runs.append((begun["run"], begun["is_new"]))
+        assert [is_new for _, is_new in runs] == [True, False, True, False]
+        assert len({run for run, _ in runs}) == (1 if names_session else 2)
+        if names_session:
+            other = await refusal(client, "start_clerk", message="other", message_id="m-one", **where)
+            assert "already used for another message" in other["message"]
+            for _ in range(2):
+                await use(client, "send_message", run=runs[0][0], text="three", message_id="m-three")
+                await use(client, "result", run=runs[0][0], wait_seconds=30)
+    assert len(model.calls) == (3 if names_session else 2)
 
 
 class Shop(BaseModel):

@@ -1,8 +1,10 @@
 """Starting agents and pipelines from the page."""
 
+import asyncio
 import html
 import re
 
+import pytest
 from pydantic import BaseModel, Field
 from support.pages import PEOPLE, TOKENS, browser
 from support.temporal_runs import Temporal, result
@@ -73,6 +75,26 @@ async def test_a_form_that_is_sent_twice_starts_one_run(temporal: Temporal) -> N
             run = f"writer/{key_of(page)}"
             assert started.headers["Location"] == f"/runs/{run}?said={said}"
             await result(temporal.client.get_workflow_handle(run))
+
+
+@pytest.mark.parametrize("has_store", [True, False])
+async def test_a_form_that_names_a_session_and_is_sent_twice_says_its_message_once(
+    temporal: Temporal, has_store: bool
+) -> None:
+    model, session = ScriptedModel(lambda messages, tools: f"{messages[-1].content}!"), temporal.session()
+    store = temporal.store if has_store else None
+    async with (
+        temporal.worker(writer, llm=model),
+        browser(temporal, agents=[writer], task_queue=temporal.name, store=store) as client,
+    ):
+        typed = fields_of((await client.get("/start/writer")).text) | {"session": session, "message": "Hi"}
+        for _ in range(2):
+            sent = await asyncio.gather(*(client.post("/start/writer", data=typed) for _ in range(2)))
+            assert [answer.status_code for answer in sent] == [303, 303]
+            await result(temporal.client.get_workflow_handle(f"writer/{session}"))
+        assert (await client.post("/start/writer", data=typed | {"message": "Bye"})).status_code == 303
+        await result(temporal.client.get_workflow_handle(f"writer/{session}"))
+    assert [one.content for one in await temporal.messages()] == ["Hi", "Hi!", "Bye", "Bye!"]
 
 
 async def test_what_cannot_be_used_is_said_and_what_was_typed_stays(temporal: Temporal) -> None:
