@@ -151,6 +151,11 @@ async def _find_cut(said: Message, session: Session, store: Journal) -> _CutMess
     return cut
 
 
+def ends_at_limit(status: str) -> bool:
+    """Whether a run with this status ended at a limit, without a final answer."""
+    return status in _LIMITS
+
+
 async def keep_ending(store: object, session: Session, transcript: Sequence[Message], status: EndStatus) -> None:
     """Keep how a run ended at a limit, under the id of each message that it heard: sent again, they are answered so.
 
@@ -158,7 +163,7 @@ async def keep_ending(store: object, session: Session, transcript: Sequence[Mess
         transcript: all messages that the session has, at the end of the run.
     """
     last = last_answer(transcript)
-    if status not in _LIMITS or last is None or not has_journal(store):
+    if not ends_at_limit(status) or last is None or not has_journal(store):
         return
     response = "" if status == "stuck" else transcript[last].content
     for one in reversed(transcript[:last]):

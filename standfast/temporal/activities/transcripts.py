@@ -15,7 +15,7 @@ from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message, ToolCall, cut, read_usage
 from standfast.runtime.dependencies import heard_in
 from standfast.runtime.dispatches import answer_without_run, last_dispatch, read_result, with_answer
-from standfast.runtime.message_ids import keep_ending, prune_session
+from standfast.runtime.message_ids import ends_at_limit, keep_ending, prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
@@ -339,7 +339,7 @@ class Transcript:
     async def end(self, status: str) -> None:
         """Keep how the run has ended, if at a limit, and prune its session."""
         store = self.host.store
-        if status != "complete":
+        if ends_at_limit(status):
             stored = await store.load_messages(self.session.id) if self.after else self.messages
             await keep_ending(store, self.session, stored, cast(EndStatus, status))
         await self.prune()
