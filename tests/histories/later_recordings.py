@@ -348,6 +348,20 @@ async def outlasted(world: World) -> Saved:
         model_calls.OUTAGE_WAITS = usual
 
 
+async def redeployed(world: World) -> Saved:
+    """A provider that is down: a deploy names another model, which is down, too, so the run pauses again."""
+    usual, model_calls.OUTAGE_WAITS = model_calls.OUTAGE_WAITS, (timedelta(seconds=0.2), timedelta(seconds=0.2))
+    down = [ModelError("overloaded", transient=True, retry_after=0.05) for _ in range(20)]
+    try:
+        async with world.worker(Agent("helper", model="main"), model=ScriptedModel(down)):
+            run = await world.start(Agent("helper"))
+            await world.waits_for(run, "pause")
+        async with world.worker(Agent("helper", model="other"), model=ScriptedModel([*down[:10], "up"])):
+            return await ended(run)
+    finally:
+        model_calls.OUTAGE_WAITS = usual
+
+
 async def refused(world: World) -> Saved:
     """A provider that is down, and a fallback that refuses: the run waits for the first, and continues with it."""
     usual, model_calls.OUTAGE_WAITS = model_calls.OUTAGE_WAITS, (timedelta(seconds=0.2), timedelta(seconds=0.2))
@@ -488,5 +502,6 @@ LATER = (
     proposed,
     empty,
     looked_up,
+    redeployed,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

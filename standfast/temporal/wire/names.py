@@ -74,6 +74,7 @@ MODELS_ANEW = "standfast.models-anew"  # a resume without a model calls the agen
 OUTAGES_OUTLAST = (
     "standfast.outages-outlast"  # a fallback that is refused does not end the wait for a model that is down
 )
+DEADLINES_STAY = "standfast.deadlines-stay"  # a pause that begins again, after a deploy say, keeps its deadline
 OWN_HANDLERS = "standfast.own-handlers"  # a workflow's own handler is not replaced by one of `approval`
 READ_FIRST = "standfast.read-first"  # people are shown arguments as the activity reads them, if it changes them
 

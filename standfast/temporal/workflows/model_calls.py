@@ -114,6 +114,7 @@ class ModelCalls:
 
     def _answered(self, reply: ModelReply) -> ModelReply:
         """Stay with the model that has answered, if several were called in an outage."""
+        self._pauses.over("model")
         if "answered_by" in reply:
             model = reply.pop("answered_by")
             if model in self._run.loop.fallbacks:
@@ -166,6 +167,7 @@ class ModelCalls:
         return Down(f"{down.why}; {refusal}", down.until)
 
     def _failed(self, why: str) -> None:
+        self._pauses.over("model")
         if self._run.loop.has_fallback:
             self._run.progress.model = None  # the model that a person chose could not be called either
         self._run.loop = self._run.loop.failed(why, for_good=self._has_given_up)

@@ -8,10 +8,12 @@ from typing import Any, TypedDict, Unpack
 
 from temporalio import workflow
 
+from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import Resume, Sent
 from standfast.temporal.wire.limits import AWAITED_BYTES
 from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.inbox import Inbox, refuse_by
+from standfast.temporal.workflows.missing_workers import was_cancelled
 from standfast.temporal.workflows.running import Running
 from standfast.temporal.workflows.waiting import Waiting
 
@@ -42,6 +44,7 @@ class Pauses:
         self._board, self._inbox, self._running = board, inbox, running
         self._patience, self._choose_model = patience, choose_model
         self._resumes: list[tuple[Waiting, asyncio.Future[Resume]]] = []
+        self._deadlines: dict[str, datetime] = {}  # by name: of pauses that ended without a person, and may begin again
 
     def deadline(self, since: datetime) -> datetime | None:
         patience = self._patience()
@@ -53,11 +56,15 @@ class Pauses:
         """Wait until a person says what to do; True to try again, False if the run is to give up.
 
         Args:
-            mended: an attempt that goes on by itself; once it has ended, there is nothing to wait for.
+            mended: an attempt that goes on by itself; once it has ended, there is nothing to wait for. If it fails, the
+            next pause of this name keeps the deadline.
             shown: what people see of such attempts.
         """
         since = workflow.now()
-        waiting = Waiting("pause", name, message, since, self.deadline(since), **shown)
+        deadline = self.deadline(since)
+        if (first := self._deadlines.pop(name, None)) is not None and workflow.patched(names.DEADLINES_STAY):
+            deadline = first
+        waiting = Waiting("pause", name, message, since, deadline, **shown)
         resumed = self.begin(waiting)
         workflow.logger.warning("Paused, %s: %s", name, message)
         ends = [resumed] if mended is None else [resumed, mended]
@@ -69,6 +76,8 @@ class Pauses:
                 self._inbox.mailbox.came_of(late.id, accepted=True)
         self.end(waiting)
         if mended is not None and not resumed.done() and mended.done():
+            if deadline is not None and (was_cancelled(mended) or mended.exception() is not None):
+                self._deadlines[name] = deadline
             return True
         if mended is not None:
             mended.cancel()
@@ -78,6 +87,10 @@ class Pauses:
         if (model := resumed.result().model) is not None:
             self._choose_model(model)
         return True
+
+    def over(self, name: str) -> None:
+        """Forget the deadline of earlier pauses: what they waited for is done."""
+        self._deadlines.pop(name, None)
 
     def begin(self, waiting: Waiting) -> "asyncio.Future[Resume]":
         """Show what waits, and return the future of the resume that ends it."""

@@ -177,6 +177,28 @@ async def test_an_outage_that_outlasts_the_deadline_ends_the_run(temporal: Tempo
 
 
 @pytest.mark.usefixtures("_short")
+async def test_a_deploy_in_an_outage_does_not_move_the_deadline(temporal: Temporal) -> None:
+    model = ScriptedModel(lambda messages, tools: down())
+    async with temporal.worker(helper, llm=model):
+        run = await temporal.start(helper)
+        first = await paused(run)
+    async with temporal.worker(dataclasses.replace(helper, model="other"), llm=model):
+        second = await until(paused_after(run, first))
+        assert second["deadline"] == first["deadline"]
+        await temporal.people.resume(run.id)  # somebody has looked at it: the next wait has a deadline of its own
+        third = await until(paused_after(run, second))
+        assert third["deadline"] > first["deadline"]
+    await check_healthy(run)
+
+
+def paused_after(run: Run, earlier: dict[str, Any]) -> Any:
+    async def later() -> dict[str, Any] | None:
+        return next((item for item in await waiting(run) if item["since"] > earlier["since"]), None)
+
+    return later
+
+
+@pytest.mark.usefixtures("_short")
 async def test_a_run_is_cancelled_in_an_outage(temporal: Temporal) -> None:
     async with temporal.worker(helper, llm=ScriptedModel(lambda messages, tools: down())):
         run = await temporal.start(helper)

@@ -76,6 +76,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "MODELS_ANEW": "standfast.models-anew",
         "PASSES": "passes",
         "OUTAGES_OUTLAST": "standfast.outages-outlast",
+        "DEADLINES_STAY": "standfast.deadlines-stay",
         "OWN_HANDLERS": "standfast.own-handlers",
         "READ_FIRST": "standfast.read-first",
         "TERMINAL_ERROR": "TerminalError",
