@@ -14,8 +14,7 @@ from standfast.agent_loop.actions import (
 from standfast.agent_loop.argument_patterns import Remember, pattern_in_words
 from standfast.agent_loop.decisions import Decision, access_problem, decider_problem
 from standfast.agent_loop.gate_rules import GateRule, Holds
-from standfast.agent_loop.gates import Gate, digest_of, edited_call_digest, edited_digest, value_digest
-from standfast.agent_loop.given_gates import gate_problem
+from standfast.agent_loop.gates import Gate, digest_of, edited_call_digest, edited_digest, gate_problem, value_digest
 from standfast.agent_loop.guardrails import (
     approval_of_guardrail,
     needs_check,
@@ -28,8 +27,7 @@ from standfast.agent_loop.guardrails import (
 )
 from standfast.agent_loop.handoffs import handed_over_to, handed_to, last_speaker, next_speaker
 from standfast.agent_loop.held_answers import Held, hold, question_about, released, with_dropped
-from standfast.agent_loop.loop import LoopState, next_action
-from standfast.agent_loop.next_calls import next_calls, not_carried_out
+from standfast.agent_loop.loop import LoopState, next_action, next_calls, nobody_answered, not_carried_out
 from standfast.agent_loop.standing_approvals import (
     CallPlace,
     StandingApproval,
@@ -78,7 +76,6 @@ from standfast.agent_loop.transcripts import (
     unanswered,
     with_notices,
 )
-from standfast.agent_loop.turn_outcomes import nobody_answered
 from standfast.agent_loop.unfit_answers import correction, refused_by_guardrails, unfit_calls
 
 __all__ = [

@@ -4,36 +4,51 @@ A driver asks `next_action(state)`, carries the action out and reports back with
 `answered`. Resuming is not a mode: `LoopState.fold` makes a state from a transcript, and the same loop goes on.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Generic, Self, cast, get_args
+from typing import Any, Generic, Literal, Self, cast, get_args
 
 from standfast.agent_loop.actions import (
     Action,
     AskApproval,
     AskHuman,
     CallModel,
+    CallTools,
     Correct,
     Finish,
     OpenGates,
     Settled,
     UsedByAgents,
 )
-from standfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget, tokens_left, with_held
 from standfast.agent_loop.gates import Gate
-from standfast.agent_loop.handoffs import handed_over_to
-from standfast.agent_loop.next_calls import next_calls
-from standfast.agent_loop.stuck_turns import when_stuck
-from standfast.agent_loop.tool_facts import Answer, CallT, LoopCall, ToolT_co
+from standfast.agent_loop.handoffs import handed_over_to, handoff_outcome, target_of
+from standfast.agent_loop.tool_facts import (
+    Answer,
+    CallT,
+    LoopCall,
+    ToolFacts,
+    ToolT_co,
+    batches,
+    may_run_again,
+    without_dependencies,
+)
+from standfast.agent_loop.tool_gates import refusal
 from standfast.agent_loop.transcripts import last_answer, question_of, result_message, unanswered
-from standfast.agent_loop.turn_outcomes import asks, results_now, why_unknown, with_unknown
 from standfast.agent_loop.unfit_answers import judge, unfit
 from standfast.agents import Loop, OnTerminalToolError
 from standfast.checkpoints import Question
 from standfast.errors import TerminalError
 from standfast.messages import Message, ToolCall, Usage, error_text
-from standfast.tools import Asked, Outcome, Returned, Terminated, Unknown
+from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+
+SpentStatus = Literal["cost-budget-exhausted", "token-budget-exhausted"]
+Grants = tuple[int, int]
+"""How often a person has let a run, and its session, use as much again."""
+
+_MOST_GRANTS = 1e15  # for a budget that is close to zero
 
 
 def next_action(state: "LoopState[CallT, ToolT_co]") -> Action[CallT]:
@@ -418,3 +433,177 @@ class LoopState(Generic[CallT, ToolT_co]):
         if not 0 < self.loop.stuck_threshold <= idle:
             return self._with(**changes, idle_turns=idle)
         return self._with(**{**changes, **when_stuck(self.loop, idle, self.nudges)})
+
+
+# --- budgets ---
+
+
+def spent_budget(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Grants) -> SpentStatus | None:
+    """Return how a run ends that, with its session, has used this much; None as long as it may continue."""
+    for (cost, tokens), times in zip(_shares(loop, used), grants, strict=True):
+        if cost >= 1 + times:
+            return "cost-budget-exhausted"
+        if tokens >= 1 + times:
+            return "token-budget-exhausted"
+    return None
+
+
+def with_held(usage: Usage | None, questions: Iterable[Question]) -> Usage | None:
+    """Return the usage of a run, with that of the answer that one of its questions holds."""
+    held = [one.usage for one in questions if one.is_held and one.usage is not None]
+    return held[0] + usage if held else usage
+
+
+def tokens_left(loop: Loop, used: Iterable[Usage | None], grants: Grants) -> int | None:
+    """Return the tokens that a run may use before its budget of tokens is spent; None if it has none."""
+    if (budget := loop.budget) is None:
+        return None
+    whole = math.ceil(budget.max * budget.stop_threshold * (1 + grants[0]))
+    return whole - sum(usage.total_tokens for usage in used if usage is not None)
+
+
+def more_grants(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Grants) -> Grants:
+    """Return the number of grants that raises the spent budgets above what was used."""
+    run, session = (
+        max(times, int(min(max(both), _MOST_GRANTS))) for both, times in zip(_shares(loop, used), grants, strict=True)
+    )
+    return run, session
+
+
+def _shares(loop: Loop, used: tuple[Usage | None, Usage | None]) -> tuple[tuple[float, float], ...]:
+    """Return the share of each budget that is used: of cost and of tokens."""
+    budget = loop.budget
+    limits = (
+        (loop.cost_budget, None if budget is None else budget.max * budget.stop_threshold),
+        (loop.session_cost_budget, loop.session_token_budget),
+    )
+    return tuple(
+        (
+            0 if cost is None or usage is None else (usage.cost or 0) / cost,
+            0 if tokens is None or usage is None else usage.total_tokens / tokens,
+        )
+        for usage, (cost, tokens) in zip(used, limits, strict=True)
+    )
+
+
+# --- the calls of a turn ---
+
+_UNASKED = "Not run: a guardrail has stopped it, and nobody was asked to approve it. Call it again"
+
+
+def next_calls(state: "LoopState[CallT, ToolT_co]") -> CallTools[CallT]:
+    """Return how the open calls of a turn are carried out: those that run, and those that are settled without."""
+    if state.ended is not None:
+        reason = f"Not run: the run ended with {state.ended.status}"
+        return CallTools((), tuple((call, Cancelled(reason)) for call in state.open_calls))
+    settled: list[Settled[CallT]] = []
+    calls: list[CallT] = []
+    handed_over = ""
+    for call in state.open_calls:
+        gate = state.verdict(call)
+        if gate is not None and gate.status != "approved":
+            settled.append((call, Failed(refusal(gate))))
+        elif call.id == state.cut or call.id in state.barred:
+            settled.append((call, Failed(state.refused[call.id])))
+        elif call.id in state.stopped and gate is None:
+            settled.append((call, Failed(state.refused.get(call.id, _UNASKED))))
+        elif (target := target_of(call, state.tools)) and call.id not in state.refused:
+            settled.append((call, handoff_outcome(target, handed_over)))
+            handed_over = handed_over or target
+        elif state.recovering and not may_run_again(state.tools.get(call.name)):
+            settled.append((call, Unknown()))  # also beyond the limit, which may have been another one then
+        elif call.id in state.refused:
+            settled.append((call, Failed(state.refused[call.id])))
+        else:
+            calls.append(call)
+    return CallTools(batches(calls, state.tools), tuple(settled), state.recovering)
+
+
+def not_carried_out(
+    action: CallTools[CallT], tools: Mapping[str, ToolFacts], agent: str, error: str
+) -> CallTools[CallT]:
+    """Return an action that runs nothing, since what its calls depend on could not be made.
+
+    An earlier run may have begun those with effects.
+    """
+    left = [call for batch in action.batches for call in batch]
+    begun = {call.id: not tools[call.name].safe_to_retry for call in left if call.name in tools}
+    settled = [(call, without_dependencies(agent, error, has_begun=begun.get(call.id, True))) for call in left]
+    return replace(action, batches=(), settled=(*action.settled, *settled))
+
+
+def when_stuck(loop: Loop, idle: int, nudges: int) -> dict[str, Any]:
+    """Return the changes of the state of a run that is stuck.
+
+    Args:
+        idle: turns in a row without a successful call.
+        nudges: how often the model was nudged before.
+    """
+    match loop.on_stuck:
+        case "retry" if nudges < loop.stuck_retries:
+            nudge = f"No tool call of your last {idle} turns succeeded. Try another way, or say what hinders you."
+            return {"idle_turns": 0, "nudges": nudges + 1, "nudge": nudge}
+        case "escalate":
+            text = f"No tool call of the last {idle} turns succeeded. How should the agent go on?"
+            return {"idle_turns": idle, "questions": (Question(question=text),)}
+        case _:
+            return {"idle_turns": idle, "ended": Finish("stuck", "")}
+
+
+# --- the outcomes of a turn ---
+
+
+def asks(outcome: Outcome, loop: Loop) -> bool:
+    """Whether a person is asked about an outcome."""
+    return isinstance(outcome, Asked) or (isinstance(outcome, Unknown) and loop.on_unknown == "ask")
+
+
+def results_now(outcomes: Sequence[Settled[CallT]], loop: Loop, *, ends: bool) -> list[Settled[CallT]]:
+    """Return the outcomes that are results now, in call order; a question has none yet, unless the run `ends`."""
+    found: list[Settled[CallT]] = []
+    for call, outcome in outcomes:
+        if not asks(outcome, loop):
+            found.append((call, outcome))
+        elif ends:
+            found.append((call, _not_asked(outcome)))
+    return found
+
+
+def _not_asked(outcome: Outcome) -> Outcome:
+    match outcome:
+        case Asked(question, unknown=True):
+            return Unknown(question)
+        case Asked():
+            return Cancelled("Not asked: the run ended")
+    return outcome
+
+
+def why_unknown(outcome: Outcome) -> str | None:
+    """Return why the outcome of the call that a question is about is unknown; None if it asks something else."""
+    match outcome:
+        case Unknown(reason):
+            return reason
+        case Asked(question, unknown=True):
+            return question
+    return None
+
+
+def with_unknown(questions: Sequence[Question], calls: Sequence[ToolCall]) -> tuple[Question, ...]:
+    """Mark the questions about calls of unknown outcome that older versions have stored without this mark."""
+    asked = {call.id: question_of(call, Unknown()) for call in calls} if questions else {}
+    return tuple(
+        one.model_copy(update={"unknown": ""})
+        if one.unknown is None and one.question == asked.get(one.tool_call_id or "")
+        else one
+        for one in questions
+    )
+
+
+def nobody_answered(question: Question, waited: timedelta) -> Failed | Unknown:
+    """Return the outcome of a question whose deadline has passed. It never hides that a call may have happened."""
+    if question.unknown is None:
+        return Failed(f"Nobody answered within {waited}")
+    reason = question.unknown.removesuffix(".")
+    return Unknown(
+        f"{reason}; it was not resolved within {waited}" if reason else f"it was not resolved within {waited}"
+    )

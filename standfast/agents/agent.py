@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, cast, overload
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from standfast.agents.agent_models import check_models
 from standfast.agents.agent_names import check_former_names, check_name
 from standfast.agents.agent_options import (
     Hook,
@@ -23,30 +22,32 @@ from standfast.agents.agent_options import (
     WithNeither,
     WithoutDeps,
 )
-from standfast.agents.agent_tools import as_tool, check_tools
 from standfast.agents.contexts import AgentContext, DepsT
-from standfast.agents.frozen_values import frozen, thawed
+from standfast.agents.foreign_agents import ACCEPTED, adopted
 from standfast.agents.guardrails import GUARDRAILS, Check, Guardrail, read_guardrails
 from standfast.agents.handoffs import check_handoffs, speakers
 from standfast.agents.kept_json import ChangedValueError, write_kept
-from standfast.agents.limits import Loop
+from standfast.agents.limits import CONTEXT_BYTES, Loop
 from standfast.agents.output_validators import OutputValidator, read_output_validators
-from standfast.agents.run_contexts import read_context, write_context
 from standfast.agents.samplers import samplers
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
-from standfast.messages import explain, read_json, unfenced
+from standfast.messages import error_text, explain, read_json, size_over, unfenced
 from standfast.tools import (
     AccessRules,
     DepsT_co,
+    Happened,
     HostedTool,
     Tool,
+    ToolContext,
     Toolset,
     check_access,
     check_choice,
     json_schema,
     schema_type,
+    tool,
 )
+from standfast.tools.attempts import AgentFinder
 from standfast.tools.checks import check_deps, suggesting
 
 
@@ -401,3 +402,124 @@ class Agent(Generic[T_co, DepsT_co]):
     @functools.cached_property
     def output_schema(self) -> dict[str, Any] | None:
         return None if self._output_type is None else json_schema(self._output_type, f"Agent '{self.name}'", "output")
+
+
+def thawed(value: Any) -> Any:
+    """Return a copy that may be changed."""
+    if isinstance(value, Mapping):
+        return {key: thawed(item) for key, item in value.items()}
+    return [thawed(item) for item in value] if isinstance(value, tuple) else value
+
+
+def frozen(value: Any) -> Any:
+    """Return a copy that nobody can change."""
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: frozen(item) for key, item in value.items()})
+    return tuple(frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def write_context(agent: str, kind: TypeAdapter[Any], given: Any) -> str:
+    """Write a context as JSON.
+
+    Raises:
+        InputError: it does not fit the type, is not JSON, would be changed by JSON, or is too large.
+    """
+    try:
+        text = write_kept(kind, {} if given is None else given)
+        read_json(text)
+    except ValidationError as error:
+        what = "needs a context (context=…)" if given is None else "the context does not fit its type"
+        raise InputError(f"Agent '{agent}': {what}: {explain(error)}") from error
+    except ChangedValueError as error:
+        raise InputError(f"Agent '{agent}': the context {error}") from error
+    except (PydanticSerializationError, ValueError) as error:
+        raise InputError(f"Agent '{agent}': the context is not JSON: {error}") from error
+    except Exception as error:  # of a validator of the user's
+        raise InputError(f"Agent '{agent}': the context cannot be read: {error_text(error)}") from error
+    if size_over(text, CONTEXT_BYTES):
+        raise InputError(f"Agent '{agent}': the context is longer than {CONTEXT_BYTES:,} bytes")
+    return text
+
+
+def read_context(agent: str, kind: TypeAdapter[Any], written: str | None) -> Any:
+    """Read what `write_context` wrote.
+
+    Raises:
+        InputError: it does not fit the type any more.
+    """
+    try:
+        return kind.validate_json("{}" if written is None else written)
+    except ValidationError as error:
+        raise InputError(f"Agent '{agent}': the run's context does not fit its type: {explain(error)}") from error
+
+
+def check_models(agent: "Agent[Any]") -> tuple[str, ...]:
+    """Return an agent's fallback models, once it is known that it can have them.
+
+    Raises:
+        DefinitionError: naming the agent and the setting.
+    """
+    said = f"Agent '{agent.name}'"
+    if agent.model is not None and not isinstance(agent.model, str):
+        raise DefinitionError(
+            f"{said}: model must be text like 'anthropic:claude-sonnet-4-6', got {agent.model!r:.80}; "
+            "give an adapter as llm= to what runs the agent"
+        )
+    others: Any = agent.fallback_models
+    if isinstance(others, str) or not isinstance(others, Iterable) or not all(isinstance(one, str) for one in others):
+        raise DefinitionError(f"{said}: fallback_models must be a list of texts, got {others!r}")
+    if agent.adapter is not None and not callable(getattr(agent.adapter, "chat", None)):
+        raise DefinitionError(f"{said}: adapter must have `async def chat(messages, tools)`, got {agent.adapter!r:.80}")
+    if agent.adapter is not None and tuple(others):
+        raise DefinitionError(f"{said}: it has an adapter of its own, which no fallback model can stand in for")
+    return tuple(others)
+
+
+_FOR_EVER = "3650d"  # its own limits end an agent
+
+
+def check_tools(agent: "Agent", kind: type[Any]) -> "tuple[Tool[..., Any] | Agent | Toolset | HostedTool, ...]":
+    """Return an agent's `tools`, after a check that they are tools, agents and toolsets.
+
+    Raises:
+        DefinitionError: naming the agent and the rule.
+    """
+    said, given = f"Agent '{agent.name}': tools", agent.tools
+    if isinstance(given, str | Mapping):
+        raise DefinitionError(f"{said} must be a list of tools")
+    try:
+        tools = tuple(adopted(item) for item in given)
+    except TypeError as error:
+        raise DefinitionError(f"{said} must be a list of tools, got {given!r}") from error
+    seen = set()
+    for item in tools:
+        if not isinstance(item, Tool | kind | Toolset | HostedTool):
+            name = getattr(item, "__name__", repr(item))
+            raise DefinitionError(f"{said}: {name} is not a Tool; decorate the function with @tool, or give {ACCEPTED}")
+        if isinstance(item, Toolset):
+            continue
+        if item.name in seen:
+            raise DefinitionError(f"{said}: two are named {item.name!r}")
+        if isinstance(item, kind) and item.needs_context:
+            raise DefinitionError(
+                f"{said}: agent '{item.name}' needs a context, which a model does not give: write a tool that calls "
+                f"ctx.agents.invoke({item.name}, message=…, context=…)"
+            )
+        seen.add(item.name)
+    return tools
+
+
+def as_tool(agent: "Agent") -> Tool[..., Any]:
+    """Return a tool that asks the agent."""
+
+    async def find(message: str, ctx: ToolContext) -> Happened | None:
+        answer = await ctx.agents.find(agent) if isinstance(ctx.agents, AgentFinder) else None
+        return None if answer is None else Happened(answer)
+
+    description = agent.description or f"Ask the agent {agent.name}."
+
+    @tool(name=agent.name, description=description, timeout=_FOR_EVER, verify=find)
+    async def ask(message: str, ctx: ToolContext) -> str:
+        return (await ctx.agents.invoke(agent, message=message))["response"]
+
+    return ask

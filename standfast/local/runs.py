@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -16,11 +16,13 @@ from standfast.agent_loop import (
     CallTools,
     Correct,
     Finish,
+    Gate,
     Held,
     LoopState,
     OpenGates,
     Settled,
     ToolState,
+    last_answer,
     last_speaker,
     next_action,
     not_carried_out,
@@ -32,13 +34,10 @@ from standfast.errors import InputError, StoreError, TerminalError
 from standfast.events import CheckpointReached, Event, RunStarted
 from standfast.llm import LLM, tools_to_descriptions
 from standfast.local.answers import Answers
-from standfast.local.claims import take_claims
-from standfast.local.contexts import call_hook, coordinates, tool_contexts
 from standfast.local.gates import GivenDecision, pending_approvals, read_decisions
 from standfast.local.invocations import Invocations, NestedRuns
 from standfast.local.model_calls import ModelCalls
 from standfast.local.run_gates import RunGates
-from standfast.local.run_results import run_result
 from standfast.local.sessions import Log, open_log
 from standfast.local.speakers import Speakers
 from standfast.local.tool_calls import ToolCalls
@@ -49,15 +48,17 @@ from standfast.runtime.cancellation import Cancellation, to_the_end
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
 from standfast.runtime.dispatches import Fence, answer_all, results_of
 from standfast.runtime.exported import at_home
+from standfast.runtime.inputs import RunInput
 from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, find_heard, keep_ending
 from standfast.runtime.outcomes import read_outcome
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.toolsets import with_toolsets
-from standfast.runtime.users_functions import output_problem
+from standfast.runtime.users_functions import call_users, output_problem
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore
-from standfast.tools import Cancelled, Failed, KeptState, Terminated, ToolContext, Unknown
+from standfast.tools import AgentInvoker, Cancelled, Failed, KeptState, Terminated, ToolContext, Unknown
+from standfast.tools.attempts import idempotency_key, turn_scope
 
 _LOG = logging.getLogger("standfast")
 
@@ -483,3 +484,108 @@ class Run:
             raise self._terminal
         compressions = self._model.compressions if self._agent.loop.context_compression else None
         return run_result(self._agent, state, finish, ending, problem, self._transcript, self._counts, compressions)
+
+
+async def take_claims(
+    given: RunInput, state: LoopState, transcript: RunTranscript, answers: Answers, gates: RunGates
+) -> LoopState:
+    """Return the state of a run after what was given to it was checked; its session is new, unless it has gates."""
+    is_new, guardrails = transcript.log.is_new, answers.guardrails(state.agent)
+    if state.open_calls and is_new:
+        checked = await guardrails.checked_again(given.messages or [])
+        transcript.begin(checked, checked)
+        state = state.fold(checked, recovering=False, questions=state.kept_questions)
+    if state.unasked and given.claimed_gates:
+        return await gates.open(state, state.unasked, given.claimed_gates)
+    if not is_new or given.claimed_answer is None or not state.is_at_rest or state.finished:
+        return state
+    stopped = await guardrails.stopped_again(transcript.messages, given.claimed_answer)
+    if isinstance(stopped, Held):
+        return await gates.hold(state, stopped, Gate.read(given.claimed_answer.gate or {}))
+    if stopped is None:
+        return state
+    transcript.add([stopped])
+    return state.replied(stopped)
+
+
+async def call_hook(hook: Callable[[AgentContext], object] | None, context: AgentContext) -> None:
+    """Call a hook of the agent, if it has that hook."""
+    if hook is not None:
+        await call_users(hook, context)
+
+
+def tool_contexts(
+    transcript: Sequence[Message],
+    last_seq: int,
+    *,
+    journal_key: str,
+    session_id: str | None,
+    who: AgentContext,
+    invoker: Callable[[str, str], AgentInvoker],
+) -> Callable[[ToolCall, int], ToolContext]:
+    """Return a function that makes the context of an attempt at a call of the last turn.
+
+    Args:
+        last_seq: the number of the transcript's last message in its session.
+        journal_key: what the keys of all calls begin with.
+        invoker: makes, for the key and the id of a call, what runs agents for it.
+    """
+    scope, positions = coordinates(transcript, last_seq, journal_key)
+
+    def context(call: ToolCall, attempt: int) -> ToolContext:
+        key = idempotency_key(scope, positions[call.id], call.id)
+        return ToolContext(
+            agent_name=who.agent.name,
+            agent_id=who.agent.id,
+            session_id=session_id,
+            tool_call_id=call.id,
+            idempotency_key=key,
+            user_id=who.user_id,
+            tenant_id=who.tenant_id,
+            attempt=attempt,
+            agents=invoker(key, call.id),
+            deps=who.deps,
+        )
+
+    return context
+
+
+def coordinates(transcript: Sequence[Message], last_seq: int, journal_key: str) -> tuple[str, dict[str, int]]:
+    """Return the beginning of the keys of the last turn's calls, and the places of the calls by id."""
+    at = last_answer(transcript) or 0
+    positions = {call.id: position for position, call in enumerate(transcript[at].tool_calls or ())}
+    return turn_scope(journal_key, last_seq - (len(transcript) - 1 - at)), positions
+
+
+def run_result(
+    agent: Agent,
+    state: LoopState,
+    finish: Finish,
+    ending: Finish,
+    problem: str | None,
+    transcript: RunTranscript,
+    counts: Mapping[str, int],
+    compressions: int | None,
+) -> RunResult:
+    """Return the result of a run.
+
+    Args:
+        ending: `finish`, after the agent's output type has judged it; `problem` is what does not fit.
+        counts: how often each tool was requested.
+    """
+    budget = agent.loop.budget
+    return RunResult(
+        status=ending.status,
+        response=finish.response,
+        messages=tuple(transcript.messages),
+        iterations=state.iterations,
+        checkpoint=transcript.checkpoint(state),
+        session_id=transcript.log.session_id,
+        usage=state.usage,
+        budget_percent=state.usage.total_tokens / budget.max * 100 if budget and state.usage else None,
+        output=agent.read_output(finish.response) if ending.status == "complete" else None,
+        error=finish.response if finish.status == "error" else problem,
+        tool_call_summary=dict(counts) or None,
+        compression_count=compressions,
+        tripped=ending.tripped,
+    )

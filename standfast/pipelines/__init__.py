@@ -1,8 +1,7 @@
 """Pipelines: steps of agents, tools and people in an order, declared once and frozen."""
 
 from standfast.pipelines.builders import PipelineBuilder, pipeline
-from standfast.pipelines.contexts import StepContext
-from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
+from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
 
 __all__ = [
     "Branch",

@@ -1,28 +1,78 @@
 """Pipelines: steps in an order, declared once and frozen. Nothing here runs anything."""
 
 import functools
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, Unpack, overload
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import TypeVar
 
 from standfast.agents import Agent, ForeignAgent, adopted, check_former_names, check_name
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import clean_text, error_text, explain, json_problem, read_json, with_article
-from standfast.pipelines.contexts import StepContext
-from standfast.pipelines.shapes import digest_of, plain_value
 from standfast.pipelines.visits import check_step_name
 from standfast.tools import Approval, Tool, json_schema, schema_type
 from standfast.tools.checks import AccessRules, check_access, check_deps, check_function, suggesting
 from standfast.tools.signatures import wanted_deps
 
 T = TypeVar("T", default=Any)
-StepInput = Callable[[StepContext], Any]
 StepKind = Literal["agent", "approval", "tool", "pipeline"]
 MAX_STEPS = 1_000  # of one pipeline, nested ones counted where they are used
+
+
+class _Unknown:
+    """A type that no output has: in every checker, only a `Step[Any]` passes for a step of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """The argument of a step's functions, with copies of their own.
+
+    Args:
+        input: the pipeline's input, read by its `input` type.
+        prev: the outputs of the earlier steps, by name; `ctx[step]` gives one with its type.
+        item, index: in a `map`, the present item and its index.
+        iteration: in a `loop`, the number of rounds before.
+        feedback: what people said who rejected what there was, if a rejection has gone back to this step or one before
+            it; "" if they said nothing, and None if nobody has.
+        user_id, tenant_id: the user who started the pipeline.
+        run_key: the one by which that user finds the run again; None without a store. A nested pipeline has that of the
+            outermost.
+    """
+
+    input: Any
+    prev: Mapping[str, Any] = field(default_factory=dict)
+    item: Any = None
+    index: int | None = None
+    iteration: int | None = None
+    feedback: str | None = None
+    user_id: str | None = None
+    tenant_id: str | None = None
+    run_key: str | None = None
+
+    @overload
+    def __getitem__(self, step: "Step[_Unknown]") -> Any: ...
+    @overload
+    def __getitem__(self, step: "Step[None]") -> dict[str, str]: ...
+    @overload
+    def __getitem__(self, step: "Step[T]") -> T: ...
+    def __getitem__(self, step: "Step[Any]") -> Any:
+        """Return the output of a step that has run.
+
+        Raises:
+            InputError: it has not.
+        """
+        if isinstance(step, str):
+            raise InputError(f"ctx[…] takes a Step; by its name it is ctx.prev[{step!r}]")
+        if step.name not in self.prev:
+            raise InputError(f"Step '{step.name}' has no output yet; there are {', '.join(self.prev) or 'none'}")
+        return self.prev[step.name]
+
+
+StepInput = Callable[[StepContext], Any]
 
 
 class _Options(TypedDict, total=False):
@@ -392,3 +442,22 @@ class Pipeline:
 
 def _names_of(stage: Stage) -> list[str]:
     return [stage.name] if isinstance(stage, Step) else [stage.name, *(step.name for step in stage.steps)]
+
+
+def digest_of(kind: TypeAdapter[Any] | None, shape: Any) -> str:
+    """Return a digest that identifies a type: of its schema, or of its source text if only code reads it."""
+    if kind is None:
+        return ""
+    try:
+        schema = to_json(kind.json_schema())
+    except Exception:  # whatever pydantic, or the user's part in it, raises
+        schema = repr(shape).encode()
+    return hashlib.blake2b(schema, digest_size=8).hexdigest()
+
+
+def plain_value(kind: TypeAdapter[Any] | None, value: Any, whose: str) -> Any:
+    try:
+        text = to_json(value) if kind is None else kind.dump_json(value, warnings=False, by_alias=True, round_trip=True)
+        return read_json(text.decode())
+    except (PydanticSerializationError, ValueError) as error:
+        raise InputError(f"{whose}: its value is not JSON: {error}") from error

@@ -59,7 +59,7 @@ MAY_COMPARE = {
     "local/pipelines.py:_run_step",
     "local/pipelines.py:_at_gate",
     "local/run_gates.py:decide",
-    "local/run_results.py:run_result",
+    "local/runs.py:run_result",
     "temporal/activities/gate_activities.py:_too_late",
     "temporal/activities/open_gates.py:let_through",
     "temporal/activities/run_activities.py:_finish",
