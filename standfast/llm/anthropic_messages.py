@@ -3,16 +3,14 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from standfast.errors import InputError
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
+from standfast.llm.protocol import ToolDescription
 from standfast.llm.reasoning import Part, details, details_in, hosted_call, parts_of, reasoning_of
 from standfast.messages import Citation, HostedCall, Image, LLMResponse, Message, ToolCall
 from standfast.tools import HostedTool
-
-if TYPE_CHECKING:  # the package exports what is built on this module
-    from standfast.llm import ToolDescription
 
 PROVIDER = "anthropic"
 _THOUGHTS = ("thinking", "redacted_thinking")
@@ -24,7 +22,7 @@ _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 def request(
     model: str,
     messages: Sequence[Message],
-    tools: "Sequence[ToolDescription]",
+    tools: Sequence[ToolDescription],
     settings: Mapping[str, Any],
     *,
     output: dict[str, Any] | None,

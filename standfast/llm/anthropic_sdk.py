@@ -10,6 +10,7 @@ from standfast.llm import anthropic_messages
 from standfast.llm.answer_limits import AnswerLimits
 from standfast.llm.json_tool_calls import reply_schema
 from standfast.llm.prices import Price
+from standfast.llm.protocol import ToolDescription
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message
@@ -18,7 +19,6 @@ from standfast.tools import Duration, HostedTool
 if TYPE_CHECKING:
     import anthropic
 
-    from standfast.llm import ToolDescription  # the package exports these adapters
 
 VERSION = "2023-06-01"  # of the API
 _PAUSES = 10  # of the provider, after which it is not asked to go on
@@ -75,7 +75,7 @@ class AnthropicMessages(SDKAdapter):
         # Their models know only some of a schema's limits; the SDK puts the rest into words.
         return None if held is None else {"type": "json_schema", "schema": self._sdk.transform_schema(held)}
 
-    def _reply(self, tools: "Sequence[ToolDescription]") -> dict[str, Any] | None:
+    def _reply(self, tools: Sequence[ToolDescription]) -> dict[str, Any] | None:
         if any(held_schema(tool.input_schema, recursive=False) is None for tool in tools):
             return None
         return {"type": "json_schema", "schema": self._sdk.transform_schema(reply_schema(tools))}
@@ -83,7 +83,7 @@ class AnthropicMessages(SDKAdapter):
     def _body(
         self,
         messages: Sequence[Message],
-        tools: "Sequence[ToolDescription]",
+        tools: Sequence[ToolDescription],
         settings: Mapping[str, Any],
         output: dict[str, Any] | None,
         hosted: Sequence[HostedTool],

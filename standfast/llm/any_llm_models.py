@@ -6,7 +6,7 @@ A call is one request, where the provider's SDK lets us say so. any-llm is impor
 import inspect
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -23,13 +23,11 @@ from standfast.llm.chat_completions import (
     with_tool_choice,
 )
 from standfast.llm.prices import Price, check_price, priced
+from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import hidden, no_answer, refusal
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message, Reasoning, cut, error_text, explain
 from standfast.tools import Duration, seconds
-
-if TYPE_CHECKING:
-    from standfast.llm import ToolDescription  # the package exports this adapter
 
 # Providers that hold an answer to a JSON schema; others refuse the request.
 _HOLD_SCHEMAS = frozenset({"anthropic", "azureopenai", "gemini", "mistral", "openai", "vertexai"})
@@ -108,9 +106,7 @@ class AnyLLMModel:
         key = api_key or getattr(getattr(made, "client", None), "api_key", None)
         self._secrets = (key,) if isinstance(key, str) and key else ()
 
-    async def chat(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
-    ) -> LLMResponse:
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any) -> LLMResponse:
         """Answer a conversation.
 
         Raises:
@@ -124,7 +120,7 @@ class AnyLLMModel:
             return self._whole(answer)
 
     async def stream(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
     ) -> AsyncIterator[str | LLMResponse]:
         """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does."""
         request, answer = {**self._request(messages, tools, settings), "stream": True}, AnswerSoFar()
@@ -145,7 +141,7 @@ class AnyLLMModel:
             yield self._whole(answer)
 
     def _request(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         settings = with_tool_choice(settings, has_tools=bool(tools))
         schema = settings.pop("output_schema", None)

@@ -6,16 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from standfast.errors import InputError
+from standfast.llm.protocol import ToolDescription
 from standfast.llm.reasoning import Part, parts_of, reasoning_of
 from standfast.messages import Citation, LLMResponse, Message, ToolCall, clean_text, explain, json_problem
-
-if TYPE_CHECKING:  # the package exports what is built on this module
-    from standfast.llm import ToolDescription
 
 
 def request_messages(messages: Sequence[Message], keeper: str | None = None) -> list[dict[str, Any]]:
@@ -126,7 +124,7 @@ def sendable_id(call_id: str) -> str:
     return f"{re.sub(r'[^a-zA-Z0-9_-]', '_', call_id)[:40]}_{digest}"
 
 
-def request_tools(tools: "Sequence[ToolDescription]") -> dict[str, Any]:
+def request_tools(tools: Sequence[ToolDescription]) -> dict[str, Any]:
     """Return the key `tools` of a request; no key at all without tools, since an empty list is refused."""
     if not tools:
         return {}

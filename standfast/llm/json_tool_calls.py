@@ -5,19 +5,17 @@ For small models, which rarely use a server's own tool calls well, and for serve
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import from_json
 
 from standfast.errors import InputError
 from standfast.llm.chat_completions import sendable_arguments
+from standfast.llm.protocol import ToolDescription
 from standfast.messages import LLMResponse, Message, ToolCall, clean_text, read_object
 
-if TYPE_CHECKING:  # the package exports what is built on this module
-    from standfast.llm import ToolDescription
 
-
-def plain_messages(messages: Sequence[Message], tools: "Sequence[ToolDescription]") -> list[Message]:
+def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDescription]) -> list[Message]:
     """Return a conversation without tool calls: one system message, then user and assistant in turns.
 
     Chat templates of small models refuse a second system message and two messages of one role in a row.
@@ -52,7 +50,7 @@ def _plain(message: Message) -> str:
     return "\n".join([message.content, *calls] if message.content else calls)
 
 
-def _instructions(tools: "Sequence[ToolDescription]") -> str:
+def _instructions(tools: Sequence[ToolDescription]) -> str:
     """Describe the tools before the form of an answer: in the opposite order, small models always call a tool."""
     described = "\n".join(
         f"- {tool.name}: {tool.description} Arguments: {json.dumps(tool.input_schema, ensure_ascii=False)}"
@@ -65,12 +63,12 @@ def _instructions(tools: "Sequence[ToolDescription]") -> str:
     )
 
 
-def response_format(tools: "Sequence[ToolDescription]") -> dict[str, Any]:
+def response_format(tools: Sequence[ToolDescription]) -> dict[str, Any]:
     """Return the key `response_format` of a request: a call of one of the tools, or an answer."""
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": reply_schema(tools)}}}
 
 
-def reply_schema(tools: "Sequence[ToolDescription]") -> dict[str, Any]:
+def reply_schema(tools: Sequence[ToolDescription]) -> dict[str, Any]:
     """Return the schema of a reply: a call of one of the tools, or an answer."""
     calls = [_object(tool={"const": tool.name}, arguments={"$ref": f"#/$defs/{tool.name}"}) for tool in tools]
     return {

@@ -22,6 +22,7 @@ from standfast.llm.chat_completions import (
 )
 from standfast.llm.json_tool_calls import plain_messages, read_reply, response_format
 from standfast.llm.prices import Price, check_price, priced
+from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import check_key, connection_advice, hidden, refusal
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.tools import Duration, seconds
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-    from standfast.llm import ToolDescription  # the package exports this adapter
 
 _REFUSED = re.compile(r"answered with status (400|422)\b")
 _CONNECT_TIMEOUT = 10.0  # seconds; a server that is up accepts a connection at once
@@ -93,9 +93,7 @@ class OpenAICompatible:
         self._secrets = tuple(secret for secret in (key, given, url.password) if secret)
         self._certificates = http.create_ssl_context() if client is None else None  # 17 ms: once, not for every call
 
-    async def chat(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
-    ) -> LLMResponse:
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any) -> LLMResponse:
         """Answer a conversation.
 
         Raises:
@@ -108,7 +106,7 @@ class OpenAICompatible:
         return read_reply(response) if self._in_json(tools) else response
 
     async def stream(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
     ) -> AsyncIterator[str | LLMResponse]:
         """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does.
 
@@ -142,11 +140,11 @@ class OpenAICompatible:
     def _priced(self, answer: LLMResponse) -> LLMResponse:
         return priced(answer, provider=self.provider, model=self.model, price=self._price)
 
-    def _in_json(self, tools: "Sequence[ToolDescription]") -> bool:
+    def _in_json(self, tools: Sequence[ToolDescription]) -> bool:
         return self._tool_mode == "json" and bool(tools)
 
     def _request(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         has_tools = bool(tools) and self._tool_mode == "native"
         request: dict[str, Any] = {"model": self.model, **with_tool_choice(settings, has_tools=has_tools)}

@@ -12,6 +12,7 @@ from standfast.llm import responses
 from standfast.llm.answer_limits import AnswerLimits
 from standfast.llm.json_tool_calls import reply_schema
 from standfast.llm.prices import Price
+from standfast.llm.protocol import ToolDescription
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of, read_body, refused
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message
@@ -19,8 +20,6 @@ from standfast.tools import Duration, HostedTool
 
 if TYPE_CHECKING:
     import openai
-
-    from standfast.llm import ToolDescription  # the package exports these adapters
 
 
 # Models that do not think: asking for their thoughts is refused. For others the provider says so itself.
@@ -76,13 +75,13 @@ class OpenAIResponses(SDKAdapter):
             return None
         return {"type": "json_schema", "name": "output", "schema": schema, "strict": False}
 
-    def _reply(self, tools: "Sequence[ToolDescription]") -> dict[str, Any] | None:
+    def _reply(self, tools: Sequence[ToolDescription]) -> dict[str, Any] | None:
         return {"type": "json_schema", "name": "reply", "schema": reply_schema(tools), "strict": False}
 
     def _body(
         self,
         messages: Sequence[Message],
-        tools: "Sequence[ToolDescription]",
+        tools: Sequence[ToolDescription],
         settings: Mapping[str, Any],
         output: dict[str, Any] | None,
         hosted: Sequence[HostedTool],

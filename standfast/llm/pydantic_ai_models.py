@@ -13,6 +13,7 @@ from standfast.extras import MissingExtraError, install
 from standfast.llm.answer_limits import AnswerLimits, in_time, timely
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
 from standfast.llm.prices import Price, check_price, priced
+from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import hidden, no_answer, refusal
 from standfast.llm.reasoning import Part, parts_of, reasoning_of
 from standfast.llm.strict_schemas import held_schema
@@ -22,7 +23,6 @@ from standfast.tools import Duration, seconds
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-    from standfast.llm import ToolDescription  # the package exports this adapter
 
 PROVIDER = "pydantic-ai"
 # What a part has besides what we keep in our own words.
@@ -74,9 +74,7 @@ class PydanticAIModel:
         key = getattr(getattr(self._model, "client", None), "api_key", None)
         self._secrets = (key,) if isinstance(key, str) and key else ()
 
-    async def chat(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
-    ) -> LLMResponse:
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any) -> LLMResponse:
         """Answer a conversation.
 
         Raises:
@@ -92,7 +90,7 @@ class PydanticAIModel:
             return self._read(answer)
 
     async def stream(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
     ) -> AsyncIterator[str | LLMResponse]:
         """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does."""
         from pydantic_ai.direct import model_request_stream
@@ -112,7 +110,7 @@ class PydanticAIModel:
             yield self._read(answer)
 
     def _request(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.output import OutputObjectDefinition

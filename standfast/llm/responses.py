@@ -2,16 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from standfast.errors import InputError
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
+from standfast.llm.protocol import ToolDescription
 from standfast.llm.reasoning import Part, details, details_in, hosted_call, parts_of, reasoning_of
 from standfast.messages import Citation, HostedCall, LLMResponse, Message, ToolCall
 from standfast.tools import HostedTool
-
-if TYPE_CHECKING:  # the package exports what is built on this module
-    from standfast.llm import ToolDescription
 
 PROVIDER = "openai"
 _ENCRYPTED = "reasoning.encrypted_content"
@@ -22,7 +20,7 @@ _RESULTS = {"code_execution": "code_interpreter_call.outputs", "file_search": "f
 def request(
     model: str,
     messages: Sequence[Message],
-    tools: "Sequence[ToolDescription]",
+    tools: Sequence[ToolDescription],
     settings: Mapping[str, Any],
     *,
     output: dict[str, Any] | None,

@@ -9,18 +9,16 @@ import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from standfast.errors import DefinitionError, InputError, ModelError
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, in_time
 from standfast.llm.json_tool_calls import plain_messages, read_reply
 from standfast.llm.prices import Price, check_price, priced
+from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import check_key, check_url, connection_advice, hidden, no_answer, refusal
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.tools import Duration, HostedTool, seconds
-
-if TYPE_CHECKING:
-    from standfast.llm import ToolDescription  # the package exports what is built on this module
 
 ToolMode = Literal["native", "json"]
 T = TypeVar("T")
@@ -60,9 +58,7 @@ class SDKAdapter:
         self._tool_mode, self._price = tool_mode, price
         self._limits, self._given, self._options = limits, client, options
 
-    async def chat(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
-    ) -> LLMResponse:
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any) -> LLMResponse:
         """Answer a conversation.
 
         Raises:
@@ -75,7 +71,7 @@ class SDKAdapter:
         return read_reply(answer) if self._in_json(tools) else answer
 
     async def stream(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
     ) -> AsyncIterator[str | LLMResponse]:
         """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does.
 
@@ -94,7 +90,7 @@ class SDKAdapter:
                     yield self._priced(part) if isinstance(part, LLMResponse) else part
 
     def _request(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         settings = dict(settings)
         schema, hosted = settings.pop("output_schema", None), settings.pop("hosted_tools", ())
@@ -106,14 +102,14 @@ class SDKAdapter:
         """Return the setting with which the provider enforces a schema; None if it cannot."""
         raise NotImplementedError
 
-    def _reply(self, tools: "Sequence[ToolDescription]") -> dict[str, Any] | None:
+    def _reply(self, tools: Sequence[ToolDescription]) -> dict[str, Any] | None:
         """Return the setting with which the provider enforces the form of a JSON reply; None if it cannot."""
         raise NotImplementedError
 
     def _body(
         self,
         messages: Sequence[Message],
-        tools: "Sequence[ToolDescription]",
+        tools: Sequence[ToolDescription],
         settings: Mapping[str, Any],
         output: dict[str, Any] | None,
         hosted: Sequence[HostedTool],
@@ -126,7 +122,7 @@ class SDKAdapter:
     def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
         raise NotImplementedError
 
-    def _in_json(self, tools: "Sequence[ToolDescription]") -> bool:
+    def _in_json(self, tools: Sequence[ToolDescription]) -> bool:
         return self._tool_mode == "json" and bool(tools)
 
     def _priced(self, answer: LLMResponse) -> LLMResponse:

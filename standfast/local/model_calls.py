@@ -8,8 +8,9 @@ from standfast.agent_loop import CallModel, in_call_order, with_notices, withhol
 from standfast.agents import Agent
 from standfast.errors import ModelError
 from standfast.events import Event, ModelFailed, ModelRetried, TextDelta, TurnEnded, TurnStarted
-from standfast.llm import LLM, LLMAdapter, ToolDescription, named, settings_for
+from standfast.llm import LLM, LLMAdapter, ToolDescription
 from standfast.llm.provider_errors import retry_delay
+from standfast.llm.providers import named, settings_for
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.runtime.cancellation import cancelled_within
 from standfast.runtime.model_answers import CANCELLED_WITHIN, answer, compressed, note_cost

@@ -7,7 +7,7 @@ import pytest
 from standfast import Agent, Approval, DefinitionError, InputError, LLMResponse, Message, pipeline, run, sqlite_store
 from standfast.agents import adopted
 from standfast.integrations._foreign_agents import Declared, data_of, json_of, make_agent
-from standfast.llm import named
+from standfast.llm.providers import named
 from standfast.temporal import StandfastPlugin
 from standfast.testing import ScriptedModel
 

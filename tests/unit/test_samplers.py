@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from standfast import Agent, Loop, RetryPolicy
-from standfast.llm import settings_for
+from standfast.llm.providers import settings_for
 from standfast.testing import ScriptedModel
 from standfast.tools import Tool
 

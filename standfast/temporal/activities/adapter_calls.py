@@ -10,8 +10,9 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.agent_loop import with_notices
 from standfast.agents import Agent, AgentContext
 from standfast.errors import ModelError, StandfastError
-from standfast.llm import LLMAdapter, ToolDescription, settings_for
+from standfast.llm import LLMAdapter, ToolDescription
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
+from standfast.llm.providers import settings_for
 from standfast.messages import LLMResponse, Message, cut, error_text
 from standfast.runtime.cancellation import cancelled_within
 from standfast.runtime.model_answers import CANCELLED_WITHIN, answer

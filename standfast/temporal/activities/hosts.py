@@ -18,7 +18,8 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.agents import ACCEPTED, Agent, ForeignAgent, Loop, adopted
 from standfast.agents.samplers import with_samplers
 from standfast.errors import DefinitionError, SessionConflictError, SessionStoreError
-from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
+from standfast.llm import LLM, LLMAdapter, ToolDescription, tools_to_descriptions
+from standfast.llm.providers import named
 from standfast.messages import with_article
 from standfast.pipelines import Pipeline
 from standfast.runtime.restores import current_epoch, note_place
