@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, TypeAdapter
 
+from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Checkpoint, RunResult
 from standfast.errors import InputError
 from standfast.messages import Citation, HostedCall, Message, ToolCall, Usage
@@ -392,6 +393,44 @@ Event = (
 )
 EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
 EVENT_TYPES: tuple[type, ...] = get_args(Event)
+
+
+def gate_opened(gate: Gate, message: str, call: ToolCall | None) -> GateOpened:
+    """Return the event of a gate that asks people: at first, and whenever it shows something else than before.
+
+    Args:
+        message: what it asks where its rule has no message.
+        call: with the arguments that people see now.
+    """
+    rule = gate.rule
+    return GateOpened(
+        gate.name, rule.message or message, gate.shown_digest, call, rule.users, rule.quorum, gate.deadline
+    )
+
+
+def gate_escalations(gate: Gate, at: datetime) -> list[tuple[Gate, GateEscalated]]:
+    """Return the escalations of a gate until a time, each with the gate as it was afterwards."""
+    return [(one, GateEscalated(gate.name)) for one in gate.passing(at) if one.status == "open"]
+
+
+def gate_decided(decision: Decision, refused: str | None, after: Gate | None) -> GateDecided:
+    """Return the event of a decision.
+
+    Args:
+        refused: why it does not count.
+        after: the gate after a decision that counts; None if that is not known.
+    """
+    return GateDecided(
+        decision.gate,
+        decision.decision,
+        decision.by,
+        decision.comment,
+        refused,
+        decision.standing,
+        None if decision.remember is None else decision.remember.model_dump(mode="json"),
+        decision.edit,
+        waits=refused is None and after is not None and after.status == "open",
+    )
 
 
 def event_json(event: Event) -> dict[str, Any]:

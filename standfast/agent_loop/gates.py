@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -364,10 +364,15 @@ class Gate:
 
     def at(self, now: datetime) -> "Gate":
         """Return the gate as it is at a time: every deadline that has passed has had its effect."""
+        *_, gate = self, *self.passing(now)
+        return gate
+
+    def passing(self, now: datetime) -> Iterator["Gate"]:
+        """Yield the gate as it is after each of its deadlines that has passed; an open one then asks others."""
         gate = self
         while gate.status == "open" and gate.deadline is not None and gate.deadline <= now:
             gate = gate.expired()
-        return gate
+            yield gate
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON."""

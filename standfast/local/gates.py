@@ -20,6 +20,7 @@ from standfast.agent_loop import (
 from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
+from standfast.events import Event, gate_decided, gate_escalations
 from standfast.messages import ToolCall, Tripped, error_text, explain
 from standfast.pipelines import Step
 from standfast.runtime.pipeline_results import Kept
@@ -104,6 +105,7 @@ async def at_gates(
     have_run: Collection[str | None],
     standing: Standing,
     check: GuardrailCheck = _no_guardrails,
+    emit: Callable[[Event], None] = lambda event: None,
 ) -> LoopState:
     """Return the state after people's decisions on the calls of a turn, those that were made in advance first, and
     after deadlines that have passed.
@@ -114,6 +116,7 @@ async def at_gates(
     Args:
         have_run: ids of calls whose results are known.
         check: returns the verdicts of guardrails on a call.
+        emit: is told of each decision, and of each deadline at which others were asked.
 
     Raises:
         InputError: one does not count.
@@ -121,11 +124,13 @@ async def at_gates(
     now = datetime.now(UTC)
     for question in state.gates:
         gate = _gate(question)
-        gate = await kept.gate_after(gate, partial(_refusal, agent, _call(state, gate), check))
-        gate = await _in_advance(gate, state, agent, kept, standing)
+        told = _Told(gate, emit)
+        gate = await kept.gate_after(gate, partial(_refusal, agent, _call(state, gate), check), told.decided)
+        gate = await _in_advance(gate, state, agent, kept, standing, told)
+        told.passed(now)
         if gate.at(now) != _gate(question):
             state = state.decided(gate.at(now))
-    counts: list[tuple[Decision, str, Gives | None]] = []
+    counts: list[tuple[Decision, Gate, Gives | None]] = []
     for decision in decisions:
         gate_now, refused = await _judged(state, decision, agent, kept, check)
         gives = None
@@ -139,16 +144,35 @@ async def at_gates(
             if gate_now is None and decision.gate in have_run:
                 refused = decided_too_late(decision.gate)
             await kept.record(decision, now, refused, digest=None if gate_now is None else gate_now.shown_digest)
+            emit(gate_decided(decision, refused, gate_now))
             raise InputError(refused)
         if gate_now is not None:
-            counts.append((decision, gate_now.shown_digest, gives))
+            counts.append((decision, gate_now, gives))
             state = state.decided(gate_now.decided(decision, now))
-    for decision, digest, gives in counts:
-        await kept.record(decision, now, None, digest=digest, gives=gives)
+    for decision, gate, gives in counts:
+        await kept.record(decision, now, None, digest=gate.shown_digest, gives=gives)
+        emit(gate_decided(decision, None, gate.decided(decision, now)))
     return state
 
 
-async def _in_advance(gate: Gate, state: LoopState, agent: Agent, kept: Kept, standing: Standing) -> Gate:
+class _Told:
+    """What has been told so far of one gate; `gate` is as it was then."""
+
+    def __init__(self, gate: Gate, emit: Callable[[Event], None]) -> None:
+        self._gate, self._emit = gate, emit
+
+    def passed(self, now: datetime) -> None:
+        for gate, event in gate_escalations(self._gate, now):
+            self._gate = gate
+            self._emit(event)
+
+    def decided(self, gate: Gate, decision: Decision, at: datetime, refused: str | None) -> None:
+        self.passed(at)
+        self._gate = gate if refused is not None else gate.decided(decision, at)
+        self._emit(gate_decided(decision, refused, self._gate))
+
+
+async def _in_advance(gate: Gate, state: LoopState, agent: Agent, kept: Kept, standing: Standing, told: _Told) -> Gate:
     """Return a gate after the decisions that were made in advance, each recorded when the gate was opened."""
     waiting, gate = gate.unjudged, gate.asking()
     call = _call(state, gate)
@@ -156,6 +180,7 @@ async def _in_advance(gate: Gate, state: LoopState, agent: Agent, kept: Kept, st
         refused = gate.problem(decision) or _may_not(agent, call, decision, gate)
         refused = refused or await standing_refusal(standing.store, decision, gate, standing.at(call))
         await kept.record(decision, gate.since, refused, digest=gate.digest)
+        told.decided(gate, decision, gate.since, refused)
         gate = gate if refused is not None else gate.decided(decision, gate.since)
     return gate
 

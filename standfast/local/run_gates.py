@@ -1,6 +1,6 @@
 """Opens the gates of a run in this process before its calls run, and closes them by people's decisions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from standfast.agent_loop import (
     question_about,
 )
 from standfast.agents import Agent, AgentContext
+from standfast.events import Event
 from standfast.local.answers import guardrails_in
 from standfast.local.gates import Standing, asked_at, at_gates, requesters_of
 from standfast.local.transcripts import RunTranscript
@@ -32,6 +33,7 @@ class RunGates:
 
     Args:
         is_invoked: a tool has started the run, so nobody is there to be asked.
+        emit: is told of decisions and escalations.
     """
 
     def __init__(
@@ -42,12 +44,14 @@ class RunGates:
         transcript: RunTranscript,
         *,
         is_invoked: bool,
+        emit: Callable[[Event], None] | None = None,
     ) -> None:
         self._agent = agent
         self._context = context
         self._store = store
         self._transcript = transcript
         self._is_invoked = is_invoked
+        self._emit: Callable[[Event], None] = (lambda event: None) if emit is None else emit
         self._earlier: list[str | None] = []  # who asked for earlier calls; without a store only their gates say who
 
     def _asking(self, state: LoopState) -> Agent:
@@ -67,7 +71,7 @@ class RunGates:
         standing = Standing(self._store, self._place)
         agent = self._asking(state)
         check = guardrails_in(agent, self._context).verdicts_on
-        decided = await at_gates(state, decisions, agent, self._kept, have_run, standing, check)
+        decided = await at_gates(state, decisions, agent, self._kept, have_run, standing, check, self._emit)
         self._earlier += requesters_of(decided)
         await self._show(decided)
         if decided.kept_questions != state.kept_questions:

@@ -157,7 +157,12 @@ class Run:
             self._transcript = RunTranscript(self._log, self._model, self._agent, self._context, self._emit, self._key)
             self._answers = Answers(self._agent, self._speakers, self._model, self._transcript, self._context)
             self._gates = RunGates(
-                self._agent, self._context, self._store, self._transcript, is_invoked=self._invoked_by is not None
+                self._agent,
+                self._context,
+                self._store,
+                self._transcript,
+                is_invoked=self._invoked_by is not None,
+                emit=self._emit,
             )
             if (heard := await self._heard(given)) is not None:
                 given, self._given_context = given.without_message(), None

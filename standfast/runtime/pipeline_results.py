@@ -129,7 +129,12 @@ class Kept:
         same = (decision_of(row) == given.model_copy(update={"digest": row.digest}) for row in counted)
         return any(same) if counted else None
 
-    async def gate_after(self, gate: Gate, judge: Callable[[Gate, Decision], Awaitable[str | None]]) -> Gate:
+    async def gate_after(
+        self,
+        gate: Gate,
+        judge: Callable[[Gate, Decision], Awaitable[str | None]],
+        tell: Callable[[Gate, Decision, datetime, str | None], None] = lambda *_: None,
+    ) -> Gate:
         """Return a gate after the decisions that were recorded at it.
 
         Those that came from outside are judged first, each until the gate that is kept has it. One that does not count
@@ -138,6 +143,8 @@ class Kept:
         Args:
             judge: returns why a decision does not count by today's declaration, or None if it does, at the gate as it
                 was when people decided: it may have asked others before.
+            tell: is told of each decision that the given gate does not have: the gate before it, when it was made, and
+                why it does not count.
         """
         counted: list[tuple[Decision, datetime]] = []
         for row in await self.decisions(gate.name):
@@ -146,6 +153,8 @@ class Kept:
             why = None
             if is_new and str(row.key).startswith(_OUTSIDE):
                 why = then.problem(decision) or await judge(then, decision)
+            if is_new:
+                tell(then, decision, row.at, why)
             if why is None:
                 counted.append((decision, row.at))
             else:

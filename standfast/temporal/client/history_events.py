@@ -32,6 +32,8 @@ from standfast.events import (
     ToolStarted,
     TurnEnded,
     TurnStarted,
+    gate_escalations,
+    gate_opened,
 )
 from standfast.messages import Citation, HostedCall, Record, ToolCall, read_usage
 from standfast.temporal.client.histories import Entry
@@ -41,7 +43,6 @@ from standfast.temporal.client.history_values import (
     ending,
     fields,
     gate_after,
-    gate_opened,
     is_ours,
     number,
     place_of,
@@ -206,7 +207,7 @@ class History:
         if call is not None and isinstance(gate.changed, dict):
             edit, _ = self._edits.get(gate.changed["digest"], (gate.changed["shown"], None))
             call = ToolCall(id=call.id, name=call.name, arguments=edit)
-        return gate_opened(gate, gate.rule.message or asked.message, call)
+        return gate_opened(gate, asked.message, call)
 
     def _timed(self, entry: Entry) -> Iterator[Event]:
         if entry.of in self._timers:
@@ -215,7 +216,9 @@ class History:
             if isinstance(event, GateReminded) or asked is None:
                 yield event
             elif asked.stage == stage and asked.gate.status == "open":
-                yield from self._escalated(asked)
+                gate = asked.gate.expired()
+                self._gates[gate.name] = replace(asked, gate=gate, stage=asked.stage + 1)
+                yield event
             return
         for words in (names.REMINDER, names.ESCALATION, names.DECISION):
             if entry.summary.startswith(words):
@@ -234,16 +237,11 @@ class History:
 
     def _overdue(self, name: str, at: datetime) -> Iterator[Event]:
         """Yield the escalations of a gate that still waits at this time; without a worker no timer tells of them."""
-        while (asked := self._gates.get(name)) is not None and asked.is_timed and asked.gate.status == "open":
-            deadline = asked.gate.deadline
-            if deadline is None or deadline > at or not asked.gate.escalates:
-                return
-            yield from self._escalated(asked)
-
-    def _escalated(self, asked: _Asked) -> Iterator[Event]:
-        gate = asked.gate.expired()
-        self._gates[gate.name] = replace(asked, gate=gate, stage=asked.stage + 1)
-        yield GateEscalated(gate.name)
+        if (asked := self._gates.get(name)) is None or not asked.is_timed:
+            return
+        for gate, event in gate_escalations(asked.gate, at):
+            self._gates[name] = asked = replace(asked, gate=gate, stage=asked.stage + 1)
+            yield event
 
     def _worked(self, entry: Entry, given: Mapping[str, Any]) -> Iterator[Event]:
         if entry.kind in ("activity_task_scheduled", "start_child_workflow_execution_initiated"):

@@ -10,7 +10,6 @@ from standfast.agent_loop import Decision, Gate, GateRule
 from standfast.errors import StandfastError
 from standfast.events import (
     Event,
-    GateOpened,
     MessageReceived,
     RunEnded,
     StepCompleted,
@@ -75,11 +74,6 @@ def tool_ended(call: ToolCall, written: Mapping[str, Any]) -> ToolEnded:
         if isinstance(written.get("used"), Mapping):
             usage = Usage.model_validate(written["used"])
     return ToolEnded(call, None, outcome, written[outcome], size if isinstance(size, int) else None, usage=usage)
-
-
-def gate_opened(gate: Gate, message: str, call: ToolCall | None) -> GateOpened:
-    rule = gate.rule
-    return GateOpened(gate.name, message, gate.shown_digest, call, rule.users, rule.quorum, gate.deadline)
 
 
 def gate_after(gate: Gate, given: Mapping[str, Any]) -> Gate:

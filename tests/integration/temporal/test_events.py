@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from standfast import (
     Approval,
     Event,
     GateDecided,
+    GateEscalated,
     GateOpened,
     InputError,
     MessageReceived,
@@ -41,6 +44,7 @@ from standfast import (
     event_json,
     pipeline,
     read_event,
+    run_streaming,
     tool,
 )
 from standfast.temporal import StandfastClient, start_pipeline
@@ -371,3 +375,78 @@ async def test_a_pipelines_steps_and_gates_are_told(temporal: Temporal) -> None:
     assert [event.step for event in events if isinstance(event, StepCompleted)] == ["draft", "approval", "post"]
     inner = await reader(temporal).events(next(str(event.run) for event in events if isinstance(event, StepStarted)))
     assert names(inner)[-1] == "RunEnded"
+
+
+def at_gates(events: Sequence[Event]) -> list[tuple[Any, ...]]:
+    """Return what is told of gates; in process, one that waits is told whenever a run ends at it."""
+    told: list[tuple[Any, ...]] = []
+    for event in events:
+        match event:
+            case GateOpened(gate, _, _, call, approvers):
+                assert call is not None
+                opened = ("asks", gate, call.arguments, approvers)
+                told += [opened] if opened not in told else []
+            case GateDecided():
+                told.append((event.decision, event.by, event.refused, event.comment, event.edit, event.waits))
+            case GateEscalated():
+                told.append(("escalated", event.gate))
+    return told
+
+
+@pytest.mark.parametrize("goes", ["decided", "overdue"])
+async def test_both_drivers_tell_alike_of_decisions_and_escalations(temporal: Temporal, goes: str) -> None:
+    to = Approval(approvers=["eve"])
+    asks = Approval(approvers=["ada", "bob"], quorum=2)
+    if goes == "overdue":
+        asks = Approval(approvers=["ada"], timeout=1, on_timeout="escalate", escalate_to=to)
+
+    @tool(approval=asks)
+    async def send(text: str) -> str:
+        """Send."""
+        return "sent"
+
+    agent = Agent("sender", tools=[send])
+    edit = {"text": "y"}
+    acts: list[dict[str, Any]] = [{"by": "zoe"}, {"by": "ada", "edit": edit, "comment": "y"}, {"by": "bob"}]
+    acts = [{"by": "eve"}] if goes == "overdue" else acts
+    given: Any = {"store": temporal.store, "session_id": "here"}
+    script = [asks_for(call("send", "c1", text="x")), "Done"]
+
+    ended = await stream_to_end(given, agent, here := list[Event](), llm=ScriptedModel(script), message="go")
+    for act in acts:
+        (item,) = ended.approvals
+        if goes == "overdue":
+            await until(lambda: item.deadline < datetime.now(UTC))  # noqa: B023
+            ended = await stream_to_end(given, agent, here, llm=ScriptedModel([]))
+        (item,) = ended.approvals
+        decision = {"gate": "c1", "decision": "approve", "digest": item.digest, **act}
+        with contextlib.suppress(InputError):
+            ended = await stream_to_end(given, agent, here, llm=ScriptedModel(["Done"]), decisions=[decision])
+
+    async with temporal.worker(agent, llm=ScriptedModel(script)):
+        run = await temporal.start(agent)
+        await pending(run)
+        if goes == "overdue":
+            await until(lambda: asks_eve(run))
+        for act in acts:
+            with contextlib.suppress(InputError):
+                await temporal.people.decide(run.id, "c1", "approve", **act)
+        await result(run)
+        there = await followed(temporal, run)
+    assert [one for one in at_gates(here) if one[-1] != ("eve",)] == at_gates(there)
+    shown = {
+        "overdue": ["asks", "escalated", "asks", "approve"],
+        "decided": ["asks", "approve", "approve", "asks", "approve"],
+    }
+    assert [one[0] for one in at_gates(here)] == shown[goes]
+
+
+async def asks_eve(run: Run) -> bool:
+    return any(item["approvers"] == ["eve"] for item in await pending(run))
+
+
+async def stream_to_end(given: dict[str, Any], agent: Agent, told: list[Event], **options: Any) -> Any:
+    """Run an agent in process, and add to what was told; return the result."""
+    async for event in run_streaming(agent, **given, **options):
+        told.append(event)  # noqa: PERF401  # what was told before an error is kept
+    return told[-1].result  # type: ignore[union-attr]
