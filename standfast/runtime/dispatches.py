@@ -230,7 +230,10 @@ class Fence:
         _, entry = await record_found(
             self._ledger, self._scope, position, call, known, written, owner=f"a run in process {uuid4().hex}"
         )
-        return Unknown(CONTRADICTED) if entry.result is None else read_outcome(read_result(entry))
+        if entry.result is None:
+            return Unknown(CONTRADICTED)
+        # What was found may also change the agent's state, which the ledger does not keep.
+        return outcome if (kept := read_result(entry)) == written else read_outcome(kept)
 
     async def cross(self, call_id: str, last: tuple[int, LedgerEntry | None]) -> None:
         """Keep everybody else from running a call from now on: it has not happened.

@@ -12,9 +12,8 @@ from support.temporal_runs import Temporal, pending, result
 from support.transcripts import asks_for, call, error_of, result_of, tool_results
 
 from standfast import Agent, Loop, TokenBudget, run, tool
-from standfast.llm import LLMResponse
 from standfast.mcp import mcp_server
-from standfast.messages import ToolCall
+from standfast.messages import LLMResponse, ToolCall
 from standfast.testing import ScriptedModel
 
 ASKING = Path(__file__).parents[2] / "support" / "mcp_asking_server.py"
