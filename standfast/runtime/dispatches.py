@@ -232,8 +232,8 @@ class Fence:
         )
         if entry.result is None:
             return Unknown(CONTRADICTED)
-        # What was found may also change the agent's state, which the ledger does not keep.
-        return outcome if (kept := read_result(entry)) == written else read_outcome(kept)
+        # What was found may also change the agent's state, which `read_outcome` leaves out.
+        return outcome if entry.result == to_json(written).decode() else read_outcome(read_result(entry))
 
     async def cross(self, call_id: str, last: tuple[int, LedgerEntry | None]) -> None:
         """Keep everybody else from running a call from now on: it has not happened.
