@@ -15,6 +15,7 @@ from standfast.runtime.restores import begin_epoch, note_move
 from standfast.stores import open_store
 from standfast.stores.copying import Movable, give_up_move, move_store
 from standfast.stores.sqlite.files import restore_file
+from standfast.stores.sqlite.migrations import MIGRATIONS
 
 _NOT_THERE = ": FROM is the store to move, TO the empty one"
 
@@ -64,7 +65,7 @@ def restore(output: Output, backup: str, store: str) -> None:
             f"{shown_address(store)} is not a SQLite file: restore it with its own tools, then run "
             "`standfast store restored`"
         )
-    restore_file(backup, os.path.realpath(store))
+    restore_file(backup, os.path.realpath(store), MIGRATIONS)
     found = asyncio.run(_restored(store))
     output.item(found, lambda: output.fields({name.capitalize(): value for name, value in found.items()}))
 

@@ -12,7 +12,7 @@ from standfast.errors import InputError, StandfastError, StoreError
 from standfast.stores.locks import is_any_held
 from standfast.stores.private_files import private
 from standfast.stores.schema_versions import check_version, foreign, oldest_reader
-from standfast.stores.sqlite.identity import identity, note_place
+from standfast.stores.sqlite.identity import identity, note_place, open_without_wal, refuse_foreign_wal
 from standfast.stores.tables import closed_error
 
 _MOUNTS = "/proc/self/mountinfo"  # on Linux; the fifth word of a line is a mount point
@@ -27,6 +27,12 @@ _MEANINGS = {
     "SQLITE_CANTOPEN": "cannot be opened; check that the folder exists and may be written to",
     "SQLITE_IOERR": "cannot be read or written: the disk reports an error, or is full",
 }
+_BACKUPS = {
+    "SQLITE_NOTADB": "is not a SQLite database; use another one",
+    "SQLITE_CORRUPT": "is damaged; use another one",
+    "SQLITE_CANTOPEN": "cannot be opened; check that this process may read it",
+}
+_UNREADABLE = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_CORRUPT_INDEX")
 
 
 class SameFile:
@@ -74,6 +80,7 @@ def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sq
         with suppress(OSError):
             os.close(private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         _refuse_second_names(path)
+        refuse_foreign_wal(path)
     db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
     try:
         # Checked before anything is changed: a file that is not a database, or is newer, stays as it is.
@@ -210,38 +217,63 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
         raise
 
 
-def restore_file(backup: str, path: str) -> None:
+def restore_file(backup: str, path: str, migrations: tuple[str, ...]) -> None:
     """Replace the data of a store with those of a backup, in one transaction; a file that is missing is made.
 
     Raises:
-        InputError: the backup is missing, or is that of another store.
-        StoreError: the backup is damaged or no store, or a process has the store open. Nothing was changed.
+        InputError: the backup is missing, or is that of another store, or the store's folder is missing.
+        StoreError: the backup is damaged, newer or no store, or a process has the store open, or the store has moved or
+            cannot be read. Nothing was changed.
     """
     if not os.path.isfile(backup):
         raise InputError(f"There is no backup {backup!r}")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise InputError(f"There is no folder {os.path.dirname(os.path.abspath(path))!r} for the store")
     if os.path.exists(path) and os.path.samefile(backup, path):
         raise InputError(f"{backup!r} is the store itself, and not a backup of it")
-    try:
-        with closing(sqlite3.connect(f"{Path(backup).absolute().as_uri()}?mode=ro", uri=True)) as source:
+    _refuse_second_names(path)
+    with closing(_open_backup(backup)) as source:
+        try:
             _refuse_foreign(source, backup)
+            if not _version(source, backup, len(migrations)):
+                raise InputError(f"The backup {backup!r} has no tables of a store")
             wanted = identity(source, backup)
             (damage,) = source.execute("PRAGMA quick_check(1)").fetchone()
-            if damage != "ok":
-                raise StoreError(f"The backup {backup} is damaged ({damage}): use another one. Nothing was changed.")
-            _replace(source, wanted, path)
-    except sqlite3.Error as error:
-        raise translated(error, path) from error
+        except sqlite3.Error as error:
+            raise _caused_by(
+                error, f"The backup {backup} {_meaning(error, _BACKUPS)} ({error}). Nothing was changed."
+            ) from error
+        if damage != "ok":
+            raise StoreError(f"The backup {backup} is damaged ({damage}): use another one. Nothing was changed.")
+        try:
+            _replace(source, wanted, path, len(migrations))
+        except sqlite3.Error as error:
+            raise translated(error, path) from error
 
 
-def _replace(source: sqlite3.Connection, wanted: str, path: str) -> None:
-    is_new = not os.path.exists(path)
-    if is_new:
+def _open_backup(backup: str) -> sqlite3.Connection:
+    if any(os.path.exists(f"{backup}-{its}") and os.path.getsize(f"{backup}-{its}") for its in ("wal", "journal")):
+        return sqlite3.connect(f"{Path(backup).absolute().as_uri()}?mode=ro", uri=True)
+    return open_without_wal(backup)  # also from a folder that nobody may write to
+
+
+def _replace(source: sqlite3.Connection, wanted: str, path: str, newest: int) -> None:
+    if not os.path.exists(path):
         os.close(private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as target:
-        if not is_new:
+        try:
             _refuse_foreign(target, path)
-            if (here := identity(target, path)) != wanted:
-                raise InputError(f"The backup is of the store {wanted}, and {path} is the store {here}")
+            here = identity(target, path) if _version(target, path, newest) else wanted
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorname", "") not in _UNREADABLE:
+                raise
+            raise _caused_by(
+                error,
+                f"The store {path} cannot be read ({error}), so that nobody knows whose backup it needs: move it, "
+                f"{path}-wal and {path}-shm away, then run this again. Nothing was changed.",
+            ) from error
+        if here != wanted:
+            raise InputError(f"The backup is of the store {wanted}, and {path} is the store {here}")
         # A database leaves WAL only if nobody else has it open. In the other mode the backup is one transaction.
         if is_any_held(path) or not _leaves_wal(target):
             raise StoreError(f"The store {path} is in use: stop all its workers and runs first. Nothing was changed.")
@@ -249,8 +281,13 @@ def _replace(source: sqlite3.Connection, wanted: str, path: str) -> None:
 
 
 def _leaves_wal(db: sqlite3.Connection) -> bool:
+    """Leave WAL, and keep everybody out until the connection is closed; return whether nobody else was there."""
     try:
-        return bool(db.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",))
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("BEGIN EXCLUSIVE")
+        db.execute("COMMIT")
+        return bool(db.execute("PRAGMA journal_mode").fetchone() == ("delete",))
     except sqlite3.OperationalError as error:
         if not is_busy(error):
             raise
@@ -262,10 +299,13 @@ def translated(error: Exception, path: str) -> Exception:
         return _caused_by(error, f"The store {path} refused a text that UTF-8 cannot write: {error}")
     if isinstance(error, StandfastError) or not isinstance(error, sqlite3.Error):
         return error
+    return _caused_by(error, f"The store {path} {_meaning(error, _MEANINGS)} ({error})")
+
+
+def _meaning(error: sqlite3.Error, meanings: dict[str, str]) -> str:
     # Text that Python cannot decode was torn; SQLite has no error code for that.
     name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT" if "decode" in str(error) else "")
-    meaning = next((text for code, text in _MEANINGS.items() if name.startswith(code)), f"refused: {error}")
-    return _caused_by(error, f"The store {path} {meaning} ({error})")
+    return next((text for code, text in meanings.items() if name.startswith(code)), f"refused: {error}")
 
 
 def _caused_by(error: Exception, text: str) -> StoreError:

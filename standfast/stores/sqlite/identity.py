@@ -14,9 +14,11 @@ refuse: a restored store must go on under its identity.
 import logging
 import os
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 from secrets import token_hex
 
+from standfast.errors import StoreError
 from standfast.stores.locks import open_beside
 from standfast.stores.schema_versions import lost_identity
 
@@ -63,6 +65,61 @@ class MarkBeside:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def refuse_foreign_wal(path: str) -> None:
+    """Refuse a database whose `-wal` belongs to a later state of it: it was replaced, and the `-wal` was left.
+
+    SQLite cannot tell, and would write the pages of the one into the other. The first write in a `-wal` follows
+    the last one in the database, or an earlier one.
+
+    Raises:
+        StoreError: the database is older.
+    """
+    with suppress(OSError, sqlite3.Error):  # SQLite reports what is wrong with it
+        if (wrote := _first_write_in_wal(path)) is not None and wrote > _writes_without_wal(path) + 1:
+            raise StoreError(
+                f"The store {path} was replaced by an older copy, and {path}-wal belongs to the file that was there "
+                f"before: delete {path}-wal and {path}-shm. Nothing was changed."
+            )
+
+
+def _first_write_in_wal(path: str) -> int | None:
+    """Return the number of the first write in the `-wal`, which nobody has to have open; None if it has none."""
+    if not os.path.exists(f"{path}-wal") or not os.path.getsize(f"{path}-wal"):
+        return None
+    with closing(open_without_wal(path)) as main, open(f"{path}-wal", "rb") as wal:
+        query = "SELECT rootpage, sql FROM sqlite_master WHERE name = 'store_identity'"
+        root, table = main.execute(query).fetchone() or (None, "")
+        header = wal.read(32)
+        size = int.from_bytes(header[8:12])
+        while len(frame := wal.read(24 + size)) == 24 + size and frame[8:16] == header[16:24]:
+            if int.from_bytes(frame[:4]) == root:
+                return _writes_in_page(frame[24:], table)
+    return None
+
+
+def _writes_in_page(page: bytes, table: str) -> int:
+    """Return the count in a page of `store_identity`, which SQLite reads as the second page of a small database."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute(f"PRAGMA page_size = {len(page)}")
+        db.execute(table)
+        db.deserialize(db.serialize()[: len(page)] + page)
+        return _writes(db)
+
+
+def _writes_without_wal(path: str) -> int:
+    with closing(open_without_wal(path)) as main:
+        return _writes(main)
+
+
+def _writes(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT max(writes) FROM store_identity").fetchone()[0] or 0)
+
+
+def open_without_wal(path: str) -> sqlite3.Connection:
+    """Open what a file has without its `-wal`, to read; nothing is made beside it."""
+    return sqlite3.connect(f"{Path(path).absolute().as_uri()}?immutable=1", uri=True)
 
 
 def identity(db: sqlite3.Connection, path: str) -> str:
@@ -137,7 +194,9 @@ def _draw_mark(db: sqlite3.Connection, path: str, beside: MarkBeside) -> None:
     drawn = inode if mark is None and inode is not None and is_here else token_hex(16)
     db.execute("UPDATE store_identity SET path = ?, inode = ?, mark = ?", (path, _inode(path), drawn))
     beside.write(drawn, writes)
-    if mark is not None or not is_here:
+    if was_at == path and mark is not None:
+        logging.getLogger("standfast").warning("The store %s was restored from a backup", path)
+    elif mark is not None or not is_here:
         logging.getLogger("standfast").warning(
             "The store %s is a copy of %s, or was restored from a backup. Both have one identity, so they cannot be "
             "told apart: if the other one is still in use, stop using one of them.",

@@ -1,6 +1,7 @@
 """Commands that read a store take any, and its address may be in a file, as containers get secrets."""
 
 import contextlib
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -151,7 +152,67 @@ async def test_a_restore_that_would_go_wrong_changes_nothing(tmp_path: Path) -> 
         ):
             assert why in await refused(None, "store", "restore", str(wrong), "--store", str(path))
         assert await contents(store) == ["a", "b"]
+    damaged, newer, empty = (tmp_path / name for name in ("damaged.db", "newer.db", "empty.db"))
+    damaged.write_bytes(backup.read_bytes()[:9_000])
+    shutil.copy(backup, newer)
+    with contextlib.closing(sqlite3.connect(newer)) as db, db:
+        db.execute("INSERT INTO standfast_schema VALUES (9999, 9999)")
+    empty.touch()
+    for wrong, why in (
+        (damaged, f"The backup {damaged} is damaged; use another one"),
+        (newer, f"The store {newer} has schema version 9999, written by a newer standfast"),
+        (empty, "has no tables of a store"),
+    ):
+        assert why in await refused(None, "store", "restore", str(wrong), "--store", str(path))
+        assert not [*tmp_path.glob(f"{wrong.name}-*")]
+    async with sqlite_store(path) as store:
+        assert await contents(store) == ["a", "b"]
+    hard_link = tmp_path / "hard.db"
+    hard_link.hardlink_to(path)
+    assert "another name, a hard link" in await refused(None, "store", "restore", str(backup), "--store", str(path))
+    hard_link.unlink()
+    async with sqlite_store(path) as store:
+        assert await contents(store) == ["a", "b"]
+    nowhere = str(tmp_path / "none" / "s.db")
+    assert "There is no folder" in await refused(None, "store", "restore", str(backup), "--store", nowhere)
     assert "its own tools" in await refused(None, "store", "restore", str(backup), "--store", "postgresql://a@b/c")
+
+
+async def test_a_file_that_a_killed_restore_left_empty_is_restored(tmp_path: Path) -> None:
+    path, backup = tmp_path / "s.db", tmp_path / "backup.db"
+    async with sqlite_store(path) as store:
+        await append(store, "kept")
+        back_up(path, backup)
+    path.write_bytes(b"")
+    await data(None, "store", "restore", str(backup), "--store", str(path))
+    async with sqlite_store(path) as store:
+        assert await contents(store) == ["kept"]
+    assert not [*tmp_path.glob("backup.db-*")]
+
+
+async def test_a_file_that_cannot_be_read_is_put_away_before_a_restore(tmp_path: Path) -> None:
+    path, backup = tmp_path / "s.db", tmp_path / "backup.db"
+    async with sqlite_store(path) as store:
+        await append(store, "kept")
+        back_up(path, backup)
+    path.write_bytes(b"damaged" * 9_000)
+    restore = ("store", "restore", str(backup), "--store", str(path))
+    assert f"move it, {path}-wal and {path}-shm away, then run this again" in await refused(None, *restore)
+    path.rename(tmp_path / "damaged.db")
+    await data(None, *restore)
+    async with sqlite_store(path) as store:
+        assert await contents(store) == ["kept"]
+
+
+async def test_a_store_that_was_moved_is_not_opened_again_by_a_restore(tmp_path: Path) -> None:
+    path, backup, moved = (tmp_path / name for name in ("s.db", "backup.db", "moved.db"))
+    async with sqlite_store(path) as store:
+        await append(store, "kept")
+        back_up(path, backup)
+    await data(None, "store", "copy", str(path), str(moved))
+    assert f"was moved to {moved}" in await refused(None, "store", "restore", str(backup), "--store", str(path))
+    assert "was moved to" in await refused(None, "store", "restore", str(path), "--store", str(tmp_path / "new.db"))
+    assert not (tmp_path / "new.db").exists()
 
 
 def back_up(path: Path, backup: Path) -> None:

@@ -1,9 +1,13 @@
 """A SQLite store keeps the identity that it was made with; a copy has its original's, and says so once."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import shutil
+import signal
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +62,35 @@ async def test_a_store_whose_identity_was_removed_says_so(tmp_path: Path) -> Non
     db.close()
     with pytest.raises(StoreError, match="lost its identity"):
         await identity(path)
+
+
+async def test_a_wal_that_a_replaced_file_left_behind_is_refused(tmp_path: Path) -> None:
+    path, backup, wal = (tmp_path / name for name in ("a.db", "backup.db", "a.db-wal"))
+    await identity(path)
+    with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(backup)) as target:
+        source.backup(target)
+    # SQLite moves 1,000 pages at a time into the file, so its last claims are in the -wal alone, and others are not.
+    script = """
+import asyncio, os, signal, sys
+from standfast import sqlite_store
+async def main():
+    store = sqlite_store(sys.argv[1])
+    for number in range(40):
+        await store.save_reply(sys.argv[2], number, "x" * 200_000)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    for run in ("r", "another"):
+        worker = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(path), run, env=os.environ)
+        assert await worker.wait() == -signal.SIGKILL
+        assert wal.stat().st_size
+        if run == "r":
+            await identity(path)  # its own -wal is read
+    shutil.copyfile(backup, path)
+    with pytest.raises(StoreError, match=f"was replaced by an older copy, and {wal} belongs to the file"):
+        await identity(path)
+    assert path.read_bytes() == backup.read_bytes()
+    wal.unlink()
+    Path(f"{path}-shm").unlink(missing_ok=True)
+    async with sqlite_store(path) as store:
+        assert await store.load_reply("r", 0) is None
