@@ -36,11 +36,11 @@ from standfast.agent_loop.standing_approvals import (
     standing_problem,
 )
 from standfast.agent_loop.tool_facts import (
-    CANCELLED_WITHIN,
     ToolFacts,
     agent_failure,
     agent_outcome,
     cancelled,
+    cancelled_within,
     cut_off,
     failed_for_good,
     left_open,
@@ -79,7 +79,6 @@ from standfast.agent_loop.transcripts import (
 from standfast.agent_loop.unfit_answers import correction, refused_by_guardrails, unfit_calls
 
 __all__ = [
-    "CANCELLED_WITHIN",
     "NOBODY_TO_ASK",
     "Action",
     "AskApproval",
@@ -110,6 +109,7 @@ __all__ = [
     "approver_problem",
     "caller_problem",
     "cancelled",
+    "cancelled_within",
     "correction",
     "cut_off",
     "decided_too_late",

@@ -73,8 +73,14 @@ def left_open(tool: ToolFacts | None, reason: str = "") -> Outcome:
     return cancelled(tool) if tool is not None and tool.safe_to_retry else Unknown(reason)
 
 
-CANCELLED_WITHIN = Failed("The tool was cancelled from within")
-"""The outcome of a call whose handler has raised a cancel that nobody asked for."""
+def cancelled_within(tool: ToolFacts | None) -> Outcome:
+    """Return the outcome of a call whose handler has raised a cancel that nobody asked for.
+
+    It may have sent its request before.
+    """
+    if tool is None or tool.safe_to_retry:
+        return Failed("The tool was cancelled from within")
+    return Unknown("the tool was cancelled from within")
 
 
 def not_started(tool: ToolFacts | None, *, recovering: bool = False, why: str | None = None) -> Outcome:

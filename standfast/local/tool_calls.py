@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any, cast
 
 from standfast.agent_loop import (
-    CANCELLED_WITHIN,
     CallTools,
     Gate,
     LoopState,
     Settled,
     ToolState,
     cancelled,
+    cancelled_within,
     failed_for_good,
     not_found,
     not_started,
@@ -124,7 +124,7 @@ class ToolCalls:
         except asyncio.CancelledError:
             if cancellation.requested():
                 raise
-            outcome = CANCELLED_WITHIN
+            outcome = cancelled_within(tool)
         outcome = within_row(outcome, call.name, self._store)
         self._outcomes[call.id] = outcome
         self.agent_state = self.agent_state.after(outcome)

@@ -39,7 +39,7 @@ def leaves_open(error: BaseException, *, unknown: ErrorTypes = (), not_run: Erro
             if (found := _judged(one)) is None:
                 continue
             judge, is_builtin = found
-            is_open = judge(one) if callable(judge) else judge
+            is_open = _asked(judge, one) if callable(judge) else judge
             if is_open and not (is_known and is_builtin):
                 return True
             is_known = is_known or is_open is False
@@ -91,10 +91,17 @@ def _nearest(kind: type[BaseException], unknown: ErrorTypes, not_run: ErrorTypes
 def _judged(error: BaseException) -> tuple[bool | _Judge | None, bool] | None:
     """Return the table's entry for an error, and whether it is for a class of Python itself; None without an entry."""
     for kind in type(error).__mro__:
-        name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+        name = f"{str(kind.__module__).partition('.')[0]}.{kind.__name__}"
         if name in _TABLE:
             return _TABLE[name], name.partition(".")[0] in _PYTHON
     return None
+
+
+def _asked(judge: _Judge, error: BaseException) -> bool | None:
+    try:
+        return judge(error)
+    except Exception:  # a __str__ or a property of the error that raises: nothing is known of it
+        return True
 
 
 # --- errors that carry a code ---------------------------------------------------------------------------------------
@@ -106,7 +113,8 @@ def _gateway(error: Any) -> bool | None:
     if isinstance(response, dict):  # botocore's
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     else:
-        places = ((response, "status_code"), (error, "status"), (error, "code"))
+        names = ("status", "status_code", "http_status", "code")
+        places = [(response, "status_code"), *((error, name) for name in names)]
         status = next((getattr(one, name) for one, name in places if hasattr(one, name)), None)
     return True if status in (502, 504, 520, 524) else None
 
@@ -126,6 +134,21 @@ def _rpc(error: Any) -> bool | None:
         return False
     name = getattr(found, "name", None)
     return name is None or name in ("CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE")
+
+
+def _answered(error: Any) -> bool | None:
+    """An answer that cannot be read: of a success, nobody knows what it said."""
+    return _gateway(error) or getattr(error, "status", 200) < 300
+
+
+def _mcp(error: Any) -> bool | None:
+    """Of MCP: a request that timed out, or whose connection was closed."""
+    return getattr(getattr(error, "error", None), "code", None) in (408, -32000, -32001)
+
+
+def _odbc(error: Any) -> bool | None:
+    """Of ODBC: the states of a lost connection, of a commit that was not confirmed, and of a timeout."""
+    return next(iter(error.args), None) in ("08S01", "08007", "HYT00", "40003")
 
 
 def _postgres(error: Any) -> bool | None:
@@ -176,7 +199,7 @@ _CLASSES: dict[str, tuple[str, str]] = {
         "ConnectTimeoutError NewConnectionError EmptyPoolError ClosedPoolError FullPoolError ProxyError SSLError",
     ),
     "aiohttp": (
-        "ClientConnectionError ClientPayloadError",
+        "ClientConnectionError ClientPayloadError TooManyRedirects",
         "ClientConnectorError ConnectionTimeoutError ServerFingerprintMismatch ClientHttpProxyError",
     ),
     "grpc": ("FutureTimeoutError", ""),
@@ -196,7 +219,27 @@ _CLASSES: dict[str, tuple[str, str]] = {
         "ConnectionFailure WriteConcernError",
         "ServerSelectionTimeoutError WaitQueueTimeoutError",
     ),
+    "valkey": ("TimeoutError", "MaxConnectionsError AuthenticationError AuthorizationError BusyLoadingError"),
     "websockets": ("ConnectionClosed", ""),
+    "azure": (
+        "ServiceResponseError ServiceResponseTimeoutError IncompleteReadError DecodeError",
+        "ServiceRequestError ServiceRequestTimeoutError",
+    ),
+    "grpclib": ("StreamTerminatedError", ""),
+    "elastic_transport": ("ConnectionTimeout", "TlsError"),
+    "pika": (
+        "ConnectionClosed StreamLostError AMQPHeartbeatTimeout",
+        "AMQPConnectorException ProbableAuthenticationError ProbableAccessDeniedError",
+    ),
+    "kafka": ("KafkaTimeoutError RequestTimedOutError KafkaConnectionError", "NoBrokersAvailable"),
+    "aiokafka": ("KafkaTimeoutError RequestTimedOutError KafkaConnectionError", ""),
+    "nats": ("TimeoutError", "NoServersError NoRespondersError"),
+    "cassandra": ("OperationTimedOut WriteTimeout WriteFailure ConnectionShutdown", ""),
+    "tornado": ("HTTPTimeoutError HTTPStreamClosedError StreamClosedError", ""),
+    "anyio": ("BrokenResourceError EndOfStream IncompleteRead", ""),
+    "asyncssh": ("ConnectionLost", ""),
+    "playwright": ("TimeoutError TargetClosedError", ""),
+    "selenium": ("TimeoutException", ""),
 }
 
 _TABLE: dict[str, bool | _Judge | None] = {
@@ -212,15 +255,28 @@ _TABLE: dict[str, bool | _Judge | None] = {
     "botocore.ConnectionError": None,
     "botocore.HTTPClientError": None,
     "redis.ConnectionError": None,
+    "valkey.ConnectionError": None,
+    "elastic_transport.ConnectionError": None,
     "builtins.TimeoutError": _timeout,
     "httpx.HTTPStatusError": _gateway,
     "httpx2.HTTPStatusError": _gateway,
     "requests.HTTPError": _gateway,
     "aiohttp.ClientResponseError": _gateway,
+    "aiohttp.ContentTypeError": _answered,
     "urllib.HTTPError": _gateway,
     "botocore.ClientError": _gateway,
     "google.GoogleAPICallError": _gateway,
+    "azure.HttpResponseError": _gateway,
+    "github.GithubException": _gateway,
+    "googleapiclient.HttpError": _gateway,
+    "kubernetes.ApiException": _gateway,
+    "slack_sdk.SlackApiError": _gateway,
+    "stripe.StripeError": _gateway,
+    "twilio.TwilioRestException": _gateway,
+    "mcp.McpError": _mcp,
+    "mcp.MCPError": _mcp,
     "grpc.RpcError": _rpc,
+    "grpclib.GRPCError": _rpc,
     "temporalio.RPCError": _rpc,
     "psycopg.OperationalError": _postgres,
     "psycopg2.OperationalError": _postgres,
@@ -229,4 +285,5 @@ _TABLE: dict[str, bool | _Judge | None] = {
     "MySQLdb.MySQLError": _mysql,
     "asyncmy.MySQLError": _mysql,
     "mysql.Error": _mysql,
+    "pyodbc.Error": _odbc,
 }

@@ -28,7 +28,7 @@ PLANS = {
     "charge_broken": (1, [BROKEN]),
     "charge_closed": (1, [CLOSED]),
     "look_closed": (1, [CLOSED]),
-    "charge_breaking_off": (1, ['failed: {"error": "The tool was cancelled from within"}']),
+    "charge_breaking_off": (1, ["failed: durability error"]),
     "charge_asking": (1, ["completed: Seven"]),
     "look_asking": (1, ["completed: Seven"]),
     "charge_hugely": (1, [LOST_RESULT % ("charge_hugely", LIMIT)]),

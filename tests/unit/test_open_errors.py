@@ -27,6 +27,10 @@ def made(name: str, *bases: type[BaseException], **attributes: Any) -> type[Base
     return type(kind, bases or (Exception,), {"__module__": module, **attributes})
 
 
+def broken(error: BaseException) -> str:
+    raise ValueError("an error that cannot be read")
+
+
 REQUEST = httpx.Request("POST", "http://shop")
 
 
@@ -140,6 +144,28 @@ OperationalError = made("psycopg.OperationalError", sqlstate=None)
         (made("redis.exceptions.TimeoutError")(), True),
         (made("redis.exceptions.ConnectionError")(), True),
         (made("redis.exceptions.MaxConnectionsError", made("redis.exceptions.ConnectionError"))(), False),
+        (made("aiohttp.client_exceptions.TooManyRedirects", status=307)(), True),
+        (made("aiohttp.client_exceptions.ContentTypeError", status=200)(), True),
+        (made("aiohttp.client_exceptions.ContentTypeError", status=403)(), False),
+        (made("azure.core.exceptions.ServiceResponseError")(), True),
+        (made("azure.core.exceptions.ServiceRequestError")(), False),
+        (made("azure.core.exceptions.HttpResponseError", status_code=504)(), True),
+        (made("stripe._error.APIError", made("stripe._error.StripeError", http_status=502))(), True),
+        (made("stripe._error.CardError", made("stripe._error.StripeError", http_status=402))(), False),
+        (made("grpclib.exceptions.StreamTerminatedError")(), True),
+        (made("elastic_transport.ConnectionTimeout")(), True),
+        (made("pika.exceptions.StreamLostError")(), True),
+        (made("kafka.errors.KafkaTimeoutError")(), True),
+        (made("playwright._impl._errors.TimeoutError")(), True),
+        (made("mcp.shared.exceptions.McpError", error=made("mcp.types.ErrorData", code=408))(), True),
+        (made("mcp.shared.exceptions.McpError", error=made("mcp.types.ErrorData", code=-32602))(), False),
+        (made("pyodbc.OperationalError", made("pyodbc.Error"))("08S01", "link failure"), True),
+        (made("pyodbc.IntegrityError", made("pyodbc.Error"))("23000", "duplicate"), False),
+        # what cannot be looked at
+        (made("shop.ShopTimeout", TimeoutError, __str__=broken)(), True),
+        (made("shop.ShopError", httpx.HTTPStatusError, __init__=Exception.__init__, response=property(broken))(), True),
+        (made("shop.ShopError", __str__=broken)(), False),
+        (type("Nowhere", (Exception,), {"__module__": None})(), False),
         (made("pymongo.errors.AutoReconnect", made("pymongo.errors.ConnectionFailure"))(), True),
     ],
     ids=lambda one: f"{type(one).__module__}.{one!r}"[:90] if isinstance(one, BaseException) else str(one),

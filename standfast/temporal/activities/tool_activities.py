@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import CANCELLED_WITHIN, ToolState, cancelled
+from standfast.agent_loop import ToolState, cancelled, cancelled_within
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
 from standfast.runtime.dispatches import (
@@ -190,7 +190,7 @@ class ToolActivities:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
-                return CANCELLED_WITHIN
+                return cancelled_within(attempt.facts)
             if is_given_up():
                 return cancelled(attempt.facts)
             if is_safe:

@@ -84,13 +84,20 @@ async def test_a_timeout_error_of_the_handler_itself_is_told_in_its_own_words(no
     assert told.get("kind") == (None if not_run else "tool-durability-error")
 
 
-async def test_a_handler_that_is_cancelled_from_within_fails_its_call_only() -> None:
-    @tool
+@pytest.mark.parametrize("is_safe", [False, True])
+async def test_a_handler_that_is_cancelled_from_within_fails_its_call_only(driver: Driver, is_safe: bool) -> None:
+    """With effects the outcome is unknown: the request may have been sent before."""
+
+    @tool(safe_to_retry=is_safe)
     async def post() -> None:
+        """Post."""
         raise asyncio.CancelledError
 
-    result = await ask(Agent("a", tools=[post]), call("post", "c1"))
-    assert (result.status, [message.status for message in results(result)]) == ("complete", ["failed"])
+    result = await driver.run(Agent("a", tools=[post]), ScriptedModel([asks_for(call("post", "c1")), "done"]))
+    (told,) = tool_results(result.messages)
+    assert (result.status, told.status) == ("complete", "failed")
+    assert "cancelled from within" in told.content
+    assert ("tool-durability-error" in told.content) is not is_safe
 
 
 @contextmanager
