@@ -431,15 +431,15 @@ def _joined(name: str, values: list[Any]) -> Any:
 def joined_items(items: Sequence[Any]) -> list[Any]:
     """Return the items of a list that came in pieces: by their index, or of one kind of text after the other."""
     found: list[list[Any]] = []
-    by_index: dict[tuple[Any, Any], list[Any]] = {}
+    by_index: dict[tuple[str, int], list[Any]] = {}
     for item in items:
         if isinstance(item, dict) and isinstance(index := item.get("index"), int):
-            known = by_index.get((item.get("type"), index))
-            if known is not None:
-                known.append(item)
+            place = (str(item.get("type")), index)
+            if place in by_index:
+                by_index[place].append(item)
                 continue
             found.append([item])
-            by_index[item.get("type"), index] = found[-1]
+            by_index[place] = found[-1]
         elif found and _continues(found[-1][-1], item):
             found[-1].append(item)
         else:

@@ -86,9 +86,13 @@ async def login(
 
 
 def _issuer_of(known: Any) -> str:
-    """Return the authorization server that a login is at, as the SDK has found it."""
-    found = known.oauth_metadata.issuer if known.oauth_metadata is not None else known.auth_server_url
-    return str(found or known.get_authorization_base_url(known.server_url))
+    """Return the authorization server that a login is at, as the SDK has found it.
+
+    If it has found no metadata, it uses the MCP server's own endpoints, whatever issuer that server names.
+    """
+    if known.oauth_metadata is not None:
+        return str(known.oauth_metadata.issuer)
+    return str(known.get_authorization_base_url(known.server_url))
 
 
 def _agree(url: str, pinned: str | None, consent: Callable[[str], bool] | None, known: Any) -> None:

@@ -260,6 +260,30 @@ async def test_what_a_server_says_of_its_logins_is_checked(
     await store.close()
 
 
+async def test_a_code_does_not_go_to_a_server_that_names_an_issuer_without_metadata(tmp_path: Path) -> None:
+    """Without metadata the SDK uses the MCP server's own endpoints, whatever issuer that server names."""
+    asked: list[tuple[str, str]] = []
+    shown: list[str] = []
+
+    async def answer(request: Any) -> Any:
+        asked.append((request.url.hostname, request.url.path))
+        if "oauth-protected-resource" in request.url.path:
+            of_resource = {"resource": f"http://{request.url.netloc}/mcp", "authorization_servers": [issuer]}
+            return JSONResponse(of_resource)
+        return JSONResponse({}, 404 if "well-known" in request.url.path else 401)
+
+    store = sqlite_store(tmp_path / "logins.db")
+    async with served(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
+        issuer = address.replace("127.0.0.1", "localhost")
+        oauth = OAuth(issuer=issuer, client_id="c", client_secret="secret")
+        with pytest.raises(StandfastError, match=f"and not {issuer}"):
+            async with asyncio.timeout(5):
+                await login(f"{address}/mcp", store=store, show=shown.append, oauth=oauth)
+    assert ("localhost", "/.well-known/oauth-authorization-server") in asked
+    assert shown == []
+    await store.close()
+
+
 @pytest.mark.parametrize("url", ["http://example.com/mcp", "http://127.0.0.1.example.com/mcp"])
 async def test_nobody_logs_in_without_https(tmp_path: Path, url: str) -> None:
     store = sqlite_store(tmp_path / "logins.db")

@@ -10,6 +10,7 @@ from support.model_server import ModelServer, Reply, calls, says, streams
 
 from standfast import Agent, Citation, LLMResponse, Loop, Message, ModelError, assert_complete, run
 from standfast.llm import OpenAICompatible
+from standfast.llm.chat_completions import joined_items
 from standfast.testing import ScriptedModel
 from standfast.testing.model_server import Request
 
@@ -105,6 +106,11 @@ STATES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], st
         "Which tool? The echo.",
     ),
 }
+
+
+def test_details_of_no_known_kind_are_joined_by_their_index() -> None:
+    pieces = [{"type": ["unhashable"], "index": 1, "text": text} for text in ("a", "b")]
+    assert joined_items(pieces) == [{"type": ["unhashable"], "index": 1, "text": "ab"}]
 
 
 @pytest.fixture(params=STATES)
