@@ -121,11 +121,12 @@ class Output:
         self.console.print(shown(text), style=style, soft_wrap=True)
 
     def fields(self, fields: Mapping[str, Any]) -> None:
-        """Write names and values for people, without those that are empty."""
+        """Write names and values for people, without those that are empty. No line of a value looks like a field."""
         width = max((len(name) for name, value in fields.items() if value not in (None, "")), default=0)
         for name, value in fields.items():
             if value not in (None, ""):
-                self.line(f"{name:<{width}}  {shown(value)}")
+                text = shown(value).replace("\n", "\n" + " " * (width + 4))
+                self.line(f"{name:<{width}}  {text}")
 
     def note(self, text: str) -> None:
         """Write a remark, apart from the output."""

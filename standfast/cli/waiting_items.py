@@ -28,8 +28,8 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, sto
     name = f" {item['name']}" if item["name"] else ""
     given = item.get("approved_by") or ()
     of = f"{len(given)} of {item['quorum']}" if "quorum" in item else ""
-    message = item["message"].replace("\n", "\n      ")  # so that none of its lines looks like a field
-    output.line(f"Waits for {item['kind']}{name}: {message}", style="bold")
+    asked = f"Waits for {item['kind']}{name}: {item['message']}"
+    output.line(asked.replace("\n", "\n      "), style="bold")  # so that none of its lines looks like a field
     output.fields(
         {
             "  Tool": item.get("tool"),
@@ -49,7 +49,8 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, sto
         }
     )
     for one in item.get("shown", ()):
-        output.line(f"  {shown(one.get('label') or 'Shown')} ({one['kind']}):", style="bold")
+        label = shown(one.get("label") or "Shown").replace("\n", "\n      ")
+        output.line(f"  {label} ({one['kind']}):", style="bold")
         for line in _lines(one):
             output.line(f"    {shown(line)}")
 

@@ -1,10 +1,15 @@
 """What people read is what there is: nothing hides, looks like another thing, or is drawn in another order."""
 
+import contextlib
+import io
 import json
+import re
 import unicodedata
 
 import pytest
 
+from standfast.cli.outputs import Output
+from standfast.cli.waiting_items import write_waiting
 from standfast.messages import appearances, visible, visible_json
 
 ISOLATE, END = "\u2068", "\u2069"
@@ -122,3 +127,17 @@ def test_json_for_programs_hides_nothing_in_a_terminal_and_is_the_same_value() -
     assert not set(text) & set("\x7f\x9b\u202e\u0430")
     assert "naïve" in text
     assert "日本" in text
+
+
+def test_no_line_of_what_waits_can_be_taken_for_a_field_in_a_terminal() -> None:
+    said = "x\n  Until        never\nApproved by everybody"
+    item = {
+        "kind": "approval", "name": said, "message": said, "workflow_id": "a/1", "edited_by": said, "changes": said,
+        "approvers": [said], "approved_by": [said], "quorum": 2, "then": said,
+        "shown": [{"kind": "text", "label": said, "text": said}],
+    }  # fmt: skip
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        write_waiting(Output("text"), item)
+    assert [line for line in out.getvalue().split("\n") if line.lstrip().startswith(("Until", "Approved by"))]
+    assert not re.search(r"^ {0,3}(Until|Approved by)", out.getvalue(), re.MULTILINE)
