@@ -41,7 +41,7 @@ class MarkBeside:
         if self._path is None:
             return None
         try:
-            with open(f"{self._path}-mark", "rb") as file:
+            with open(f"{self._path}-mark", "rb", opener=_here) as file:
                 mark, writes = file.read(_LENGTH).split()
                 return mark.decode(), int(writes)
         except (FileNotFoundError, ValueError):
@@ -122,6 +122,11 @@ def open_without_wal(path: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{Path(path).absolute().as_uri()}?immutable=1", uri=True)
 
 
+def _here(path: str, flags: int) -> int:
+    """Open a file that is no link, and do not wait for a pipe: others may write to the folder."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
+
 def identity(db: sqlite3.Connection, path: str) -> str:
     """Return the store's identity.
 
@@ -154,6 +159,18 @@ def note_place(db: sqlite3.Connection, path: str) -> None:
     if path == ":memory:":
         return
     beside = MarkBeside(path)
+    try:
+        beside.read()
+    except OSError as error:
+        if os.access(path, os.W_OK):
+            logging.getLogger("standfast").warning(
+                "The file %s-mark cannot be read (%s), so nobody notices if the store %s is restored from a backup: "
+                "delete it, or give this process the right to read and write it",
+                path,
+                error.strerror,
+                path,
+            )
+        return
     with suppress(OSError, sqlite3.Error):  # a file that nobody may write to is read nevertheless
         if not _is_as_it_was(db, path, beside):
             is_alone = not db.in_transaction

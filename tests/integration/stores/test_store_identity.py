@@ -94,3 +94,18 @@ asyncio.run(main())
     Path(f"{path}-shm").unlink(missing_ok=True)
     async with sqlite_store(path) as store:
         assert await store.load_reply("r", 0) is None
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a link"])
+async def test_a_mark_that_cannot_be_read_is_told(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    path, mark = tmp_path / "a.db", tmp_path / "a.db-mark"
+    made = await identity(path)
+    mark.unlink()
+    if kind == "a folder":
+        mark.mkdir()
+    else:
+        mark.symlink_to(tmp_path / "elsewhere")
+    with caplog.at_level(logging.WARNING, logger="standfast"):
+        assert await identity(path) == made
+    assert f"{mark} cannot be read" in caplog.text
+    assert not (tmp_path / "elsewhere").exists()
