@@ -22,6 +22,7 @@ QUESTION_BYTES = 4 * 1024  # of a question; a turn may have 64
 SHOWN_BYTES = 16 * 1024  # of the arguments of a call that people are asked about
 SCHEMAS_BYTES = 64 * 1024  # of the schemas of such calls of a turn; people change the others' arguments as JSON
 GATES_BYTES = 512 * 1024  # of all that is asked about the calls of a turn
+PENDING_BYTES = 1_536 * 1024  # of all that waits, in the answer to one query
 LONGEST_NAME = 256  # characters of the name of a person who acts
 EARLY_BYTES = 64 * 1024  # of decisions at gates that are not open
 

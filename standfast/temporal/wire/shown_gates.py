@@ -1,17 +1,18 @@
 """Keeps what people see at a gate small enough for a history, with a reference to where a store has it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 
 from standfast.agent_loop import Gate
-from standfast.messages import edit_in_words
+from standfast.messages import cut, edit_in_words
 from standfast.stores.kept_values import read_kept_object
-from standfast.temporal.wire.limits import SHOWN_BYTES
+from standfast.temporal.wire.limits import PENDING_BYTES, SHOWN_BYTES
 from standfast.tools import shown_with_edit
 
 _SIZES = 100  # values of which the sizes are said
+_BEGINNING = 200  # bytes of a message for which there is no room
 
 
 def asked_inline(asked: Mapping[str, Any], journal_key: str, path: str) -> dict[str, Any]:
@@ -26,10 +27,32 @@ def shown_inline(shown: Sequence[Mapping[str, Any]], journal_key: str, turn: int
 
 
 def _inline(shown: Sequence[Mapping[str, Any]], reference: dict[str, Any]) -> dict[str, Any]:
-    if (size := len(to_json(shown))) <= SHOWN_BYTES:
-        return {"shown": shown}
+    return {"shown": shown} if len(to_json(shown)) <= SHOWN_BYTES else _left_out(shown, reference)
+
+
+def _left_out(shown: Sequence[Mapping[str, Any]], reference: dict[str, Any]) -> dict[str, Any]:
+    size = len(to_json(shown))
     sizes = [{"label": one.get("label", ""), "kind": "left-out", "size": len(to_json(one))} for one in shown[:_SIZES]]
     return {"shown": sizes, "size": size, "reference": reference}
+
+
+def within_query(items: Iterable[dict[str, Any]], journal_key: str) -> list[dict[str, Any]]:
+    """Return items that wait so that they fit together into the answer to a query.
+
+    Of those for which there is no room, the message is cut, and of what a gate shows only the sizes are left. The board
+    has them whole.
+    """
+    found, room = list[dict[str, Any]](), PENDING_BYTES
+    for item in items:
+        size = len(to_json(item))
+        if size > room:
+            item = {**item, "message": cut(item["message"], _BEGINNING)}
+            if "shown" in item and not item.keys() & {"reference", "edited_by"}:
+                item |= _left_out(item["shown"], {"journal_key": journal_key, "gate": item["name"]})
+            size = len(to_json(item))
+        room = max(0, room - size)
+        found.append(item)
+    return found
 
 
 def shown_with(asked: Mapping[str, Any]) -> dict[str, Any]:

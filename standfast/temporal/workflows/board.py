@@ -16,6 +16,7 @@ from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inbox import TOLD, Mailbox
 from standfast.temporal.wire.inputs import user_message
+from standfast.temporal.wire.shown_gates import within_query
 from standfast.temporal.workflows.activity_options import NOTIFY_OPTIONS, summary
 from standfast.temporal.workflows.board_rows import BoardRows
 from standfast.temporal.workflows.visibility import Refused, show_ended, show_waiting
@@ -76,7 +77,7 @@ class Board:
         return seen if self.error is None else {**seen, "error": self.error}
 
     def pending(self) -> list[dict[str, Any]]:
-        return [item.plain() for item in self.waiting]
+        return within_query((item.plain() for item in self.waiting), self._whose()["run"])
 
     def gates(self) -> list[str]:
         """Return the names of what waits to be approved."""

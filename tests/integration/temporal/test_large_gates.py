@@ -1,0 +1,45 @@
+"""Many large gates beside each other: together they fit into one answer, and each is decided."""
+
+from support.temporal_runs import Temporal, check_healthy, pending, result
+from support.transcripts import asks_for, call
+
+from standfast import Agent, Approval, Markdown, Step, pipeline, tool
+from standfast.temporal import load_shown, start_pipeline
+from standfast.testing import ScriptedModel
+
+
+async def test_calls_with_large_arguments_wait_beside_each_other(temporal: Temporal) -> None:
+    posted: list[int] = []
+
+    @tool(approval=Approval())
+    async def post(text: str) -> str:
+        posted.append(len(text))
+        return "ok"
+
+    agent, large = Agent("poster", tools=[post]), 1_200_000
+    calls = [call("post", f"c{number}", text="x" * large) for number in range(3)]
+    async with temporal.worker(agent, llm=ScriptedModel([asks_for(*calls), "done"])):
+        run = await temporal.start(agent)
+        for item in await pending(run, 3):
+            await temporal.people.decide(run.id, item["name"], "approve", by="ada", digest=item["digest"])
+        assert (await result(run))["status"] == "complete"
+        await check_healthy(run)
+    assert posted == [large] * 3
+
+
+async def test_so_many_gates_of_a_pipeline_that_one_answer_has_no_room_for_all_are_decided(temporal: Temporal) -> None:
+    text = "y" * 12_000
+    ok = Approval(message=lambda ctx: "m" * 60_000, show=lambda ctx: Markdown(text))
+    gates = [Step(f"s{number}", approval=ok) for number in range(40)]
+    asks = pipeline("w").parallel("all", *gates).build()
+    async with temporal.worker(Agent("other"), pipelines=[asks], llm=ScriptedModel([])):
+        run = await start_pipeline(temporal.client, "w", input={}, run_key=temporal.session(), task_queue=temporal.name)
+        items = await pending(run, 40)
+        assert items[0]["message"] == "m" * 60_000
+        assert "[cut: 200 of 60,000 bytes]" in items[-1]["message"]
+        for item in (items[0], items[-1]):
+            assert text in str(await load_shown(temporal.store, item))
+        for item in items:
+            await temporal.people.decide(run.id, item["name"], "approve", by="ada", digest=item["digest"])
+        assert (await result(run))["status"] == "complete"
+        await check_healthy(run)
