@@ -486,6 +486,27 @@ async def empty(world: World) -> Saved:
         return await ended(run)
 
 
+asker = Agent("asker", tools=[inquire])
+
+
+async def refused_again(world: World) -> Saved:
+    """An answer that a terminated run has not taken is sent again by its reset; another one counts."""
+    model = ScriptedModel([asks("inquire", what="which"), "done"])
+    async with world.worker(asker, model=model):
+        run = await world.start(asker)
+        await world.waits_for(run, "question")
+        await world.people.message(run.id, "soon")
+    await run.signal("answer", {"text": "blue", "id": "cut-off"})
+    await run.terminate()
+    again = await reset(world, run, -1, with_signals=True)
+    async with world.worker(asker, model=model):
+        while "refused" not in (await again.query(names.OUTCOME, "cut-off") or {}):
+            await asyncio.sleep(0.02)
+        await world.people.answer(run.id, "red", id="new")
+        await again.result()
+        return [(run.id, again.run_id)]
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 LATER = (
     *LATER,
@@ -503,5 +524,6 @@ LATER = (
     empty,
     looked_up,
     redeployed,
+    refused_again,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

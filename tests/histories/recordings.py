@@ -244,8 +244,8 @@ async def told(world: World) -> Saved:
 # --- agents of agents, after a reset ---
 
 
-async def reset(world: World, run: Any, task: int = 0) -> Any:
-    """Reset a run to a workflow task, and return the new one, which is sent nothing again."""
+async def reset(world: World, run: Any, task: int = 0, *, with_signals: bool = False) -> Any:
+    """Reset a run to a workflow task, and return the new one, which is sent nothing again unless `with_signals`."""
     events = (await run.fetch_history()).events
     tasks = [event.event_id for event in events if event.HasField("workflow_task_completed_event_attributes")]
     again = await world.client.workflow_service.reset_workflow_execution(
@@ -256,7 +256,7 @@ async def reset(world: World, run: Any, task: int = 0) -> Any:
             request_id=uuid4().hex,
             reason="to be recorded",
             reset_reapply_exclude_types=[
-                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
+                *([] if with_signals else [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL]),
                 ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
             ],
         )

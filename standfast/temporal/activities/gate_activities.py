@@ -45,6 +45,7 @@ from standfast.temporal.wire.activity_types import (
     OpenReference,
     Recalled,
     RecallReference,
+    RefusedReference,
     SentReference,
 )
 from standfast.temporal.wire.limits import VALUES
@@ -60,7 +61,7 @@ class GateActivities:
         self._host = host
 
     def all(self) -> list[Any]:
-        return [self.decide, self.recall, self.sent, self.searchable]
+        return [self.decide, self.recall, self.sent, self.refused, self.searchable]
 
     @json_activity(names.DECIDE)
     async def decide(self, reference: DecideReference) -> str | None:
@@ -136,6 +137,12 @@ class GateActivities:
                     if not left:
                         return event.event_time.ToDatetime(UTC).isoformat()
             return None
+
+    @json_activity(names.REFUSED)
+    async def refused(self, reference: RefusedReference) -> bool:
+        """Whether the sender of a signal was told, before the workflow was reset, that it does not count."""
+        with Guard(self._host):
+            return await was_refused(*_here(), reference["sent"])
 
     @json_activity(names.SEARCHABLE)
     async def searchable(self, reference: OpenReference) -> GateSurroundings:
@@ -280,5 +287,10 @@ async def _refused_before(run: str, sent: str | None, decision: str) -> str | No
     info = activity.info()
     if sent is None or run == info.workflow_run_id:
         return None
-    here = activity.client(), str(info.workflow_id), str(info.workflow_run_id)
-    return refused_before(decision) if await was_refused(*here, sent) else None
+    return refused_before(decision) if await was_refused(*_here(), sent) else None
+
+
+def _here() -> tuple[Client, str, str]:
+    """Return the client of this activity's worker, and the ids of its run."""
+    info = activity.info()
+    return activity.client(), str(info.workflow_id), str(info.workflow_run_id)

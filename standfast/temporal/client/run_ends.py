@@ -12,6 +12,7 @@ from temporalio.client import (
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
+    WorkflowHandle,
     WorkflowHistoryEventFilterType,
     WorkflowQueryFailedError,
 )
@@ -19,6 +20,7 @@ from temporalio.exceptions import TerminatedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.temporal.wire import names
+from standfast.temporal.wire.inbox import remembered_id
 from standfast.time_limits import time_limit
 
 _RESETTER = "history-resetter"  # the server's identity when a reset terminates the run that it resets
@@ -83,48 +85,64 @@ async def was_refused(client: Client, workflow_id: str, run_id: str, sent_id: st
 
     A run before the reset has refused it, or was terminated before it took the signal. If that history is gone, the
     signal counts.
+
+    Raises:
+        RPCError, TimeoutError: the server or the worker has not answered; another attempt may succeed.
     """
     was_cut_off = False
-    with suppress(RPCError, WorkflowQueryFailedError, TimeoutError):
+    try:
         while (base := await _base_of(client, workflow_id, run_id, sent_id)) is not None:
             run_id, run = base, client.get_workflow_handle(workflow_id, run_id=base)
-            is_there, is_taken, is_terminated = False, False, False
-            async for event in run.fetch_history_events():
-                if is_there and event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-                    is_taken = True
-                elif await _has_id(client, event, sent_id):
-                    is_there, is_taken = True, False
-                elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
-                    is_terminated = event.workflow_execution_terminated_event_attributes.identity != _RESETTER
-                elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
-                    is_terminated = True
+            is_there, is_taken, is_terminated = await _fate(client, run, sent_id)
             if not is_there:
                 break
             if is_taken:
                 async with time_limit(_ANSWER):
                     found = await run.query(names.OUTCOME, sent_id)
-                return bool(found) and "refused" in found and "again" not in found
+                return bool(found) and "refused" in found and ("again" not in found or "early" in found)
             was_cut_off |= is_terminated
+    except WorkflowQueryFailedError:
+        pass
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
     return was_cut_off
 
 
+async def _fate(client: Client, run: WorkflowHandle[Any, Any], sent_id: str) -> tuple[bool, bool, bool]:
+    """Return whether a run was sent a signal, whether it took the signal, and whether it was then cut off."""
+    is_there, is_taken, is_terminated = False, False, False
+    async for event in run.fetch_history_events():
+        if is_there and event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            is_taken = True
+        elif await _has_id(client, event, sent_id):
+            is_there, is_taken = True, False
+        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
+            is_terminated = event.workflow_execution_terminated_event_attributes.identity != _RESETTER
+        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
+            is_terminated = True
+    return is_there, is_taken, is_terminated
+
+
 async def _base_of(client: Client, workflow_id: str, run_id: str, sent_id: str) -> str | None:
-    """Return the run that was reset to become this one, if the reset has sent a signal again; else None."""
-    base = None
+    """Return the run that was reset to become this one, or one before it, before the signal came; else None."""
+    base, before = None, ""
     async for event in client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history_events():
         failed = event.workflow_task_failed_event_attributes
+        before = before or event.workflow_execution_started_event_attributes.continued_execution_run_id
         if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
             base = failed.base_run_id
         elif await _has_id(client, event, sent_id):
-            return base
-    return None
+            break
+    return await _base_of(client, workflow_id, before, sent_id) if base is None and before else base
 
 
 async def _has_id(client: Client, event: HistoryEvent, sent_id: str) -> bool:
     if event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
         return False
     payloads = event.workflow_execution_signaled_event_attributes.input.payloads
-    return any(isinstance(value, dict) and value.get("id") == sent_id for value in await _read(client, payloads))
+    found = [value.get("id") for value in await _read(client, payloads) if isinstance(value, dict)]
+    return any(isinstance(one, str) and remembered_id(one) == remembered_id(sent_id) for one in found)
 
 
 async def _read(client: Client, payloads: Sequence[Payload]) -> Sequence[Any]:

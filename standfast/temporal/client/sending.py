@@ -172,6 +172,8 @@ class _Sending:
                     if earlier.run_id == self._run_id:
                         continue
                     run = self._client.get_workflow_handle(self._workflow_id, run_id=earlier.run_id)
+                    if earlier.status in _CUT_OFF and not await self._has_heard(run):
+                        continue  # it would answer as if it had
                     with suppress(WorkflowQueryFailedError):  # it was another program's
                         found: dict[str, Any] | None = await run.query(names.OUTCOME, args=self._asks)
                         if found and ("again" not in found or "early" in found):
@@ -216,7 +218,7 @@ class _Sending:
     async def _look_back(self) -> dict[str, Any] | None:
         """Return the outcome of the signal in a run that is over, or turn to the run that goes on from it."""
         was_cut_off = (await self._run.describe()).status in _CUT_OFF
-        found = await self._ask() if not was_cut_off or await self._has_heard() else None
+        found = await self._ask() if not was_cut_off or await self._has_heard(self._run) else None
         if found:
             return found
         if (following := await self._following()) is None and (found is not None or self._was_recording):
@@ -252,10 +254,10 @@ class _Sending:
     async def _following(self) -> str | None:
         return await next_run(self._client, self._workflow_id, str(self._run_id))
 
-    async def _has_heard(self) -> bool:
+    async def _has_heard(self, run: WorkflowHandle[Any, Any]) -> bool:
         """Whether the workflow had a task after the signal, which a run that was cut off may not have had."""
         untaken: list[Sequence[Payload]] = []
-        async for event in self._run.fetch_history_events():
+        async for event in run.fetch_history_events():
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
                 untaken.clear()
             elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:

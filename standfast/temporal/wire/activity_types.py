@@ -198,6 +198,12 @@ class SentReference(TypedDict):
     number: int
 
 
+class RefusedReference(TypedDict):
+    """The id of a signal, as a run remembers it."""
+
+    sent: str
+
+
 class NotifyReference(Located, total=False):
     item: Required[dict[str, Any]]
     reminder: int

@@ -342,7 +342,7 @@ class AgentRun(RunHandlers):
     def _may_leave(self) -> bool:
         """Whether nothing would be lost if the run continued as new now."""
         late = any(answer.is_late for answer in self._mailbox.answers.values())  # only this history says when
-        needed = late or self._exports.requests or self._messages.is_keeping
+        needed = late or self._exports.requests or self._messages.is_keeping or self._parts.inbox.is_looking
         return not needed and may_continue()
 
     def _continue_as_new_if_due(self) -> None:

@@ -5,6 +5,7 @@ measured). So handlers take whatever comes, read it themselves, and note or refu
 check and enqueue; the run itself decides.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -18,16 +19,20 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from standfast.errors import InputError
 from standfast.messages import json_problem
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import SentReference
+from standfast.temporal.wire.activity_types import ActivityName, FoundT, RefusedReference, SentReference, TakenT
 from standfast.temporal.wire.inbox import EarlyError, LaterError, Mailbox, Sent, remembered_id, split_id, use_of
 from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES, VALUES
+from standfast.temporal.wire.results import refused_before
 from standfast.temporal.wire.turn_records import edit_digest
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.board import Board
+from standfast.temporal.workflows.coming_cancels import reset_has_come
 from standfast.temporal.workflows.raw_results import read_result
+from standfast.temporal.workflows.running import Running
 
 _LOOKS = 3  # at the history, if an operator fails them
 _REFUSED = 2_000  # characters of the reason that a refused sender reads
+_LOOKED_UP = (names.ANSWER, names.RESOLVE, names.RESUME)  # for the others, the activity that records them looks
 _SEEN = (names.APPROVE, names.REJECT)  # people see why these are refused, even if the sender was told
 T = TypeVar("T")
 
@@ -39,14 +44,16 @@ class Inbox:
         taken: is called when a signal was taken in.
     """
 
-    def __init__(self, mailbox: Mailbox, board: Board, taken: Callable[[], None]) -> None:
+    def __init__(self, mailbox: Mailbox, board: Board, running: Running, taken: Callable[[], None]) -> None:
         self.mailbox = mailbox
         # Functions of other parts of the run. Those in `parked` return as JSON what waits there to be taken in.
         # Those in `pending` return the outcome of a signal by its id: `{}` if it is not known yet, None if the part
         # does not have the signal.
         self.parked: list[Callable[[], list[Any]]] = []
         self.pending: list[Callable[[str], dict[str, Any] | None]] = []
-        self._board, self._taken = board, taken
+        self._board, self._running, self._taken = board, running, taken
+        self._looking: dict[str, asyncio.Task[None]] = {}  # by the id of a signal that may have been refused before
+        self._new: set[str] = set()  # the ids of those that were not
         self._signals: dict[tuple[str, str], int] = {}  # the number that came, by name and digest
 
     # --- reading what came ---
@@ -96,15 +103,60 @@ class Inbox:
             sent = replace(sent, id=None if sent_id is None else self._key(name, sent_id, data))
             if sent.id is not None and self._knows(name, sent.id, data):
                 return
-            kept = keep(read(data, sent_id), sent)
-        except LaterError as error:
-            early = {"early": workflow.now().isoformat()} if isinstance(error, EarlyError) else {}
-            self.came_of(name, sent.id, str(error), again=True, **early)
         except InputError as error:
             self.came_of(name, sent.id, str(error))
+            self._taken()
+        else:
+            self._take(sent, lambda: read(data, sent_id), keep)
+
+    def _take(self, sent: Sent, read: Callable[[], T], keep: Callable[[T, Sent], object]) -> None:
+        try:
+            given = read()
+            if sent.id is not None and self._may_be_refused(sent):
+                self._looking[sent.id] = asyncio.create_task(self._take_new(sent.id, sent, read, keep))
+                return
+            kept = keep(given, sent)
+        except LaterError as error:
+            early = {"early": workflow.now().isoformat()} if isinstance(error, EarlyError) else {}
+            self.came_of(sent.name, sent.id, str(error), again=True, **early)
+        except InputError as error:
+            self.came_of(sent.name, sent.id, str(error))
         else:
             if isinstance(kept, dict):
                 self.mailbox.came_of(sent.id, **kept)
+        self._taken()
+
+    # --- what was refused before a reset ---
+
+    @property
+    def is_looking(self) -> bool:
+        return bool(self._looking)
+
+    async def looked_up(self) -> None:
+        """Wait until it is known which of the signals that have come are new, unless the run is cancelled."""
+        if self._looking:
+            await workflow.wait_condition(lambda: not self._looking or self._running.cancelled)
+
+    def _may_be_refused(self, sent: Sent) -> bool:
+        """Whether a signal may have been refused before the run was reset, which sends it again."""
+        if sent.name not in _LOOKED_UP or sent.id in self._new:
+            return False
+        return (self._running.resets > 0 or reset_has_come()) and workflow.patched(names.REFUSALS_STAY)
+
+    async def _take_new(
+        self, sent_id: str, sent: Sent, read: Callable[[], T], keep: Callable[[T, Sent], object]
+    ) -> None:
+        """Take in a signal unless its sender was told before a reset that it does not count."""
+        asks = f"whether {sent.name} was refused before the reset"
+        reference: RefusedReference = {"sent": sent_id}
+        is_refused = await self._look(names.REFUSED, reference, asks)
+        del self._looking[sent_id]
+        if is_refused is False:
+            self._new.add(sent_id)
+            self._take(sent, read, keep)
+            return
+        unknown = f"{sent.name}: it is not known {asks}, so it does not count; send a new one"
+        self.came_of(sent.name, sent_id, refused_before(sent.name) if is_refused is True else unknown)
         self._taken()
 
     def _count(self, name: str, data: Any) -> Sent:
@@ -132,18 +184,24 @@ class Inbox:
     async def when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
         """Return the time of a signal's event. A handler only knows when a worker took the signal."""
         reference: SentReference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
-        asks = summary(f"when {sent.name} was sent")
+        found = await self._look(names.SENT, reference, f"when {sent.name} was sent")
+        return otherwise if (moment := read_moment(found)) is None else moment
+
+    async def _look(self, activity: ActivityName[TakenT, FoundT], reference: TakenT, asks: str) -> FoundT | None:
+        """Return what an activity finds in the history; None if an operator fails it again and again."""
         for _ in range(_LOOKS):
             try:
-                found = await workflow.execute_activity(
-                    names.SENT, reference, result_type=RawValue, **STORE_OPTIONS, summary=asks
+                found: FoundT | None = read_result(
+                    await workflow.execute_activity(
+                        activity, reference, result_type=RawValue, **STORE_OPTIONS, summary=summary(asks)
+                    )
                 )
             except ActivityError:  # an operator has failed it
                 if not workflow.patched(names.LOOKED_AGAIN):
                     raise
                 continue
-            return otherwise if (moment := read_moment(read_result(found))) is None else moment
-        return otherwise
+            return found
+        return None
 
     # --- what became of it ---
 
@@ -164,6 +222,8 @@ class Inbox:
         return self._outcome(sent_id) if problem is None else {"refused": problem}
 
     def _outcome(self, sent_id: str) -> dict[str, Any] | None:
+        if sent_id in self._looking:
+            return {"refused": "the run has ended"} if self._board.ended else {}
         found = (outcome for pending in self.pending if (outcome := pending(sent_id)) is not None)
         return next(found, self.mailbox.outcomes.get(sent_id))
 

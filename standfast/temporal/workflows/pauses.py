@@ -69,6 +69,8 @@ class Pauses:
         workflow.logger.warning("Paused, %s: %s", name, message)
         ends = [resumed] if mended is None else [resumed, mended]
         await self._running.until(lambda: any(one.done() for one in ends), waiting.deadline, f"resume of {name}")
+        if not any(one.done() for one in ends):
+            await self._inbox.looked_up()
         if resumed.done() and (late := resumed.result().late) is not None:
             if await self._inbox.is_late(late, waiting.deadline):
                 resumed = asyncio.get_running_loop().create_future()

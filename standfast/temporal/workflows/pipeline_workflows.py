@@ -333,6 +333,7 @@ class PipelineRun(RunHandlers):
     async def _continue_as_new(self) -> None:
         """Continue as new with the gates that are open; stay if somebody has decided at one or cancels meanwhile."""
         gates, running = self._gates, self._running
+        await self._parts.inbox.looked_up()
         await workflow.wait_condition(lambda: may_continue() or gates.has_senders() or running.cancelled)
         if gates.has_senders() or running.cancelled:
             self._is_leaving = self._gates.is_leaving = False

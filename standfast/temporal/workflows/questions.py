@@ -71,6 +71,8 @@ class Questions:
             deadline,
             f"answer to {question.tool_call_id or 'the agent'}",
         )
+        if self._with_answer() is None:
+            await self._inbox.looked_up()
         if self._looked < self._running.resets:
             await self._recall()
         question = self._with_answer() or question

@@ -55,7 +55,7 @@ class RunParts:
         self.running = Running()
         self.board = Board(self.mailbox, details, whose, asks_groups=asks_groups)
         self.running.when_reset(self.board.rows.was_reset)
-        self.inbox = Inbox(self.mailbox, self.board, taken)
+        self.inbox = Inbox(self.mailbox, self.board, self.running, taken)
         self.pauses = Pauses(self.board, self.inbox, self.running, patience, choose_model)
         self.workers = Workers(self.board, self.running, self.pauses, opening, learn)
 

@@ -230,7 +230,7 @@ OF_AGENTS = [
     "standfast.open", "standfast.start", "call_model", "standfast.decide", "pay", "ask", "standfast.commit",
     "standfast.keep", "standfast.finish", "standfast.show", "standfast.settle", "standfast.recall",
     "standfast.answered", "standfast.attach", "standfast.export", "call_model#2", "standfast.decide#2",
-    "standfast.commit#2",
+    "standfast.commit#2", "standfast.refused",
 ]  # fmt: skip
 OF_PIPELINES = ["standfast.open_pipeline", "standfast.step", "standfast.decide", "charge", "standfast.show",
     "standfast.decide#2", "standfast.step#2", "standfast.step#3",
@@ -260,10 +260,10 @@ async def prepare(scene: Scene, holding: Holding) -> None:
         case "standfast.recall":
             await waits_for(run, "approval")
             scene.run = await reset(scene.temporal, run, len(await tasks(run)) - 1)
-        case "standfast.answered" | "standfast.attach":
+        case "standfast.answered" | "standfast.attach" | "standfast.refused":
             await react(scene, await waits_for(run, "approval"), numbers)
             await waits_for(run, "question")
-            at = len(await tasks(run)) - 1 if scene.hold.activity == "standfast.answered" else await first_child(run)
+            at = await first_child(run) if scene.hold.activity == "standfast.attach" else len(await tasks(run)) - 1
             scene.run = await reset(scene.temporal, run, at)
 
 
