@@ -16,9 +16,13 @@ from temporalio.client import (
     WorkflowHistoryEventFilterType,
     WorkflowQueryFailedError,
 )
+from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.exceptions import TerminatedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from standfast.errors import StandfastError
+from standfast.llm.provider_errors import may_pass
+from standfast.messages import error_text
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import remembered_id
 from standfast.time_limits import time_limit
@@ -141,23 +145,36 @@ async def _has_id(client: Client, event: HistoryEvent, sent_id: str) -> bool:
     if event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
         return False
     payloads = event.workflow_execution_signaled_event_attributes.input.payloads
-    found = [value.get("id") for value in await _read(client, payloads) if isinstance(value, dict)]
+    found = [value.get("id") for value in await read_signal(client.data_converter, payloads) if isinstance(value, dict)]
     return any(isinstance(one, str) and remembered_id(one) == remembered_id(sent_id) for one in found)
 
 
-async def _read(client: Client, payloads: Sequence[Payload]) -> Sequence[Any]:
+async def read_signal(converter: DataConverter, payloads: Sequence[Payload]) -> Sequence[Any]:
     """Return a signal's values; none if no handler could read them, whoever sent them.
 
     A codec or a storage that is away may come back: its failure is raised.
     """
-    converter = client.data_converter
     try:
         return await converter.decode(payloads)
     except Exception:  # of any kind: of the codec, or of data that is nothing at all
         if converter.external_storage is not None:
             raise
-    decoded = payloads if converter.payload_codec is None else await converter.payload_codec.decode(payloads)
+    codec, decoded = converter.payload_codec, payloads
+    try:
+        decoded = payloads if codec is None else await codec.decode(payloads)
+    except Exception as error:
+        if codec is None or may_pass(error.__cause__ or error) or not await _works(codec):
+            raise StandfastError(f"The codec is away: {error_text(error)}") from error
+        return ()  # it refuses what somebody else has written
     try:
         return converter.payload_converter.from_payloads(decoded)
     except Exception:  # such data reached no handler
         return ()
+
+
+async def _works(codec: PayloadCodec) -> bool:
+    """Whether a codec can read what it has just written."""
+    try:
+        return bool(await codec.decode(await codec.encode([Payload(metadata={"encoding": b"binary/null"})])))
+    except Exception:  # whatever the user's own code raises
+        return False
