@@ -144,7 +144,7 @@ async def test_an_error_names_options_where_the_library_names_parameters(tempora
         assert "`standfast approve` decides" in await refused(temporal, "answer", run, "yes")
         key = ("--run-key", temporal.session(), "--task-queue", temporal.name)
         await done(temporal, "start", "line", "-i", "1", *key)
-        again = await refused(temporal, "start", "line", "-i", "1", *key)
+        again = await refused(temporal, "start", "line", "-i", "2", *key)
         assert "give another --run-key, and --restart-of to use" in again
     assert "or define llm in the application" in await refused(temporal, "worker", str(tmp_path / "bare.py"))
 

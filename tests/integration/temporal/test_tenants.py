@@ -166,11 +166,12 @@ async def test_who_starts_where_somebody_elses_run_is_in_flight_does_not_learn_o
             await temporal.start(clerk, "and I?", **who)
         with pytest.raises(SessionConflictError, match="has a run in flight"):
             await temporal.start(clerk, "and I?", **ADA)
-    await start_pipeline(temporal.client, flow, **keyed, **ADA)
+    run = await start_pipeline(temporal.client, flow, **keyed, **ADA)
     with pytest.raises(SessionAccessDeniedError, match=f"denied: {temporal.name}"):
         await start_pipeline(temporal.client, flow, **keyed, **who)
-    with pytest.raises(SessionConflictError, match="has a run"):
-        await start_pipeline(temporal.client, flow, **keyed, **ADA)
+    assert (await start_pipeline(temporal.client, flow, **keyed, **ADA)).result_run_id == run.result_run_id
+    with pytest.raises(SessionConflictError, match="with another input"):
+        await start_pipeline(temporal.client, flow, input={"other": 1}, **keyed, **ADA)
 
 
 async def test_who_runs_a_pipeline_by_somebody_elses_key_does_not_learn_that_it_runs(store: SQLiteStore) -> None:
