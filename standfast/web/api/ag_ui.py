@@ -16,7 +16,18 @@ from standfast.web.api.calls import Doors, id_in
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
-from standfast.web.api.talks import Answer, Talk, Waits, interrupt_id, listen, response_schema, say, settle, texts_of
+from standfast.web.api.talks import (
+    Answer,
+    Talk,
+    Waits,
+    interrupt_id,
+    listen,
+    response_schema,
+    say,
+    settle,
+    texts_of,
+    together,
+)
 
 _REASONS = {"approval": "tool_call", "question": "input_required", "unknown": "unknown_outcome", "pause": "paused"}
 _ENDED = {"complete": "success", "cancelled": "cancelled"}
@@ -56,7 +67,7 @@ async def run_agent(doors: Doors, request: Request, person: Person, name: str) -
     answered = [entry for entry in given.resume if entry.status == "resolved"]
     if answered:
         talks = [await settle(doors, person, request, one.interruptId, one.payload, given.runId) for one in answered]
-        talk = talks[0]
+        talk = together(talks)
     else:
         doors.senders.check_rights(person, "operator", "start")
         props = given.forwardedProps if isinstance(given.forwardedProps, dict) else {}

@@ -16,7 +16,7 @@ from standfast.web.api.calls import Doors, id_in
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
-from standfast.web.api.talks import Answer, Talk, Waits, interrupt_id, listen, say, settle, texts_of
+from standfast.web.api.talks import Answer, Talk, Waits, interrupt_id, listen, say, settle, texts_of, together
 
 _HEADER = {"x-vercel-ai-ui-message-stream": "v1"}
 
@@ -46,7 +46,7 @@ async def chat(doors: Doors, request: Request, person: Person, name: str) -> Res
     talks = [await _settled(doors, person, request, one, key) for one in answers]
     if not talks:
         raise HTTPException(422, "messages must end with one of the user, or with an answered approval request.")
-    return doors.streamed(person, _texts(doors, talks[-1]), **_HEADER)
+    return doors.streamed(person, _texts(doors, together(talks)), **_HEADER)
 
 
 async def _settled(doors: Doors, person: Person, request: Request, approval: Any, key: str | None) -> Talk:

@@ -37,7 +37,7 @@ from standfast.web.edits import editable_of
 
 ANSWERED = ("approval", "question", "unknown", "pause")  # what a person can end
 _FIRST = "0/1.0"  # stands for none
-_TRIES, _PAUSE = 20, 0.1  # looks for what waits, after an event that says that something does, and seconds between them
+_LOOKS, _PAUSE = 20, 0.1  # looks for what waits, after an event that says that something does, and seconds between them
 _RIGHTS: dict[str, tuple[Role, str]] = {
     "approval": ("approver", "decide"),
     "question": ("approver", "answer"),
@@ -48,10 +48,15 @@ _RIGHTS: dict[str, tuple[Role, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A run that somebody listens to, from the event with the id `after` on."""
+    """A run that somebody listens to, from the event with the id `after` on.
+
+    Args:
+        settled: what it waited for until they settled it; the board may show that for a moment longer.
+    """
 
     run: str
     after: str | None = None
+    settled: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(slots=True)
@@ -100,7 +105,12 @@ class Waits:
 
 async def listen(doors: Doors, talk: Talk) -> AsyncIterator[Event | Waits | None]:
     """Yield events until the run has ended or waits for a person, and None from time to time."""
-    last, is_waiting, has_turns = talk.after, False, talk.after is not None
+    last, has_turns = talk.after, talk.after is not None
+    # A run that goes on may wait already, and then no event says so.
+    looks = 0 if last is None else _LOOKS if talk.settled else 1
+    if last is not None and (items := await _what_waits(doors, talk, last, 1)):
+        yield Waits(items, last)
+        return
     async for event in doors.follow(talk.run, talk.after):
         if (
             isinstance(event, RunEnded) and not has_turns and event.status == "complete"
@@ -111,13 +121,12 @@ async def listen(doors: Doors, talk: Talk) -> AsyncIterator[Event | Waits | None
         yield event
         if event is None or event.id is None:
             continue
-        last, is_waiting = event.id, is_waiting or _may_wait(event)
-        # It may have waited for what is answered by now: only the last event tells what is so.
-        if is_waiting and not await doors.people.events(talk.run, after=last):
-            if items := await _what_waits(doors, talk.run):
-                yield Waits(items, last)
-                return
-            is_waiting = False
+        last, looks = event.id, _LOOKS if _may_wait(event) else looks
+        items = await _what_waits(doors, talk, last, looks)
+        if items:
+            yield Waits(items, last)
+            return
+        looks = looks if items is None else 0
 
 
 def _may_wait(event: Event) -> bool:
@@ -127,19 +136,26 @@ def _may_wait(event: Event) -> bool:
     )
 
 
-async def _what_waits(doors: Doors, run: str) -> list[dict[str, Any]]:
-    """Return what waits for people in a run, with all arguments; nothing if that is over already."""
-    for _ in range(_TRIES):
-        try:
-            found = [item for item in await doors.people.pending(run) if item["kind"] in ANSWERED]
-        except StandfastError:  # no worker answers now; the next event is looked at again
+async def _what_waits(doors: Doors, talk: Talk, last: str, looks: int) -> list[dict[str, Any]] | None:
+    """Return what waits for people in a run, with all arguments; None if there are events after the last one."""
+    for _ in range(looks):
+        # It may have waited for what is answered by now: only the last event tells what is so.
+        if await doors.people.events(talk.run, after=last):
+            return None
+        if (items := await _pending(doors, talk.run)) is None:
             return []
-        if found:
+        if found := [item for item in items if item not in talk.settled]:
             return [await _whole(doors, item) for item in found]
-        if (await doors.people.events(run))[-1].type == "run-ended":
-            return []
         await asyncio.sleep(_PAUSE)
     return []
+
+
+async def _pending(doors: Doors, run: str) -> list[dict[str, Any]] | None:
+    """Return what waits for people in a run; None if no worker says so now."""
+    try:
+        return [item for item in await doors.people.pending(run) if item["kind"] in ANSWERED]
+    except StandfastError:
+        return None
 
 
 async def _whole(doors: Doors, item: dict[str, Any]) -> dict[str, Any]:
@@ -229,6 +245,8 @@ async def settle(doors: Doors, person: Person, request: Request, interrupt: str,
     if unknown := given.keys() - allowed.keys():
         raise HTTPException(422, f"payload has {min(unknown)!r}; it may have {', '.join(allowed)}.")
     act: dict[str, Any] = {"by": person.name, "id": act_id(key, person, interrupt, given)}
+    before = await _pending(doors, run) or ()
+    settled = tuple(item for item in before if (item["kind"], item["name"]) == (kind, name))
     try:
         match kind:
             case "approval":
@@ -239,14 +257,19 @@ async def settle(doors: Doors, person: Person, request: Request, interrupt: str,
                 await doors.people.answer(run, _word(given, "text"), tool_call_id=name or None, **act)
             case "unknown":
                 decision = _one_of(given, "decision", "happened", "not-happened", "leave")
-                settled = {"result": given.get("result"), "reason": given.get("reason")}
-                await doors.people.resolve(run, name, decision, **settled, **act)
+                what = {"result": given.get("result"), "reason": given.get("reason")}
+                await doors.people.resolve(run, name, decision, **what, **act)
             case _:
                 action = _one_of(given, "action", "retry", "abort")
                 await doors.people.resume(run, action, name=name or None, model=given.get("model"), **act)
     except ValidationError as error:
         raise HTTPException(422, str(error)) from error
-    return Talk(run, after)
+    return Talk(run, after, settled)
+
+
+def together(talks: Sequence[Talk]) -> Talk:
+    """Return the talk that goes on after several answers to one run."""
+    return Talk(talks[-1].run, talks[-1].after, tuple(item for talk in talks for item in talk.settled))
 
 
 def _word(given: dict[str, Any], name: str) -> str:

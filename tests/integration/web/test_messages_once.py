@@ -1,5 +1,7 @@
 """A message that a client sends again counts once at every door, and one without an id is a message of its own."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,8 +11,9 @@ import httpx
 import pytest
 from support.pages import CHARGES, PEOPLE, TOKENS, charge, served
 from support.temporal_runs import Temporal, pending, result
+from support.transcripts import asks_for, call
 
-from standfast import Agent
+from standfast import Agent, Approval, tool
 from standfast.testing import ScriptedModel
 from standfast.web import Access, create_app
 
@@ -115,3 +118,42 @@ async def test_messages_without_an_id_are_messages_of_their_own(
             told = await client.post(path, json=body)
             assert f"answer to {text}" in told.text
     assert await said(temporal) == ["one", "two", "two"]
+
+
+TELLS = [door for door in DOORS if not door.startswith("api")]
+
+
+@pytest.mark.parametrize("door", TELLS)
+async def test_a_door_that_joins_a_run_says_at_once_what_it_waits_for(temporal: Temporal, door: str) -> None:
+    async with temporal.worker(CLERK, llm=ScriptedModel([CHARGES, "done"])), program(temporal) as client:
+        run = await temporal.start(CLERK, "one", user_id="olga")
+        await pending(run)
+        for text in ("two", "two"):
+            async with asyncio.timeout(50):  # before, it hung
+                told = await send(client, door, temporal, text, "k-2")
+            assert "Charge the customer?" in told.text
+
+
+@pytest.mark.parametrize("quorum", [False, True])
+async def test_what_a_run_still_waits_for_after_an_answer_is_said(temporal: Temporal, quorum: bool) -> None:
+    approval = (
+        Approval(message="Charge?", quorum=2, approvers=["olga", "ada"]) if quorum else Approval(message="Charge?")
+    )
+    agent = Agent("clerk", tools=[tool(approval=approval)(charge.handler)])
+    ids = ("c1",) if quorum else ("c1", "c2")
+    model = ScriptedModel([asks_for(*(call("charge", one, amount=5) for one in ids)), "done"])
+    async with temporal.worker(agent, llm=model), program(temporal) as client:
+        asked = {"threadId": temporal.session(), "runId": "r-1", "messages": [{"role": "user", "content": "go"}]}
+
+        async def told(**given: Any) -> list[dict[str, Any]]:
+            async with asyncio.timeout(50):
+                text = (await client.post("/agents/clerk/ag-ui", json=asked | given)).text
+            events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data")]
+            found: list[dict[str, Any]] = events[-1].get("outcome", {}).get("interrupts", events[-1:])
+            return found
+
+        waits = {one["toolCallId"]: one["id"] for one in await told()}
+        assert waits.keys() == set(ids)
+        answer = {"interruptId": waits["c1"], "status": "resolved", "payload": {"decision": "approve"}}
+        (left,) = await told(runId="r-2", resume=[answer])
+        assert (left["toolCallId"], "Charge?" in left["message"]) == (ids[-1], True)
