@@ -35,6 +35,9 @@ async def test_sessions_keep_every_promise_whichever_machine_or_server_dies(tmp_
                 seconds = time.monotonic() - began
                 found = chaos.faults + await faults(chaos, cases, pipelines)
                 await until(lambda: _nothing_runs(chaos), "no call runs")
+            except AssertionError:
+                chaos.books.notes.append(f"still runs: {await chaos.world.store.running_calls()}")
+                raise
             finally:
                 for task in (people, trouble):
                     task.cancel()
