@@ -504,7 +504,7 @@ def rejection(gate: str, by: str | None, comment: str | None) -> str:
 
 
 def gate_problem(data: Mapping[str, Any], call_id: str | None) -> str | None:
-    """Return why a gate from a checkpoint cannot be used, or None if it can."""
+    """Return why a gate from a checkpoint, which anyone may have written, cannot be used; None if it can."""
     try:
         gate = _GATE.validate_python(_flat(data))
     except ValidationError as error:

@@ -494,7 +494,10 @@ class Run:
 async def take_claims(
     given: RunInput, state: LoopState, transcript: RunTranscript, answers: Answers, gates: RunGates
 ) -> LoopState:
-    """Return the state of a run after what was given to it was checked; its session is new, unless it has gates."""
+    """Return the state of a run after its input was checked; its session is new, unless it has gates.
+
+    Anyone may have written a checkpoint: guardrails and people are asked again about what it claims.
+    """
     is_new, guardrails = transcript.log.is_new, answers.guardrails(state.agent)
     if state.open_calls and is_new:
         checked = await guardrails.checked_again(given.messages or [])

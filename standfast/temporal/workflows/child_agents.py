@@ -107,8 +107,8 @@ async def agent_result(
         asked: identifies what it is run for, among all runs. The name of a call does not.
     """
     child, digest = names.child_id(workflow.info().workflow_id, name), call_digest(asked)
-    resets, found = running.resets, None
-    try:
+    resets = running.resets
+    with suppress(WorkflowAlreadyStartedError):
         handle = await workflow.start_child_workflow(
             agent,
             given.plain(),
@@ -120,9 +120,6 @@ async def agent_result(
             static_summary=summary(shown),
             memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: digest, names.CALLER_MEMO: called or name},
         )
-    except WorkflowAlreadyStartedError:
-        found = await _attached(child, digest, running, pauses)
-    else:
         running.add(handle)
         if not running.attaches or await running.ended_or_reset(handle, resets):
             result = await handle
@@ -130,8 +127,7 @@ async def agent_result(
                 why = f"workflow {child} ended as no agent does"
                 raise ApplicationError(why, type="StandfastError", non_retryable=True)
             return cast("dict[str, Any]", result)
-        found = await _attached(child, digest, running, pauses)
-    if found is not None:
+    if (found := await _attached(child, digest, running, pauses)) is not None:
         return found
     # Providers' ids repeat: that one is the agent of another call. Or it is no longer kept.
     more = {"name": f"{name}.{digest}", "asked": asked, "shown": shown, "called": called or name}
