@@ -3,9 +3,22 @@
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from standfast import Agent, Approval, LLMResponse, Loop, Message, TerminalError, ToolContext, Tripped, tool
+from standfast import (
+    Agent,
+    Approval,
+    Guardrail,
+    LLMResponse,
+    Loop,
+    Message,
+    TerminalError,
+    ToolContext,
+    Tripped,
+    Usage,
+    tool,
+)
 from standfast.runtime.dispatches import last_dispatch
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
@@ -13,6 +26,20 @@ from standfast.tools.attempts import call_key, turn_scope
 from support.transcripts import DURABILITY, asks_for, call
 
 TEAM = Approval(approvers=["ada", "bob"], quorum=2)
+SOON = replace(TEAM, timeout=0.3)
+LOOPS = {
+    "too many": Loop(max_tool_calls=1),
+    "spent": Loop(token_budget=10),
+    "denied": Loop(token_budget=10, on_budget="ask"),
+}
+ASKS = {
+    "cancelled before it started": ("pay_slowly", "pay"),
+    "unapproved": ("pay_soon", "pay"),
+    "stopped": ("fail", "pay"),
+    "cancelled while the second runs": ("pay", "pay_slowly"),
+    "not found": ("pay", "ghost"),
+    **dict.fromkeys(("rejected", "cancelled at a gate", "too many gates"), ("pay_if_approved", "pay_if_approved")),
+}
 
 
 class Shop:
@@ -22,7 +49,10 @@ class Shop:
         self.paid: list[str] = []
         self.began, self.may_return = threading.Event(), threading.Event()
         self.told: list[list[Message]] = []  # the results that the model has read, at each call
-        options: dict[str, Any] = {"loop": Loop(max_tool_calls=1)} if name == "too many" else {}
+        self.has_dependencies, self.loses_them = True, name == "no dependencies"
+        options: dict[str, Any] = {}
+        if name in LOOPS:
+            options["loop"] = LOOPS[name]
 
         async def paying(ctx: ToolContext) -> str:
             self.paid.append(ctx.tool_call_id)
@@ -38,7 +68,7 @@ class Shop:
             """Pay, if two people approve."""
             return await paying(ctx)
 
-        @tool(approval=Approval(approvers=["ada", "bob"], quorum=2, timeout=0.3))
+        @tool(approval=SOON)
         async def pay_soon(ctx: ToolContext) -> str:
             """Pay, if two people approve at once."""
             return await paying(ctx)
@@ -56,24 +86,23 @@ class Shop:
             """Fail for good."""
             raise TerminalError("closed")
 
+        def dependencies(ctx: Any) -> str:
+            if not self.has_dependencies:
+                raise ConnectionError("the shop's database is away")
+            return "database"
+
         def no_second(context: Any, asked: Any) -> Tripped | None:
             return Tripped("only one") if asked.id == "c2" else None
 
         if name == "guardrail":
             options["tool_guardrails"] = [no_second]
+        if name == "nobody approves what was stopped":
+            options["tool_guardrails"] = [Guardrail(no_second, approval=SOON)]
+        if name == "no dependencies":
+            options["deps"] = dependencies
         if name == "stopped":
             options["on_terminal_tool_error"] = "fail"
-        self.asks = {
-            "cancelled before it started": ("pay_slowly", "pay"),
-            "unapproved": ("pay_soon", "pay"),
-            "stopped": ("fail", "pay"),
-            "nothing": ("pay", "pay"),
-            "cancelled while the second runs": ("pay", "pay_slowly"),
-            "guardrail": ("pay", "pay"),
-            "too many": ("pay", "pay"),
-            "cut": ("pay", "pay"),
-            "not found": ("pay", "ghost"),
-        }.get(name, ("pay_if_approved", "pay_if_approved"))
+        self.asks = ASKS.get(name, ("pay", "pay"))
         self.stop_reason = "max-tokens" if name == "cut" else None
         self.agent = Agent("shop", tools=[pay, pay_if_approved, pay_soon, pay_slowly, fail], **options)
         self.llm = ScriptedModel(self._answer)
@@ -82,8 +111,13 @@ class Shop:
         results = [message for message in messages if message.role == "tool"]
         if not results:
             first, second = self.asks
+            self.has_dependencies = not self.loses_them
             asked = asks_for(call(first, "c1"), call(second, "c2"))
-            return LLMResponse(tool_calls=asked.tool_calls, stop_reason=self.stop_reason)  # type: ignore[arg-type]
+            return LLMResponse(
+                tool_calls=asked.tool_calls,
+                stop_reason=self.stop_reason,  # type: ignore[arg-type]
+                usage=Usage(input_tokens=20, output_tokens=1),
+            )
         self.told.append(results)
         return "done"
 

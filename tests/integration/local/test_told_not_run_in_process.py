@@ -27,8 +27,8 @@ from standfast.tools import Cancelled
 from standfast.tools.attempts import call_key, turn_scope
 
 UNSAID = "Not run: its run ended before it could say why"
-AT_GATES = ("rejected", "unapproved")
-OTHERS = ("stopped", "guardrail", "too many", "cut", "not found", "nothing")
+AT_GATES = ("rejected", "unapproved", "nobody approves what was stopped")
+OTHERS = ("stopped", "guardrail", "too many", "cut", "not found", "spent", "nothing")
 
 
 async def go(shop: Shop, store: SQLiteStore, **given: Any) -> Any:
@@ -50,7 +50,7 @@ async def told(shop: Shop, name: str, store: SQLiteStore) -> None:
             await go(shop, store, message="go")
         return
     ended = await go(shop, store, message="go")
-    if name == "unapproved":
+    if name in ("unapproved", "nobody approves what was stopped"):
         deadlines = [item.deadline for item in ended.approvals]
         await until(lambda: all(at is not None and at < datetime.now(UTC) for at in deadlines))
         ended = await go(shop, store)

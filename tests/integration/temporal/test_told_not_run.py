@@ -5,9 +5,12 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.any_store import opener_of
 from support.resets import reset, resets, tasks
 from support.temporal_runs import Run, Temporal, check_healthy, failure, has_ended, pending, result, until, waiting
 from support.told_calls import Shop, check_told
@@ -18,6 +21,7 @@ from temporalio.service import RPCError
 from standfast import Agent, InputError, Message, run, tool
 from standfast.llm import ToolDescription
 from standfast.runtime.dispatches import NOT_RUN
+from standfast.temporal.activities import open_gates
 from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
 
@@ -54,6 +58,18 @@ async def cancelled_before_it_started(temporal: Temporal, shop: Shop, run: Run) 
     shop.may_return.set()
 
 
+async def denied(temporal: Temporal, shop: Shop, run: Run) -> None:
+    await pending(run, 1)
+    await temporal.people.resume(run.id, "abort", by="ada")
+
+
+async def repaired(temporal: Temporal, shop: Shop, run: Run) -> None:
+    """The model is asked again once there are dependencies: the calls have been answered before."""
+    await pending(run, 1)
+    shop.has_dependencies, shop.loses_them = True, False
+    await temporal.people.resume(run.id, "retry", by="ada")
+
+
 async def by_itself(temporal: Temporal, shop: Shop, run: Run) -> None:
     """Nothing has to be done."""
 
@@ -69,6 +85,11 @@ REASONS: dict[str, Callable[[Temporal, Shop, Run], Awaitable[None]]] = {
     "too many": by_itself,
     "cut": by_itself,
     "not found": by_itself,
+    "spent": by_itself,
+    "denied": denied,
+    "no dependencies": repaired,
+    "too many gates": by_itself,
+    "nobody approves what was stopped": by_itself,
 }
 
 
@@ -77,9 +98,12 @@ async def check(temporal: Temporal, shop: Shop) -> None:
 
 
 async def nothing(temporal: Temporal, run: Run) -> None:
-    """Let the run end, and try to approve what it shows."""
+    """Let the run end, try to approve what it shows, and let it go on where it has paused."""
     async with asyncio.timeout(30):
         while not await has_ended(run):
+            for item in await waiting(run):
+                if item["kind"] == "pause":
+                    await run.signal("resume", {"name": item["name"]})
             assert await decides(temporal, run, "approve") == []
 
 
@@ -95,14 +119,18 @@ async def terminate(temporal: Temporal, run: Run) -> None:
 @pytest.mark.parametrize("act", [nothing, cancel, terminate])
 @pytest.mark.parametrize("reason", REASONS)
 async def test_what_was_told_not_to_have_run_does_not_run_after_a_reset(
-    temporal: Temporal, reason: str, act: Callable[[Temporal, Run], Awaitable[None]]
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, reason: str, act: Callable[[Temporal, Run], Awaitable[None]]
 ) -> None:
     shop = Shop(reason)
+    if reason == "too many gates":
+        monkeypatch.setattr(open_gates, "GATES_BYTES", 10)
     async with temporal.worker(shop.agent, llm=shop.llm):
         first = await temporal.start(shop.agent)
         await REASONS[reason](temporal, shop, first)
         await ends(first)
         await check(temporal, shop)
+        assert (sorted(shop.paid) == ["c1", "c2"]) == (reason == "nothing")
+        monkeypatch.undo()
         async for again in resets(temporal, first):
             await act(temporal, again)
             await ends(again)
@@ -113,6 +141,59 @@ async def test_what_was_told_not_to_have_run_does_not_run_after_a_reset(
         await check(temporal, shop)
     await run(shop.agent, message="more", session_id=temporal.session(), store=temporal.store, llm=shop.llm)
     await check(temporal, shop)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "d1"])
+@pytest.mark.parametrize("reason", ["rejected", "cancelled before it started", "spent", "guardrail"])
+async def test_what_was_told_not_to_have_run_does_not_run_with_any_store(
+    temporal: Temporal, request: pytest.FixtureRequest, tmp_path: Path, kind: str, reason: str
+) -> None:
+    temporal = replace(temporal, store=opener_of(kind, request, tmp_path)())
+    shop = Shop(reason)
+    async with temporal.worker(shop.agent, llm=shop.llm):
+        first = await temporal.start(shop.agent)
+        await REASONS[reason](temporal, shop, first)
+        await ends(first)
+        await check(temporal, shop)
+        async for again in resets(temporal, first):
+            await nothing(temporal, again)
+            await ends(again)
+            await check_healthy(again)
+            await check(temporal, shop)
+        await ends(await temporal.start(shop.agent, "more"))
+        await check(temporal, shop)
+    assert sorted(shop.paid) != ["c1", "c2"]
+
+
+async def test_calls_that_were_skipped_do_not_run_when_a_worker_has_their_tools_again(temporal: Temporal) -> None:
+    shop = Shop("rejected")
+    async with temporal.worker(shop.agent, llm=shop.llm):
+        first = await temporal.start(shop.agent)
+        await pending(first, 2)
+    async with (await temporal.elsewhere()).worker(Agent("shop"), llm=shop.llm):
+        await decides(temporal, first, "approve")
+        for _ in range(2):
+            await until(lambda: _skips(first))
+        await ends(first)
+        await check(temporal, shop)
+    told = tool_contents(await temporal.messages())
+    assert all("Not run: skipped by ada: gone" in content for _, content in told)
+    async with (await temporal.elsewhere()).worker(shop.agent, llm=shop.llm):
+        async for again in resets(temporal, first):
+            await nothing(temporal, again)
+            await ends(again)
+            await check_healthy(again)
+            await check(temporal, shop)
+        await ends(await temporal.start(shop.agent, "more"))
+    assert tool_contents(await temporal.messages()) == told
+    assert shop.paid == []
+
+
+async def _skips(run: Run) -> bool:
+    missing = [item for item in await waiting(run) if item["kind"] == "worker"]
+    for item in missing:
+        await run.signal("resume", {"action": "skip", "name": item["name"], "reason": "gone", "by": "ada"})
+    return bool(missing)
 
 
 async def test_calls_that_ran_before_a_reset_are_not_told_as_cancelled(temporal: Temporal) -> None:
