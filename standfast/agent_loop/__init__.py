@@ -27,7 +27,14 @@ from standfast.agent_loop.guardrails import (
 )
 from standfast.agent_loop.handoffs import handed_over_to, handed_to, last_speaker, next_speaker
 from standfast.agent_loop.held_answers import Held, hold, question_about, released, with_dropped
-from standfast.agent_loop.loop import LoopState, next_action, next_calls, nobody_answered, not_carried_out
+from standfast.agent_loop.loop import (
+    LoopState,
+    left_unanswered,
+    next_action,
+    next_calls,
+    nobody_answered,
+    not_carried_out,
+)
 from standfast.agent_loop.standing_approvals import (
     CallPlace,
     StandingApproval,
@@ -130,6 +137,7 @@ __all__ = [
     "last_answer",
     "last_speaker",
     "left_open",
+    "left_unanswered",
     "needs_check",
     "next_action",
     "next_calls",

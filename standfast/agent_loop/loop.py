@@ -565,16 +565,17 @@ def results_now(outcomes: Sequence[Settled[CallT]], loop: Loop, *, ends: bool) -
         if not asks(outcome, loop):
             found.append((call, outcome))
         elif ends:
-            found.append((call, _not_asked(outcome)))
+            found.append((call, left_unanswered(outcome)))
     return found
 
 
-def _not_asked(outcome: Outcome) -> Outcome:
+def left_unanswered(outcome: Outcome) -> Outcome:
+    """Return the outcome of a call whose run ends before anybody answers its question; others are unchanged."""
     match outcome:
         case Asked(question, unknown=True):
             return Unknown(question)
         case Asked():
-            return Cancelled("Not asked: the run ended")
+            return Cancelled("Not answered: the run ended")
     return outcome
 
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from pydantic_core import to_json
 
-from standfast.agent_loop import ToolFacts, left_open
+from standfast.agent_loop import ToolFacts, left_open, left_unanswered
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import ToolCall
 from standfast.runtime.outcomes import WrittenOutcome, read_outcome, write_outcome
@@ -79,9 +79,21 @@ async def answer_all(
         entry = await answer_without_run(store, scope, position, call, answer)
         if entry.result is None:  # a run on Temporal has started it, and was lost
             counts[call.id] = left_open(tools.get(call.name))
-        elif "asked" not in (known := read_result(entry)):
-            counts[call.id] = read_outcome(known)
+        else:
+            counts[call.id] = read_outcome(told(read_result(entry), write_outcome(outcome)))
     return counts
+
+
+def told(known: WrittenOutcome, answer: WrittenOutcome) -> WrittenOutcome:
+    """Return what the model reads of a call that gets an answer without being run: the outcome that is known of it.
+
+    A question, or an unknown outcome, may end with the answer. A cancel says only that nobody has answered: the call
+    itself has run up to its question.
+    """
+    if "asked" in known and "cancelled" in answer:
+        return write_outcome(left_unanswered(read_outcome(known)))
+    ends_question = "asked" in known or ("unknown" in known and "unknown" in answer)
+    return answer if ends_question else known
 
 
 async def record_found(

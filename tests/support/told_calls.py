@@ -14,6 +14,7 @@ from standfast import (
     Loop,
     Message,
     TerminalError,
+    Tool,
     ToolContext,
     Tripped,
     Usage,
@@ -27,11 +28,6 @@ from support.transcripts import DURABILITY, asks_for, call
 
 TEAM = Approval(approvers=["ada", "bob"], quorum=2)
 SOON = replace(TEAM, timeout=0.3)
-LOOPS = {
-    "too many": Loop(max_tool_calls=1),
-    "spent": Loop(token_budget=10),
-    "denied": Loop(token_budget=10, on_budget="ask"),
-}
 ASKS = {
     "cancelled before it started": ("pay_slowly", "pay"),
     "unapproved": ("pay_soon", "pay"),
@@ -42,6 +38,10 @@ ASKS = {
 }
 
 
+def no_second(context: Any, asked: Any) -> Tripped | None:
+    return Tripped("only one") if asked.id == "c2" else None
+
+
 class Shop:
     """An agent that asks for two payments at once, and an account of what was paid."""
 
@@ -50,10 +50,21 @@ class Shop:
         self.began, self.may_return = threading.Event(), threading.Event()
         self.told: list[list[Message]] = []  # the results that the model has read, at each call
         self.has_dependencies, self.loses_them = True, name == "no dependencies"
-        options: dict[str, Any] = {}
-        if name in LOOPS:
-            options["loop"] = LOOPS[name]
+        self.asks = ASKS.get(name, ("pay", "pay"))
+        self.stop_reason = "max-tokens" if name == "cut" else None
+        options: dict[str, dict[str, Any]] = {
+            "guardrail": {"tool_guardrails": [no_second]},
+            "nobody approves what was stopped": {"tool_guardrails": [Guardrail(no_second, approval=SOON)]},
+            "no dependencies": {"deps": self._dependencies},
+            "stopped": {"on_terminal_tool_error": "fail"},
+            "too many": {"loop": Loop(max_tool_calls=1)},
+            "spent": {"loop": Loop(token_budget=10)},
+            "denied": {"loop": Loop(token_budget=10, on_budget="ask")},
+        }
+        self.agent = Agent("shop", tools=self._tools(), **options.get(name, {}))
+        self.llm = ScriptedModel(self._answer)
 
+    def _tools(self) -> list[Tool]:
         async def paying(ctx: ToolContext) -> str:
             self.paid.append(ctx.tool_call_id)
             return f"paid {ctx.tool_call_id}"
@@ -86,26 +97,12 @@ class Shop:
             """Fail for good."""
             raise TerminalError("closed")
 
-        def dependencies(ctx: Any) -> str:
-            if not self.has_dependencies:
-                raise ConnectionError("the shop's database is away")
-            return "database"
+        return [pay, pay_if_approved, pay_soon, pay_slowly, fail]
 
-        def no_second(context: Any, asked: Any) -> Tripped | None:
-            return Tripped("only one") if asked.id == "c2" else None
-
-        if name == "guardrail":
-            options["tool_guardrails"] = [no_second]
-        if name == "nobody approves what was stopped":
-            options["tool_guardrails"] = [Guardrail(no_second, approval=SOON)]
-        if name == "no dependencies":
-            options["deps"] = dependencies
-        if name == "stopped":
-            options["on_terminal_tool_error"] = "fail"
-        self.asks = ASKS.get(name, ("pay", "pay"))
-        self.stop_reason = "max-tokens" if name == "cut" else None
-        self.agent = Agent("shop", tools=[pay, pay_if_approved, pay_soon, pay_slowly, fail], **options)
-        self.llm = ScriptedModel(self._answer)
+    def _dependencies(self, ctx: Any) -> str:
+        if not self.has_dependencies:
+            raise ConnectionError("the shop's database is away")
+        return "database"
 
     def _answer(self, messages: Sequence[Message], tools: Any) -> Any:
         results = [message for message in messages if message.role == "tool"]

@@ -14,7 +14,7 @@ from standfast.checkpoints import EndStatus, Question
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message, ToolCall, cut, read_usage
 from standfast.runtime.dependencies import heard_in
-from standfast.runtime.dispatches import answer_without_run, last_dispatch, read_result, with_answer
+from standfast.runtime.dispatches import answer_without_run, last_dispatch, read_result, told, with_answer
 from standfast.runtime.message_ids import ends_at_limit, keep_ending, prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
@@ -232,9 +232,7 @@ class Transcript:
         while True:
             entry = await answer_without_run(store, scope, position, call, to_json(answer).decode())
             if entry.result is not None:
-                known = read_result(entry)
-                is_newer = "asked" in known or ("unknown" in known and "unknown" in answer)  # the end of a question
-                return answer if is_newer else known
+                return told(read_result(entry), answer)
             if not is_settled:  # it may still run: its workflow was reset or cancelled
                 verdict = await self._look_up(turn, position)
                 is_settled = "claimed" in verdict

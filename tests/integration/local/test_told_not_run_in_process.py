@@ -18,6 +18,7 @@ from standfast.runtime.dispatches import (
     hash_of,
     last_dispatch,
     read_result,
+    told,
     with_answer,
 )
 from standfast.runtime.outcomes import read_outcome
@@ -35,7 +36,7 @@ async def go(shop: Shop, store: SQLiteStore, **given: Any) -> Any:
     return await run(shop.agent, session_id="s", store=store, llm=shop.llm, **given)
 
 
-async def told(shop: Shop, name: str, store: SQLiteStore) -> None:
+async def go_until_told(shop: Shop, name: str, store: SQLiteStore) -> None:
     """Run the agent until the model has been told of both calls."""
     if name == "cancelled before it started":
         running = asyncio.create_task(go(shop, store, message="go"))
@@ -64,7 +65,7 @@ async def told(shop: Shop, name: str, store: SQLiteStore) -> None:
 @pytest.mark.parametrize("name", [*AT_GATES, *OTHERS, "cancelled before it started"])
 async def test_a_call_that_was_not_run_in_process_is_not_started_by_a_worker(store: SQLiteStore, name: str) -> None:
     shop = Shop(name)
-    await told(shop, name, store)
+    await go_until_told(shop, name, store)
     session, messages = await store.load_session("s"), await store.load_messages("s")
     assert session is not None
     scope = turn_scope(session.key, 2)
@@ -104,6 +105,22 @@ async def test_of_a_call_that_was_claimed_for_its_answer_any_reader_writes_one(s
     later = await answer_without_run(store, "s@1/2", 0, one, '{"failed": "Not run: it was rejected"}')
     assert later.result == whole.result
     assert not await has_started(store, "s@1/2", 0, "c1")
+
+
+@pytest.mark.parametrize(
+    ("known", "answer", "is_told"),
+    [
+        ({"asked": "which?"}, {"cancelled": "Not run: no"}, {"cancelled": "Not answered: the run ended"}),
+        ({"asked": "did it?", "about_unknown": True}, {"cancelled": "Not run: no"}, {"unknown": "did it?"}),
+        ({"asked": "which?"}, {"returned": "this"}, {"returned": "this"}),
+        ({"asked": "which?"}, {"failed": "Nobody answered"}, {"failed": "Nobody answered"}),
+        ({"unknown": ""}, {"unknown": "not resolved"}, {"unknown": "not resolved"}),
+        ({"unknown": ""}, {"cancelled": "Not run: no"}, {"unknown": ""}),
+        ({"returned": "paid"}, {"cancelled": "Not run: no"}, {"returned": "paid"}),
+    ],
+)
+def test_a_call_that_has_run_is_not_told_as_one_that_has_not(known: Any, answer: Any, is_told: dict[str, Any]) -> None:
+    assert told(known, answer) == is_told
 
 
 async def test_an_answer_takes_the_next_number_after_a_dispatch_that_was_abandoned(store: SQLiteStore) -> None:

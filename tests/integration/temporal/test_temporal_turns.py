@@ -209,4 +209,4 @@ async def test_a_question_beside_a_terminal_error_that_ends_the_run_is_not_asked
     model = ScriptedModel([asks_for(call("ask", "a1", question="?"), call("give_up", "g1"))])
     ended = await driver.run(agent, model)
     assert ended.status == "error"
-    assert json.loads(result_of(ended.messages, "a1")) == {"error": "Not asked: the run ended"}
+    assert json.loads(result_of(ended.messages, "a1")) == {"error": "Not answered: the run ended"}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.any_store import opener_of
+from support.questions import ask
 from support.resets import reset, resets, tasks
 from support.temporal_runs import Run, Temporal, check_healthy, failure, has_ended, pending, result, until, waiting
 from support.told_calls import Shop, check_told
@@ -18,7 +19,7 @@ from support.transcripts import asks_for, call, tool_contents
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
-from standfast import Agent, InputError, Message, run, tool
+from standfast import Agent, InputError, Loop, Message, run, tool
 from standfast.llm import ToolDescription
 from standfast.runtime.dispatches import NOT_RUN
 from standfast.temporal.activities import open_gates
@@ -194,6 +195,45 @@ async def _skips(run: Run) -> bool:
     for item in missing:
         await run.signal("resume", {"action": "skip", "name": item["name"], "reason": "gone", "by": "ada"})
     return bool(missing)
+
+
+@pytest.mark.parametrize("answer_timeout", [0.3, 60])
+async def test_a_question_that_was_told_as_unanswered_takes_no_answer_after_a_reset(
+    temporal: Temporal, answer_timeout: float
+) -> None:
+    """Nobody answers in time, or the run is reset to before it asked and then cancelled."""
+    agent = Agent("a", tools=[ask], loop=Loop(answer_timeout=answer_timeout))
+    llm = ScriptedModel([asks_for(call("ask", "c1", question="?")), *["done"] * 9])
+    async with temporal.worker(agent, llm=llm):
+        first = await temporal.start(agent)
+        if answer_timeout == 60:
+            await pending(first, 1)
+            again = await reset(temporal, first, 1)
+            await again.cancel()
+            await ends(again)
+        else:
+            await ends(first)
+        ((_, told),) = tool_contents(await temporal.messages())
+        assert "Not run" not in told  # the call itself has run
+        async for again in resets(temporal, first):
+            taken = await answers(temporal, again)
+            assert taken == []
+            assert tool_contents(await temporal.messages()) == [("c1", told)]
+
+
+async def answers(temporal: Temporal, run: Run) -> list[str]:
+    """Answer what a run asks until it has ended; return the questions whose answers were taken."""
+    taken = []
+
+    async def has_answered() -> bool:
+        for item in await waiting(run):
+            with suppress(InputError):
+                await temporal.people.answer(run.id, "late", tool_call_id=item["name"], by="ada")
+                taken.append(item["name"])
+        return await has_ended(run)
+
+    await until(has_answered)
+    return taken
 
 
 async def test_calls_that_ran_before_a_reset_are_not_told_as_cancelled(temporal: Temporal) -> None:
