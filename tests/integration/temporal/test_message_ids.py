@@ -1,15 +1,19 @@
 """A message with an id counts once on Temporal, and wherever its session goes on."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from support.doubles import poster
-from support.temporal_runs import Temporal, pending, result, until
+from support.resets import resets
+from support.temporal_runs import Run, Temporal, has_ended, pending, result, until, waiting
 from support.transcripts import calls, shape
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 
-from standfast import Agent, Approval, InputError, SessionAccessDeniedError, SessionConflictError, run, tool
+from standfast import Agent, Approval, InputError, Message, SessionAccessDeniedError, SessionConflictError, run, tool
+from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
 
 GREETER = Agent("greeter")
@@ -202,6 +206,77 @@ async def test_what_is_said_while_an_answer_is_given_again_is_heard(temporal: Te
     async with temporal.worker(GREETER, llm=model):
         assert (await result(handle))["response"] == "answer to two"
     assert len(model.calls) == 2
+
+
+def asked_for_two_posts(effects: list[str]) -> tuple[Agent, ScriptedModel]:
+    """An agent that posts once for each message, if that is approved."""
+
+    def answer(messages: Sequence[Message], tools: Any) -> Any:
+        said = sum(message.role == "user" for message in messages)
+        return calls(f"c{said}") if messages[-1].role == "user" else "done"
+
+    agent = Agent("poster", tools=[poster(effects, approval=Approval())])
+    return agent, ScriptedModel(answer)
+
+
+async def approved(temporal: Temporal, run: Run) -> None:
+    """Approve what a run asks until it has ended."""
+
+    async def has_approved() -> bool:
+        for item in await waiting(run):
+            with suppress(InputError):
+                await temporal.people.decide(run.id, item["name"], "approve")
+        return await has_ended(run)
+
+    await until(has_approved)
+
+
+async def check_once(temporal: Temporal, agent: Agent, effects: list[str]) -> None:
+    """Send both messages again, and check that each was heard once, and has had its effect once."""
+    for text, message_id in (("one", "m1"), ("two", "m2")):
+        run = await temporal.start(agent, text, message_id=message_id)
+        await approved(temporal, run)
+        with suppress(WorkflowFailureError):
+            assert (await result(run))["response"] == "done"
+    said = [message.content for message in await temporal.messages() if message.role == "user"]
+    assert (said, sorted(effects)) == (["one", "two"], ["c1", "c2"])
+
+
+@pytest.mark.parametrize("with_messages", [True, False], ids=["signals again", "no signals"])
+async def test_messages_that_are_sent_again_after_any_reset_count_once(temporal: Temporal, with_messages: bool) -> None:
+    agent, model = asked_for_two_posts(effects := list[str]())
+    async with temporal.worker(agent, llm=model):
+        first = await temporal.start(agent, "one", message_id="m1")
+        await pending(first)
+        await temporal.people.message(first.id, "two", message_id="m2")
+        await approved(temporal, first)
+        await check_once(temporal, agent, effects)
+        async for again in resets(temporal, first, with_messages=with_messages):
+            for text, message_id in (("two", "m2"), ("one", "m1")):
+                with suppress(InputError):
+                    await temporal.people.message(again.id, text, message_id=message_id)
+            await approved(temporal, again)
+            await check_once(temporal, agent, effects)
+
+
+async def test_messages_that_are_sent_again_after_a_run_has_moved_count_once(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "EVENTS", 12)
+    agent, model = asked_for_two_posts(effects := list[str]())
+    async with temporal.worker(agent, llm=model):
+        first = await temporal.start(agent, "one", message_id="m1")
+        await temporal.people.message(first.id, "two", message_id="m2")
+        here = temporal.client.get_workflow_handle(first.id, result_type=dict)
+        for _ in range(3):
+            for text, message_id in (("one", "m1"), ("two", "m2")):
+                await temporal.people.message(first.id, text, message_id=message_id)
+                await temporal.start(agent, text, message_id=message_id, if_running="message")
+            with pytest.raises(InputError, match="m2 was already used for"):
+                await temporal.people.message(first.id, "other", message_id="m2")
+        assert (await here.describe()).run_id != first.result_run_id
+        await approved(temporal, here)
+        await check_once(temporal, agent, effects)
 
 
 @pytest.mark.parametrize("wrong", ["", "x" * 201, "a\nb", "\ud800", 7], ids=ascii)
