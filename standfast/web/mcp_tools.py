@@ -16,7 +16,7 @@ from standfast.agents import Agent
 from standfast.errors import DefinitionError, InputError, SessionConflictError
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import SESSION_ID, session_key_of
-from standfast.temporal.client.runs import listed, looked_at, our_run
+from standfast.temporal.client.runs import listed, looked_at, our_run, run_of
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.access import Person, Role
 from standfast.web.api.calls import Doors, said_id
@@ -75,7 +75,13 @@ class OfRun(Body):
     run: _Name = Field(description=_RUN)
 
 
-class Await(OfRun):
+class Look(OfRun):
+    run_id: _Name | None = Field(
+        default=None, description="The `run_id` of the start; the newest run of this conversation without it."
+    )
+
+
+class Await(Look):
     wait_seconds: float = Field(default=20, ge=0, le=LONGEST_WAIT, description="How long to wait for it.")
 
 
@@ -170,6 +176,8 @@ class Offers:
         asked = offer.arguments.model_validate(dict(arguments))
         if (run := getattr(asked, "run", None)) is not None:
             await admit(self._doors.people, person, run)
+            if (run_id := getattr(asked, "run_id", None)) is not None:
+                await admit(self._doors.people, person, run, run_id)
         return await offer.do(person, asked)
 
     # --- what there is ---
@@ -205,7 +213,7 @@ class Offers:
         )  # fmt: skip
         yield Offer(
             "status", "Return how far a run is, and what waits for people in it.",
-            OfRun, self._status, "viewer", "read", is_reading=True,
+            Look, self._status, "viewer", "read", is_reading=True,
         )  # fmt: skip
         yield Offer(
             "result",
@@ -271,16 +279,17 @@ class Offers:
             await self._doors.start(person, StartRun(name=item.name, message=asked.text, **given), asked.message_id)
         return await self._seen(asked.run)
 
-    async def _status(self, person: Person, asked: OfRun) -> dict[str, Any]:
-        return _named(await looked_at(self._doors.client, asked.run))
+    async def _status(self, person: Person, asked: Look) -> dict[str, Any]:
+        return _named(await looked_at(self._doors.client, asked.run, asked.run_id))
 
     async def _result(self, person: Person, asked: Await) -> dict[str, Any]:
         clock = asyncio.get_running_loop().time
         until = clock() + asked.wait_seconds
         while True:
-            seen = listed(await our_run(self._doors.client, asked.run))
+            seen = listed(await run_of(self._doors.client, asked.run, asked.run_id))
             if "closed" in seen:
-                return {"has_ended": True, **_named(await looked_at(self._doors.client, asked.run))}
+                ended = await looked_at(self._doors.client, asked.run, asked.run_id)
+                return {"has_ended": True, **_named(ended)}
             if seen["waiting"] or clock() >= until:
                 return {"has_ended": False, **await self._seen(asked.run)}
             await asyncio.sleep(min(_EVERY, max(0.0, until - clock())))

@@ -127,16 +127,19 @@ def _time(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="seconds")
 
 
-async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
+async def looked_at(client: Client, workflow_id: str, run_id: str | None = None) -> dict[str, Any]:
     """Return all that is known of a run: its list entry, its `state`, and its `result` or `error` if it has ended;
     also the `failed_step` of a pipeline that failed with an error.
 
     Activities that are tried again are in `retries`, with the reason why they failed before, and when that is `next`.
 
+    Args:
+        run_id: as `run_of` takes it.
+
     Raises:
         InputError: there is none, or it is another program's.
     """
-    run = await our_run(client, workflow_id)
+    run = await run_of(client, workflow_id, run_id)
     seen = listed(run)
     if "closed" in seen:
         return seen | await _end(client, workflow_id, run.run_id)
@@ -170,22 +173,26 @@ async def failure_text(client: Client, failed: Failure) -> str:
     return decoded.message if isinstance(decoded, FailureError) else str(decoded)
 
 
-async def described(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
+async def described(client: Client, workflow_id: str, run_id: str | None = None) -> WorkflowExecutionDescription:
     """Return what the server knows of a run.
+
+    Args:
+        run_id: the newest if None.
 
     Raises:
         InputError: there is none.
     """
     try:
-        return await client.get_workflow_handle(workflow_id).describe()
+        return await client.get_workflow_handle(workflow_id, run_id=run_id).describe()
     except (RPCError, UnicodeEncodeError) as error:  # no run has an id of lone surrogates
         if isinstance(error, RPCError) and error.status not in (
             RPCStatusCode.NOT_FOUND,
             RPCStatusCode.INVALID_ARGUMENT,
         ):
             raise
+        which = repr(workflow_id) if run_id is None else f"{workflow_id!r} with run id {run_id!r}"
         raise InputError(
-            f"There is no run {workflow_id!r} in namespace {client.namespace}; `standfast ls` lists those that are"
+            f"There is no run {which} in namespace {client.namespace}; `standfast ls` lists those that are"
         ) from error
 
 
@@ -200,16 +207,35 @@ def was_started_by_us(run: WorkflowExecution) -> bool:
     return bool(run.raw_info.memo.fields.keys() & _MEMOS)
 
 
-async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
+async def run_of(client: Client, workflow_id: str, run_id: str | None = None) -> WorkflowExecutionDescription:
+    """Return what the server knows of a run of ours that began with a run id, wherever it has continued as new.
+
+    Args:
+        run_id: of the run's beginning or any later part; the newest run of this workflow id if None.
+
+    Raises:
+        InputError: there is none, or it is another program's.
+    """
+    newest = await our_run(client, workflow_id)
+    if run_id in (None, newest.run_id, newest.raw_info.first_run_id):
+        return newest
+    run = await our_run(client, workflow_id, run_id)
+    return newest if run.raw_info.first_run_id == newest.raw_info.first_run_id else run
+
+
+async def our_run(client: Client, workflow_id: str, run_id: str | None = None) -> WorkflowExecutionDescription:
     """Return what the server knows of a run of ours.
 
     A run is ours if standfast has started it or it has standfast's search attributes, or if it answers as only runs of
     standfast and workflows with an `approval` do.
 
+    Args:
+        run_id: the newest if None.
+
     Raises:
         InputError: there is none, or it is another program's.
     """
-    run = await described(client, workflow_id)
+    run = await described(client, workflow_id, run_id)
     if looks_ours(run):
         return run
     handle = client.get_workflow_handle(workflow_id, run_id=run.run_id)

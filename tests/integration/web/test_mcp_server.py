@@ -161,7 +161,12 @@ async def test_a_start_that_is_sent_again_finds_the_run_also_after_its_end(tempo
         assert len(model.calls) == 1
         said = await use(client, "send_message", run=first["run"], text="and now?")
         assert said["run_id"] != first["run_id"]
-        assert (await use(client, "result", run=first["run"], wait_seconds=30))["result"]["response"] == "Again."
+        for run_id, answer in ((None, "Again."), (first["run_id"], "Hello."), (said["run_id"], "Again.")):
+            which = {"run": first["run"], "run_id": run_id}
+            assert (await use(client, "result", wait_seconds=30, **which))["result"]["response"] == answer
+            assert (await use(client, "status", **which))["run_id"] == run_id or run_id is None
+        unknown = await refusal(client, "result", run=first["run"], run_id="0198c7a2-0000-7000-8000-000000000000")
+        assert "There is no run" in unknown["message"]
     assert [one.content for one in await temporal.messages()] == ["hi", "Hello.", "and now?", "Again."]
 
 
@@ -358,6 +363,32 @@ async def test_a_run_of_somebody_else_is_as_one_that_does_not_exist(temporal: Te
                 assert "secret" not in told["message"]
             mine = {"message": "x", "session_id": temporal.session(), "tenant_id": f"{temporal.name}-amy"}
             assert "tenant_id" in (await refusal(other, "start_clerk", **mine))["message"]
+
+
+async def test_a_former_owner_keeps_the_result_of_a_run_from_the_next(temporal: Temporal) -> None:
+    amy, ben = (
+        Person(name=name, role="operator", token=TOKENS[token], tenants=["acme"], only_own=True)
+        for name, token in (("amy", "olga"), ("ben", "ada"))
+    )
+    session = {"session_id": temporal.session()}
+    model = ScriptedModel(lambda messages, tools: f"told of {messages[-1].content}")
+    async with (
+        temporal.worker(clerk, llm=model),
+        served_mcp(temporal, Access(people=[amy, ben])) as address,
+        client_of(address) as hers,
+        client_of(address, "ada") as his,
+    ):
+        first = await use(hers, "start_clerk", message="a secret", message_id="a", **session)
+        await use(hers, "result", run=first["run"], wait_seconds=30)
+        await temporal.store.delete_session(f"@acme/{temporal.session()}")
+        second = await use(his, "start_clerk", message="hi", message_id="b", **session)
+        ended = await use(his, "result", run=second["run"], run_id=second["run_id"], wait_seconds=30)
+        assert ended["result"]["response"] == "told of hi"
+        assert second["run"] == first["run"]
+        for name in ("status", "result"):
+            told = await refusal(his, name, run=first["run"], run_id=first["run_id"])
+            assert "There is no run" in told["message"]
+            assert "secret" not in str(told)
 
 
 async def test_a_token_has_its_scopes_and_its_rate(temporal: Temporal) -> None:
