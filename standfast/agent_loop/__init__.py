@@ -54,6 +54,7 @@ from standfast.agent_loop.tool_facts import (
     not_closed,
     not_started,
     said_by_agent,
+    verify_cut_off,
     without_dependencies,
 )
 from standfast.agent_loop.tool_gates import (
@@ -167,6 +168,7 @@ __all__ = [
     "unheard_by_model",
     "unknown_key",
     "value_digest",
+    "verify_cut_off",
     "with_dropped",
     "with_edit",
     "with_notices",

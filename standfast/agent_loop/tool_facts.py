@@ -55,10 +55,21 @@ class Answer(Protocol[CallT_co]):
 ToolT_co = TypeVar("ToolT_co", bound=ToolFacts, default=ToolFacts, covariant=True)
 
 
-def cut_off(tool: ToolFacts, name: str, after: float) -> Outcome:
-    """Return the outcome of an attempt that exceeded its timeout of `after` seconds."""
+def cut_off(tool: ToolFacts, name: str, after: float, *, still_runs: bool = False) -> Outcome:
+    """Return the outcome of an attempt that exceeded its timeout of `after` seconds.
+
+    Args:
+        still_runs: as in `Unknown`.
+    """
     reason = f"it was cut off after its timeout of {after:g} s"
-    return Failed(f'Tool "{name}": {reason}', raised=True) if tool.safe_to_retry else Unknown(reason)
+    if tool.safe_to_retry:
+        return Failed(f'Tool "{name}": {reason}', raised=True)
+    return Unknown(reason, cut_off=True, still_runs=still_runs)
+
+
+def verify_cut_off(after: float, *, still_runs: bool = False) -> Unknown:
+    """Return the verdict of a `verify` that exceeded its timeout of `after` seconds."""
+    return Unknown(f"verify was cut off after {after:g} s{', and hears no cancel' if still_runs else ''}")
 
 
 def cancelled(tool: ToolFacts | None) -> Outcome:

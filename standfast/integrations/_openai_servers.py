@@ -168,7 +168,9 @@ class _ServerCall:
             tool_name_override=self.name,
         )
         try:
-            result = await FunctionCall(self.agent, tool, self.toolset.settings).run(arguments, ctx)
+            result = await FunctionCall(self.agent, tool, self.toolset.settings, is_safe=self.is_safe).run(
+                arguments, ctx
+            )
         except Exception:
             if outcome:
                 raise outcome[0] from None

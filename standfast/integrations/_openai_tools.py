@@ -111,7 +111,7 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, settings: RunS
     for agent in agents.values():
         for tool in agent.tools:
             if isinstance(tool, FunctionTool):
-                call = FunctionCall(agent, tool, settings)
+                call = FunctionCall(agent, tool, settings, is_safe=declared.is_safe(tool.name))
                 declared.add(
                     tool,
                     tool.name,
@@ -170,10 +170,16 @@ def gate_of(tool: FunctionTool) -> Gate | None:
 
 
 class FunctionCall:
-    """Runs the calls of a function tool as the SDK's runner does, with its guardrails and the agent's hooks."""
+    """Runs the calls of a function tool as the SDK's runner does, with its guardrails and the agent's hooks.
 
-    def __init__(self, agent: Agent[Any], tool: FunctionTool, settings: RunSettings) -> None:
-        self._agent, self._tool, self._settings = agent, raising(tool), settings
+    Args:
+        is_safe: its timeout is then a result, if the tool does not say otherwise; else the outcome is unknown.
+    """
+
+    def __init__(self, agent: Agent[Any], tool: FunctionTool, settings: RunSettings, *, is_safe: bool) -> None:
+        tool = raising(tool)
+        self._tool = tool if is_safe else replace(tool, timeout_behavior="raise_exception")
+        self._agent, self._settings = agent, settings
 
     async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
         written = json.dumps(arguments)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack, get_type_hints
 
 from standfast.agents import Agent as OurAgent
 from standfast.effects.keys import in_activity, in_workflow
-from standfast.errors import DefinitionError, InputError
+from standfast.errors import DefinitionError, InputError, ToolDurabilityError
 from standfast.integrations._foreign_agents import Declared, Gate, Options, make_agent, name_of
 from standfast.integrations._guards import (
     AroundTool,
@@ -146,7 +146,13 @@ def guarded(
             raise second_guard(tool.name)
     for tool in found:
         tool.on_invoke_tool = _Guarded(raising(tool).on_invoke_tool, guard, key)
+        tool.timeout_error_function = tool.timeout_error_function or _timed_out
     return agent_or_tool
+
+
+def _timed_out(context: Any, error: Exception) -> str:
+    """Return what the model reads of a call that the SDK has cut off."""
+    return json.dumps(ToolDurabilityError(context.tool_name, context.tool_call_id, reason=str(error)).payload())
 
 
 class _Guarded(AroundTool):

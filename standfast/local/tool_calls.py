@@ -24,7 +24,7 @@ from standfast.messages import ToolCall
 from standfast.runtime.cancellation import Cancellation
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.row_sizes import within_row
-from standfast.runtime.users_functions import refused_in_time, run_bounded
+from standfast.runtime.users_functions import refused_in_time, run_bounded, verified
 from standfast.stores.protocol import AgentStore
 from standfast.tools import Asked, Failed, Outcome, Tool, ToolContext, Unknown
 
@@ -174,9 +174,12 @@ class ToolCalls:
         run, attempt = partial(tool.attempt, approved=None if gate is None else gate.fingerprint), 1
         while True:
             outcome = await self._bounded(tool, call, attempt, run)
+            assert outcome is not None
+            outcome = await verified(
+                tool, outcome, partial(self._bounded, tool, call, attempt, tool.ask_whether_it_happened)
+            )
             delay = tool.next_delay(outcome, attempt) if isinstance(outcome, Failed) else None
             if delay is None or cancellation.requested():
-                assert outcome is not None
                 return outcome
             await asyncio.sleep(delay)
             attempt += 1

@@ -7,7 +7,6 @@ answer that a type's own validators never finish would stop that worker, and the
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import Any, TypeVar
 
 from standfast.agent_loop import (
@@ -19,6 +18,7 @@ from standfast.agent_loop import (
     edit_problem,
     open_gates,
     refused_as_changed,
+    verify_cut_off,
 )
 from standfast.agents import Agent
 from standfast.checkpoints import Question
@@ -29,7 +29,8 @@ from standfast.pipelines import Step
 from standfast.runtime.cancellation import cancelled_within
 from standfast.runtime.threads import begin_in_thread, in_thread
 from standfast.time_limits import time_limit
-from standfast.tools import Failed, Outcome, Tool, ToolContext
+from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
+from standfast.tools.tool import settled_by_verify
 
 T = TypeVar("T")
 
@@ -137,7 +138,7 @@ async def run_bounded(
         state: the agent's; what the handler makes of it goes with its result.
         limit: the largest result in bytes.
     """
-    loop = asyncio.get_running_loop()
+    loop, still_runs = asyncio.get_running_loop(), False
     context.state = state.read()
     try:
         async with time_limit(seconds if left is None else left) as until:
@@ -163,11 +164,28 @@ async def run_bounded(
                 left = None if end is None else end - loop.time()
                 return await _write_result(tool, written, left)
 
-            within = partial(in_thread, limit=until)
+            async def within(function: Callable[[], Any]) -> Any:
+                nonlocal still_runs
+                try:
+                    return await in_thread(function, limit=until)
+                finally:
+                    still_runs = until.expired()
+
             return await ask(arguments, context, limit=limit, read=read, write=write, in_thread=within)
     except TimeoutError:
         assert seconds is not None
-        return cut_off(facts, tool.name, seconds)
+        if ask == tool.ask_whether_it_happened:
+            return verify_cut_off(seconds)
+        return cut_off(facts, tool.name, seconds, still_runs=still_runs)
+
+
+async def verified(
+    tool: Tool[..., Any], outcome: Outcome, ask_verify: Callable[[], Awaitable[Outcome | None]]
+) -> Outcome:
+    """Return the outcome of an attempt after `verify` was asked, if the attempt was cut off and has left it open."""
+    if not isinstance(outcome, Unknown) or not outcome.cut_off or tool.verify is None:
+        return outcome
+    return settled_by_verify(outcome, await ask_verify())
 
 
 async def _write_result(tool: Tool[..., Any], write: Callable[[], Outcome], left: float | None) -> Outcome:

@@ -205,9 +205,16 @@ class Terminated:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The handler started and nobody knows how it ended."""
+    """The handler started, and how it ended is unknown.
+
+    Args:
+        cut_off: its time was over, and `verify` has not been asked yet.
+        still_runs: it was cut off and could not be stopped.
+    """
 
     reason: str = ""
+    cut_off: bool = field(default=False, compare=False)
+    still_runs: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ R = TypeVar("R")
 Writes = Callable[[Any, int], Awaitable[Outcome]]
 
 TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # every provider accepts such a name for a function
+NOT_FOUND_YET = "verify did not find its effect, but the handler still runs"
 _SOON = 1_000  # values of a result that are looked through sooner than a thread has begun
 
 
@@ -81,7 +82,7 @@ class Tool(Generic[P, R]):
         safe_to_retry: running it twice is harmless. Permits a second run after a crash and under `retry`.
         parallel: adjacent calls may run at the same time.
         timeout: limit of one attempt, 55 seconds if None; there always is one, such as "1d". A call with effects that
-            is cut off has an unknown outcome.
+            is cut off has an unknown outcome, unless `verify` can tell.
         retry: what to do when the handler raises, before the model sees it. Needs `safe_to_retry=True`.
         approval: how people let a call through before it runs; or a function of the `ToolCall` that returns the
             `Approval` for it, or None if it needs none. Until they decide, nothing of the model's turn runs.
@@ -349,7 +350,7 @@ class Tool(Generic[P, R]):
             found = await self.ask_whether_it_happened(
                 arguments, context, limit=limit, read=read, write=write, in_thread=in_thread
             )
-            return _settled(outcome.reason, found)
+            return settled_by_verify(outcome, found)
 
     def _raised(self, error: BaseException, limit: int, is_safe: bool) -> Outcome:
         """Return the outcome of a call whose handler raised an error."""
@@ -432,12 +433,14 @@ class Tool(Generic[P, R]):
         return policy.delay(attempt) if failed.retry_after is None else failed.retry_after
 
 
-def _settled(reason: str, found: Outcome | None) -> Outcome:
-    """Return the outcome of a call that raised an error, given the verdict of `verify`."""
+def settled_by_verify(lost: Unknown, found: Outcome | None) -> Outcome:
+    """Return the outcome of a call that raised an error or was cut off, given the verdict of `verify`."""
     match found:
+        case None if lost.still_runs:
+            return Unknown(f"{lost.reason}; {NOT_FOUND_YET}")
         case None:  # nothing happened, so the error is one like any other
-            return Failed(reason, raised=True)
+            return Failed(lost.reason, raised=True)
         case Unknown(why):
-            return Unknown(f"{reason}; {why}" if why else reason)
+            return Unknown(f"{lost.reason}; {why}" if why else lost.reason)
         case _:
             return found

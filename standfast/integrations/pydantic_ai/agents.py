@@ -17,7 +17,7 @@ from pydantic_ai import AbstractToolset, Agent, DeferredToolResults, RunContext
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import AbstractCapability, ReinjectSystemPrompt
 from pydantic_ai.durable_exec import JSON_CODEC
-from pydantic_ai.exceptions import AgentRunError, ApprovalRequired, CallDeferred, ModelHTTPError
+from pydantic_ai.exceptions import AgentRunError, ApprovalRequired, CallDeferred, ModelHTTPError, ModelRetry
 from pydantic_ai.messages import (
     BinaryContent,
     ImageUrl,
@@ -52,7 +52,7 @@ from standfast.integrations.pydantic_ai.found_toolsets import (
     split_toolsets,
     with_unknown,
 )
-from standfast.integrations.pydantic_ai.toolsets import check_unguarded, is_safe
+from standfast.integrations.pydantic_ai.toolsets import check_unguarded, has_timed_out, is_safe
 from standfast.integrations.pydantic_ai.transcripts import arguments_of
 from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
 from standfast.tools import Approval, Duration, ToolContext
@@ -244,6 +244,10 @@ class _Call:
                 found = await toolset.call_tool(self.name, given, run, tool)
             except (ApprovalRequired, CallDeferred) as error:
                 raise self._unasked(f"has raised {type(error).__name__}") from None
+            except ModelRetry as error:
+                if has_timed_out(error) and not self.is_safe:
+                    raise ToolDurabilityError(self.name, ctx.tool_call_id, reason=error.message) from None
+                raise
             except ToolDurabilityError as error:
                 if self.is_safe:
                     raise RetryableError(error.reason) from None

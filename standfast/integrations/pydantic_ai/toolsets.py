@@ -131,13 +131,17 @@ async def call_guarded(
         try:
             found = await function()
         except ModelRetry as error:
-            # Nobody knows what a tool that timed out has done; a safe one may be tried again.
-            if isinstance(error.__context__, TimeoutError) and not safe_to_retry:
+            if has_timed_out(error) and not safe_to_retry:
                 raise ToolDurabilityError(name, call_id, reason=error.message) from None
             raise
         return _Result(whole=found) if isinstance(found, ToolReturn) else _Result(found)
 
     return _read(await guard.run(name, call_id, arguments, call, key=key, returns=_Result, safe_to_retry=safe_to_retry))
+
+
+def has_timed_out(error: ModelRetry) -> bool:
+    """Whether a tool's time was over, which pydantic-ai tells the model as something to try again."""
+    return isinstance(error.__context__, TimeoutError)
 
 
 def _guard(leaf: Any, guard: ToolGuard, trust_hints: bool) -> Any:

@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import ToolState, cancelled, cancelled_within
+from standfast.agent_loop import ToolState, cancelled, cancelled_within, verify_cut_off
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
 from standfast.runtime.dispatches import (
@@ -24,6 +24,7 @@ from standfast.runtime.dispatches import (
 )
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.row_sizes import within_row
+from standfast.runtime.users_functions import verified
 from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
 from standfast.temporal.activities.behind_stores import claim_if_lost, finish_call
@@ -44,6 +45,7 @@ from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, 
 from standfast.temporal.wire.snapshots import TIMEOUT
 from standfast.tools import Failed, Outcome, ToolContext, Unknown
 from standfast.tools.attempts import idempotency_key
+from standfast.tools.tool import NOT_FOUND_YET
 
 _Finder = Literal["ledger", "verify", "person"]  # of the outcome of a lost call
 
@@ -184,6 +186,8 @@ class ToolActivities:
                 attempt.run_in_time(partial(attempt.tool.attempt, approved=attempt.approved_as, safe_to_retry=is_safe)),
                 seconds=attempt.facts.timeout,
             )
+            assert outcome is not None
+            outcome = await verified(attempt.tool, outcome, partial(self._ask_verify, attempt))
         except TimeoutError:  # it may run for ever: this is settled as if its worker had died
             why = f"its handler has not ended within {attempt.facts.timeout:g} s, and hears no cancel"
             raise ApplicationError(why, type=names.TIMED_OUT) from None
@@ -196,8 +200,14 @@ class ToolActivities:
             if is_safe:
                 raise
             return Unknown("its worker was cut off while it ran")
-        assert outcome is not None
         return attempt.with_note_of_edit(outcome)
+
+    async def _ask_verify(self, attempt: Attempt) -> Outcome | None:
+        ask = attempt.run_in_time(attempt.tool.ask_whether_it_happened, has_begun=True)
+        try:
+            return await self._host.thread.run(ask, seconds=attempt.facts.timeout)
+        except TimeoutError:
+            return verify_cut_off(attempt.facts.timeout, still_runs=True)
 
     async def _finish(
         self,
@@ -305,7 +315,9 @@ class ToolActivities:
         attempt = await self._attempt(place)
         if attempt.tool.verify is None or attempt.facts.safe_to_retry:
             return unknown
-        outcome = await self._host.thread.run(attempt.run_in_time(attempt.tool.ask_whether_it_happened, has_begun=True))
+        outcome = await self._ask_verify(attempt)
+        if outcome is None and place.reference.get("timed_out"):
+            return {**unknown, "reason": f"its timeout passed while it ran; {NOT_FOUND_YET}"}
         if isinstance(outcome, Unknown):
             return {**unknown, "reason": outcome.reason}
         if outcome is not None:

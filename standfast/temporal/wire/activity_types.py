@@ -134,13 +134,17 @@ class CallReference(Located, total=False):
 
 
 class SettleReference(CallReference, total=False):
-    """A call that the ledger is asked about; `given` and `not_happened` are what somebody says about it."""
+    """A call to look up in the ledger; a person says that its outcome is `given`, or that it has `not_happened`.
+
+    `timed_out` says that its handler has not ended in time, and may still run.
+    """
 
     recovering: bool
     given: "WrittenOutcome"
     not_happened: bool
     verify: bool
     wait: bool
+    timed_out: bool
 
 
 class LostReference(CallReference):

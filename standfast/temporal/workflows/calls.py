@@ -237,8 +237,11 @@ class Calls:
             asked["recovering"] = True
         if said is None and tool.verify:
             asked["verify"] = True
-        if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
-            asked["wait"] = True
+        if cause is not None and isinstance(cause.cause, ApplicationError):
+            if cause.cause.type in _STILL_RUNNING:
+                asked["wait"] = True
+            if cause.cause.type == names.TIMED_OUT:
+                asked["timed_out"] = True
         found = await self._looked_up(call, turn, tool, asked)
         # Another run of the session may have gone further: the next dispatch has the number after the last of all.
         dispatch = turn.dispatches[call.position] = found["dispatch"]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.doubles import SOON, ask
 from support.drivers import Driver
-from support.transcripts import asks_for, call, contents, error, results, tool_results
+from support.transcripts import asks_for, call, contents, error, kind_of, results, tool_results
 
-from standfast import Agent, ToolContext, tool
+from standfast import Agent, Happened, NotHappened, ToolContext, tool
 from standfast.testing import ScriptedModel
 
 
@@ -70,6 +70,59 @@ async def test_a_plain_function_that_timed_out_is_left_behind(safe: bool) -> Non
         release.set()
     assert json.loads(contents(result)[0]).get("kind") == (None if safe else "tool-durability-error")
     assert [message.status for message in results(result)] == ["failed"]
+
+
+async def test_verify_is_asked_about_a_call_that_timed_out(driver: Driver) -> None:
+    """The verdict of `verify` settles a handler that has ended. One that cannot be stopped may still take effect."""
+    ran, release = list[str](), threading.Event()
+
+    def found(how: str, ctx: ToolContext) -> Happened | NotHappened | None:
+        return {"happened": Happened(f"receipt {ctx.tool_call_id}"), "not-happened": NotHappened()}.get(how)
+
+    @tool(timeout=0.05, verify=found)
+    async def pay(how: str) -> str:
+        """Pay, and wait for an answer that does not come."""
+        ran.append(how)
+        await asyncio.Event().wait()
+        return "late"
+
+    @tool(timeout=0.05, verify=found)
+    def block(how: str) -> str:
+        """Pay in a thread that cannot be stopped."""
+        ran.append(f"block {how}")
+        release.wait(30)
+        return "late"
+
+    ways = ("happened", "not-happened", "cannot-tell")
+    turn = asks_for(*(call(one.name, f"{one.name}-{how}", how=how) for one in (pay, block) for how in ways))
+    try:
+        ended = await driver.run(Agent("payer", tools=[pay, block]), ScriptedModel([turn, "ok"]))
+    finally:
+        release.set()
+    told = {one.tool_call_id: one.content for one in tool_results(ended.messages)}
+    assert {told[f"{name}-happened"] for name in ("pay", "block")} == {"receipt pay-happened", "receipt block-happened"}
+    errors = {name: json.loads(text) for name, text in told.items() if text.startswith("{")}
+    unknown = {name for name, error in errors.items() if error.get("kind") == "tool-durability-error"}
+    assert unknown == {"pay-cannot-tell", "block-cannot-tell", "block-not-happened"}
+    assert all("cut off after its timeout of 0.05 s" in error["error"] for error in errors.values())
+    assert "still runs" in errors["block-not-happened"]["error"]
+    assert ran == [*ways, *(f"block {how}" for how in ways)]
+
+
+async def test_a_verify_that_is_cut_off_says_so(driver: Driver) -> None:
+    async def found() -> None:
+        await asyncio.Event().wait()
+
+    @tool(timeout=0.05, verify=found)
+    async def pay() -> str:
+        """Pay, and wait for an answer that does not come."""
+        await asyncio.Event().wait()
+        return "late"
+
+    ended = await driver.run(Agent("payer", tools=[pay]), ScriptedModel([asks_for(call("pay", "c1")), "ok"]))
+    (told,) = tool_results(ended.messages)
+    assert kind_of(ended.messages, "c1") == "tool-durability-error"
+    assert "verify was cut off after 0.05 s" in told.content
 
 
 @pytest.mark.parametrize("not_run", [(), (TimeoutError,)], ids=["unknown", "said not to have run"])

@@ -10,7 +10,7 @@ import pytest
 from support.temporal_runs import Run, Temporal, check_healthy, result, until
 from support.transcripts import asks_for, call, tool_contents
 
-from standfast import Agent, tool
+from standfast import Agent, NotHappened, tool
 from standfast.temporal.activities import tool_attempts
 from standfast.temporal.wire import names, snapshots
 from standfast.testing import ScriptedModel
@@ -51,6 +51,36 @@ async def test_a_handler_that_hears_no_cancel_is_not_waited_for_beyond_its_time(
     ((_, told),) = tool_contents(await temporal.messages())
     assert "tool-durability-error" in told
     assert "its timeout passed while it ran" in told
+
+
+async def test_a_handler_that_may_still_run_is_not_run_again_though_verify_does_not_find_its_effect(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (snapshots, tool_attempts):
+        monkeypatch.setattr(module, "GRACE", 0.5)
+    ends, ran = threading.Event(), list[str]()
+
+    @tool(timeout=0.5, verify=lambda text: NotHappened())
+    async def post(text: str) -> str:
+        """Post a text."""
+        ran.append(text)
+        while not ends.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        return text
+
+    model = ScriptedModel([asks_for(call("post", "p1", text="x")), "done"])
+    try:
+        async with temporal.worker(Agent("poster", tools=[post]), llm=model):
+            run = await temporal.start("poster")
+            assert (await result(run))["response"] == "done"
+            await check_healthy(run)
+    finally:
+        ends.set()
+    ((_, told),) = tool_contents(await temporal.messages())
+    assert "tool-durability-error" in told
+    assert "still runs" in told
+    assert ran == ["x"]
 
 
 async def settled(run: Run) -> bool:

@@ -135,7 +135,9 @@ async def test_a_tool_that_timed_out_is_unknown_after_that(store: SQLiteStore) -
 
     shop.tool.on_invoke_tool._invoke = slow
     while not shop.count:  # the SDK may cut the call off before it is claimed, and it may be made again then
-        assert "timed out" in await shop.read()
+        told = await shop.read()
+        assert "timed out" in told
+        assert json.loads(told)["kind"] == "tool-durability-error"
     assert json.loads(await shop.read())["kind"] == "tool-durability-error"
     assert shop.count == 1
 

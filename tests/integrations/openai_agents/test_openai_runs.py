@@ -1,5 +1,6 @@
 """An agent of the OpenAI Agents SDK is started, messaged, approved and seen like one of ours."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -207,6 +208,26 @@ async def test_an_error_that_leaves_the_outcome_open_is_told_as_such(store: SQLi
     await run(agent, message="Sell it.", session_id="s", store=store)
     [told] = [json.loads(one.content) for one in await store.load_messages("s") if one.role == "tool"]
     assert (told["kind"], "the connection broke" in told["error"]) == ("tool-durability-error", True)
+
+
+@pytest.mark.parametrize("is_safe", [False, True])
+async def test_a_call_that_the_sdk_cuts_off_is_of_unknown_outcome_unless_it_is_safe(
+    store: SQLiteStore, is_safe: bool
+) -> None:
+    async def slow() -> str:
+        """Take too long."""
+        await asyncio.sleep(60)
+        return "late"
+
+    tool = function_tool(slow, timeout=0.05)
+    desk = Agent[Any]("desk", tools=[tool], model=scripted(("slow", "{}"), "Told."))
+    ended = await run(
+        as_agent(desk, safe_to_retry=["slow"] if is_safe else ()), message="Go.", session_id="s", store=store
+    )
+    assert not is_interrupted(ended)
+    told = next(one.content for one in ended.messages if one.role == "tool")
+    assert "timed out after 0.05 seconds" in told
+    assert ("tool-durability-error" in told) is not is_safe
 
 
 async def test_gates_beside_each_other_and_in_a_row_are_asked_once_each(store: SQLiteStore) -> None:

@@ -1,5 +1,6 @@
 """An agent of pydantic-ai is started, messaged, approved and seen like one of ours; its tools are ours to dispatch."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -79,6 +80,23 @@ async def test_gates_beside_each_other_and_in_a_row_are_asked_once_each(store: S
     charges = [calls(*(("charge", {"cents": 5}),) * count) for count in STEPS]
     agent, till = shop_of(Script(*charges, says("Sold.")), requires_approval=True)
     check_gates(*await decided_in_a_row(agent, store), till.charged)
+
+
+@pytest.mark.parametrize("is_safe", [False, True])
+async def test_a_call_that_pydantic_ai_cuts_off_is_of_unknown_outcome_unless_it_is_safe(
+    store: SQLiteStore, is_safe: bool
+) -> None:
+    async def slow() -> str:
+        await asyncio.sleep(60)
+        return "late"
+
+    tool = Tool(slow, timeout=0.05, metadata={"safe_to_retry": is_safe})
+    agent = Agent(FunctionModel(Script(calls(("slow", {})), reads)), name="shop", tools=[tool])
+    done = await run(as_agent(agent), message="Go.", session_id="s", store=store)
+    assert not is_interrupted(done)
+    (told,) = json.loads(done.response)
+    assert "Timed out after 0.05 seconds" in told["error"]
+    assert (told.get("kind") == "tool-durability-error") is not is_safe
 
 
 async def test_a_result_of_a_tools_own_that_looks_like_a_note_is_read_whole(store: SQLiteStore) -> None:
