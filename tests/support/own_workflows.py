@@ -87,6 +87,17 @@ class Beside:
 
 
 @workflow.defn
+class Exhibits:
+    """A workflow that asks at gates beside each other, with messages of so many characters."""
+
+    @workflow.run
+    async def run(self, sizes: list[int]) -> Any:
+        gates = (approval(f"g{number}", message=str(number) * size) for number, size in enumerate(sizes))
+        found = await asyncio.gather(*gates, return_exceptions=True)
+        return [str(one) if isinstance(one, BaseException) else one["status"] for one in found]
+
+
+@workflow.defn
 class Intake:
     """A workflow that runs an agent, as the guide shows it."""
 

@@ -148,7 +148,8 @@ class GateActivities:
     async def searchable(self, reference: OpenReference) -> GateSurroundings:
         """Return what a user's workflow has to know at its first gate; its history keeps that for replays."""
         here = activity.info().workflow_run_id
-        return {**self._host.surroundings, "was_reset": reference.get("run", here) != here, "binds_run": True}
+        was_reset = reference.get("run", here) != here
+        return {**self._host.surroundings, "was_reset": was_reset, "binds_run": True, "shows_whole": True}
 
     async def _check_store(self, run: str) -> None:
         """Check that a run of ours was opened with this worker's store; workflows of users leave no record of that."""

@@ -66,10 +66,12 @@ class GateSurroundings(Surroundings):
 
     was_reset: it was reset before it came there. Workers of earlier versions do not say.
     binds_run: the digests of its gates are of this run alone, as those of earlier versions were not.
+    shows_whole: a gate that the query `pending` has no room for is refused. Earlier versions cut its message.
     """
 
     was_reset: NotRequired[bool]
     binds_run: NotRequired[bool]
+    shows_whole: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)

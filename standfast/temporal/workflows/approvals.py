@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict, cast
 
+from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
@@ -15,6 +16,7 @@ from standfast.agent_loop import Gate, GateRule, digest_of
 from standfast.errors import DefinitionError
 from standfast.messages import distinct_people
 from standfast.temporal.wire import names
+from standfast.temporal.wire.limits import OWN_GATES_BYTES
 from standfast.temporal.wire.snapshots import GateSurroundings
 from standfast.temporal.workflows.activity_options import OPEN_OPTIONS
 from standfast.temporal.workflows.board_rows import whose
@@ -26,6 +28,7 @@ from standfast.tools import Approval, Duration
 from standfast.tools.approvals import OnTimeout
 
 _ATTRIBUTE = "_standfast_gates"  # of the user's workflow
+_ITEM_BYTES = 2_000  # of an item that waits, beside its message and the people
 
 
 class _WorkflowGates(RunHandlers):
@@ -42,11 +45,38 @@ class _WorkflowGates(RunHandlers):
         self._gates = GateKeeper(parts, self._journal_key)
         self._asked: Counter[str] = Counter()  # how often the run has asked the same, by digest
         self._looking: asyncio.Future[GateSurroundings] | None = None
+        self._shows_whole, self._shown_bytes = False, 0
 
     async def wait_at(self, gate: Gate, message: str) -> Gate:
-        decided = await self._gates.wait_at(gate, message)
+        with self._shown(gate, message):
+            decided = await self._gates.wait_at(gate, message)
         await self._board.rows.settled()  # the workflow may end now
         return decided
+
+    @contextlib.contextmanager
+    def _shown(self, gate: Gate, message: str) -> Iterator[None]:
+        """Keep room for a gate in the answer to the query `pending` until the block ends.
+
+        The history alone has the message of such a gate, so people could not look up what was cut.
+
+        Raises:
+            ApplicationError: of type `InputError`: there is no room, and nobody is asked.
+        """
+        people = max(len(to_json([rule.users, rule.users, rule.groups])) for rule in gate.rule.chain)
+        size = len(to_json(message)) + people + _ITEM_BYTES
+        if self._shows_whole and self._shown_bytes + size > OWN_GATES_BYTES:
+            raise ApplicationError(
+                f"approval: gate {gate.name!r} takes {size:,} bytes to show, and other open gates of this workflow "
+                f"{self._shown_bytes:,}; people can be shown {OWN_GATES_BYTES:,} bytes at a time, so nobody was asked: "
+                "shorten the message, for example to a link, or wait for the other gates first",
+                type="InputError",
+                non_retryable=True,
+            )
+        self._shown_bytes += size
+        try:
+            yield
+        finally:
+            self._shown_bytes -= size
 
     async def digest(self, name: str, message: str) -> str:
         """Return the digest of a gate that is to be opened; another one each time that the run asks the same.
@@ -61,6 +91,7 @@ class _WorkflowGates(RunHandlers):
             self._looking = asyncio.ensure_future(self._look())
         found = await asyncio.shield(self._looking)
         self._parts.learn(found)
+        self._shows_whole = found.get("shows_whole", False)
         of_run = [self._journal_key] if found.get("binds_run") else []
         of_call = [count] if count > 1 and "was_reset" in found else []
         return digest_of(name, message, *of_run, *of_call)
@@ -117,7 +148,8 @@ def approval(
         The others are those of `Approval`; the message is a text.
 
     Raises:
-        ApplicationError: when it is called, of type `DefinitionError`: an option cannot be used.
+        ApplicationError: when it is called, of type `DefinitionError`: an option cannot be used. When it is awaited, of
+            type `InputError`: the message is too large to be shown with those of the other open gates.
     """
     try:
         if not isinstance(message, str):

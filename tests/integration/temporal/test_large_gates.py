@@ -1,10 +1,14 @@
-"""Many large gates beside each other: together they fit into one answer, and each is decided."""
+"""Large gates beside each other: what fits into the answer of `pending` is shown whole and decided."""
 
-from support.temporal_runs import Temporal, check_healthy, pending, result
+from typing import Any
+
+from support.own_workflows import Exhibits
+from support.temporal_runs import Run, Temporal, check_healthy, pending, result
 from support.transcripts import asks_for, call
+from temporalio.worker import Worker
 
 from standfast import Agent, Approval, Markdown, Step, pipeline, tool
-from standfast.temporal import load_shown, start_pipeline
+from standfast.temporal import StandfastPlugin, load_shown, start_pipeline
 from standfast.testing import ScriptedModel
 
 
@@ -43,3 +47,22 @@ async def test_so_many_gates_of_a_pipeline_that_one_answer_has_no_room_for_all_a
             await temporal.people.decide(run.id, item["name"], "approve", by="ada", digest=item["digest"])
         assert (await result(run))["status"] == "complete"
         await check_healthy(run)
+
+
+async def test_a_gate_of_a_users_workflow_that_people_could_not_see_whole_is_refused(temporal: Temporal) -> None:
+    large = 1_100_000
+    plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
+    async with Worker(temporal.client, task_queue=temporal.name, workflows=[Exhibits], plugins=[plugin]):
+        run: Run = await temporal.client.start_workflow(
+            "Exhibits", [large, large, 10, 2 * large], id=temporal.session(), task_queue=temporal.name
+        )
+        items = await pending(run, 2)
+        assert [(item["name"], item["message"]) for item in items] == [("g0", "0" * large), ("g2", "2" * 10)]
+        for item in items:
+            await temporal.people.decide(run.id, item["name"], "approve", by="ada")
+        ended: Any = await result(run)
+        await check_healthy(run)
+        assert [ended[0], ended[2]] == ["approved", "approved"]
+        assert "gate 'g1'" in ended[1]
+        assert "takes 1,102,012 bytes to show" in ended[1]
+        assert "gate 'g3'" in ended[3]
