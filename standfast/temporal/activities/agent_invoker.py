@@ -93,30 +93,44 @@ class Invocations:
         asked, number, is_first = self._asked.name(self._record.key, self._call_id, agent.name, given, *more)
         # The first agent of a call has the call's own name. Others, and a retry, differ by a digest of their question.
         name = self._call_id if is_first else f"{self._call_id}.{asked}.{number}"
-        handle = await self._there(self._start(agent.name, name, asked, given))
+        handle, session = await self._there(self._start(agent.name, name, asked, given))
         try:
             result = await self._there(_result(self._client, agent.name, handle))
         except asyncio.CancelledError:
             await self._there(cancelled_end(self._client, handle.id))  # it ends before this call does
+            self._count(await self._there(self._usage_of(session)))
             raise
-        spent = result_usage(result)
-        self.spent = self.spent if spent is None else spent + self.spent
+        except StandfastError:
+            self._count(await self._there(self._usage_of(session)))
+            raise
+        self._count(result_usage(result))
         return answer_of(outcome_of_result(agent.name, result))
+
+    def _count(self, spent: Usage | None) -> None:
+        self.spent = self.spent if spent is None else spent + self.spent
+
+    async def _usage_of(self, session: str) -> Usage | None:
+        """Return what an agent has used that has no result."""
+        kept = await self._store.load_session(session)
+        return None if kept is None else kept.usage
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
         """Await on the worker's loop, to which the client belongs."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
-    async def _start(self, agent: str, name: str, asked: str, given: AgentInput) -> WorkflowHandle[Any, Any]:
+    async def _start(
+        self, agent: str, name: str, asked: str, given: AgentInput
+    ) -> tuple[WorkflowHandle[Any, Any], str]:
+        """Return the run of an agent, and the key of its session."""
         session_id = child_session(session_id_of(self._record.session), f"{name}.{asked}")
         plain = {**given.plain(), "session_id": session_id}
         workflow_id = names.child_id(self._info.workflow_id or "", name)
         # A run of the session under another workflow id may have asked this agent before; the agent's session says so.
-        there = await self._store.load_session(session_key_of(given.tenant_id, session_id))
+        there = await self._store.load_session(session := session_key_of(given.tenant_id, session_id))
         if there is not None and there.workflow_id not in (None, workflow_id):
-            return self._client.get_workflow_handle(str(there.workflow_id))
+            return self._client.get_workflow_handle(str(there.workflow_id)), session
         try:
-            return await self._client.start_workflow(
+            handle: WorkflowHandle[Any, Any] = await self._client.start_workflow(
                 agent,
                 plain,
                 id=workflow_id,
@@ -125,10 +139,11 @@ class Invocations:
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: asked},
             )
+            return handle, session
         except WorkflowAlreadyStartedError:
-            handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
+            handle = self._client.get_workflow_handle(workflow_id)
             if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) == asked:
-                return handle
+                return handle, session
             # An earlier attempt began with another question: this is another agent, under a name of its own.
             return await self._start(agent, f"{self._call_id}.{asked}.0", asked, given)
 

@@ -1,9 +1,14 @@
 """What invoked agents use is counted, whatever becomes of them, and counts against the budget of their parent."""
 
+import asyncio
+import contextlib
+from typing import Any
+
+from support.drivers import Driver
 from support.questions import ask_user
 from support.transcripts import asks_for, call, says
 
-from standfast import Agent, Loop, TerminalError, Usage, assert_complete, is_interrupted, resume, run, tool
+from standfast import Agent, Loop, TerminalError, ToolContext, Usage, assert_complete, is_interrupted, resume, run, tool
 from standfast.testing import ScriptedModel
 
 
@@ -66,6 +71,46 @@ async def test_what_children_use_counts_against_the_budget_of_their_parent() -> 
     model = ScriptedModel([asks_for(call("child", "c", message="go"), tokens=1), says("ok", 200)])
     result = assert_complete(await run(parent, message="hi", llm=model))
     assert (result.status, len(model.calls)) == ("token-budget-exhausted", 2)
+
+
+async def test_tokens_of_a_child_that_is_cut_off_or_raises_are_counted(driver: Driver) -> None:
+    asked = list[str]()
+
+    @tool
+    async def look() -> str:
+        return "seen"
+
+    @tool
+    async def charge() -> None:
+        raise TerminalError("blocked")
+
+    async def answer(messages: Any, tools: Any) -> Any:
+        names = {one.name for one in tools}
+        if "delegate" in names:
+            return says("done", 1_000) if messages[-1].role == "tool" else asks_for(call("delegate", "d"), tokens=1)
+        if messages[-1].role == "tool":
+            asked.append("slow")
+            await asyncio.Event().wait()
+        return asks_for(call("look", "l"), tokens=10) if "look" in names else asks_for(call("charge", "c"), tokens=100)
+
+    slow = Agent("slow", tools=[look])
+    failing = Agent("failing", tools=[charge], on_terminal_tool_error="fail")
+
+    @tool
+    async def delegate(ctx: ToolContext) -> str:
+        """Let two agents work: one is cut off, and one raises."""
+        with contextlib.suppress(TerminalError):
+            await ctx.agents.invoke(failing, message="go")
+        task = asyncio.ensure_future(ctx.agents.invoke(slow, message="go"))
+        while not asked:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        return "gave up"
+
+    parent = Agent("parent", tools=[delegate])
+    ended = await driver.run(parent, ScriptedModel(answer), also=[slow, failing])
+    assert (ended.status, ended.error, ended.usage) == ("complete", None, Usage(input_tokens=1_111))
 
 
 async def test_usage_stays_none_when_neither_parent_nor_child_reports_any() -> None:
