@@ -350,6 +350,8 @@ class AgentRun(RunHandlers):
             return
         given = {name: value for name, value in self._run.given.plain().items() if name not in _ONCE}
         carried = {**self._run.progress.carried(self._run.loop), **self._gates.carried()}
+        if any(question.gate is None for question in self._run.loop.questions):
+            carried["asks"] = True  # earlier versions do not say so, and took their questions off the board
         workflow.continue_as_new({**given, "carried": carried})
 
     # --- what is sent ---

@@ -42,6 +42,7 @@ class BoardRows:
     def __init__(self, waiting: Callable[[], Sequence[Waiting]], whose: Callable[[], Whose]) -> None:
         self.is_kept = False  # the workers' store had a board when the run began
         self.stays: Callable[[], bool] = lambda: False  # whether what is shown stays, also what does not wait just now
+        self.keeps = False  # what the run before this one showed stays until it is asked again
         self._waiting, self._whose = waiting, whose
         self._shown: dict[str, None] = {}  # the keys in the store
         self._known: dict[int, tuple[Waiting, str, ShownItem]] = {}  # by identity: an item never changes
@@ -57,9 +58,9 @@ class BoardRows:
         """Return the keys that the store shows, for the run as which this one continues."""
         return list(_UNKNOWN if self._writing is not None else self._shown)
 
-    def take_over(self, carried: Sequence[str]) -> None:
-        self._shown = dict.fromkeys(carried)
-        self._is_anothers = bool(carried) and self.stays()
+    def take_over(self, carried: Sequence[str], *, keeps: bool = False) -> None:
+        self._shown, self.keeps = dict.fromkeys(carried), keeps
+        self._is_anothers = bool(carried) and (keeps or self.stays())
 
     def was_reset(self) -> None:
         """Take in that the store shows what the run did after the point to which it was reset."""
@@ -94,11 +95,13 @@ class BoardRows:
             while key in found:
                 key += "+"  # two calls may wait for the same thing since the same time
             found[key] = shown
-        if not self._is_ending and self.stays():
+        if not self._is_ending and (self.keeps or self.stays()):
             found |= {key: ShownItem(item={}) for key in self._shown if key not in found}  # only its key is written
         return found
 
     def _differs(self, items: dict[str, ShownItem]) -> bool:
+        if self.keeps and items.keys() == _UNKNOWN.keys():
+            return False  # the run before was writing, and a write without its keys would remove its rows
         return items.keys() != self._shown.keys() or self._is_anothers
 
     async def _write(self) -> None:

@@ -133,7 +133,7 @@ class GateKeeper:
             self._arrived[gate] = deque([*before, *self._arrived.get(gate, ())])
         self._closed = {**data.get("closed", {}), **self._closed}
         self._running.resets += data.get("resets", 0)
-        self._board.rows.take_over(data.get("board", ()))
+        self._board.rows.take_over(data.get("board", ()), keeps=data.get("asks", False))
         self._running.note_resets(began_again())
         self._inbox.mailbox.take_over(data.get("mailbox", {}))
 

@@ -64,6 +64,7 @@ class Questions:
             )
             for asked in self._run.loop.questions
         )
+        self._board.rows.keeps = False
         if waiting != self._board.waiting:
             self._board.begin_instead(*waiting)
         await self._running.until(

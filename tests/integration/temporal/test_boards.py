@@ -346,8 +346,28 @@ async def test_a_gate_of_a_pipeline_stays_on_the_board_when_its_run_goes_on_as_n
         assert await shown(temporal) == []
 
 
+async def test_a_question_of_a_run_that_was_reset_stays_on_the_board_when_it_goes_on_as_new(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a run looks up what was said before the reset, before it asks again."""
+    async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
+        run = await temporal.start(clerk)
+        (before,) = await is_shown(temporal)
+        run = await reset(temporal, run, -1)
+
+        async def is_again() -> bool:
+            found = await shown(temporal)
+            return bool(found) and found[0].board.run_id != before.board.run_id
+
+        await until(is_again)
+        await stays_shown(temporal, run, monkeypatch)
+        await temporal.client.get_workflow_handle(run.id).signal("answer", {"text": "red", "tool_call_id": "c1"})
+        await until(lambda: _chain_has_ended(temporal, run))
+        assert await shown(temporal) == []
+
+
 async def stays_shown(temporal: Temporal, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a run that waits at a gate go on as new, and check that nothing is taken out of the board."""
+    """Let a run that waits for people go on as new, and check that nothing is taken out of the board."""
     (before,) = await is_shown(temporal)
     first, show, boards = await _run_id(temporal, run), temporal.store.show_waits, list[list[str]]()
 
