@@ -42,7 +42,7 @@ agents, pipelines, llm = outside.agents()[:1], outside.pipelines(), outside.mode
 store = postgres_store(os.environ["STORE"], schema=os.environ["SCHEMA"])
 """
 TURNS = ("charge", "charge", "wire", "look", "charge_plainly", "charge_beside+charge_beside", "wire+look", "pay",
-         "pay+charge", "charge_asking", "look_asking+charge_asking")  # fmt: skip
+         "pay+charge", "refund", "charge_asking", "look_asking+charge_asking")  # fmt: skip
 LINES = ("left-first", "left-second", "right-first", "right-second", "cover", "copy1", "copy2", "copy3")  # of a ledger
 TROUBLES = (*["worker"] * 5, "freeze", "cut", "postgres", "temporal")
 AT_ONCE = 40  # sessions
@@ -262,13 +262,22 @@ class ChaosOfMachines:
         """Let a session have a run, to which somebody may say more."""
         turns = [self.chance.choice(TURNS) for _ in range(self.chance.randint(2, 4))]
         async with self._few:
-            start = partial(
-                start_agent, self.world.client, "teller", message=f"{case}: {' '.join(turns)}", session_id=case
-            )
+            said = f"{case}: {' '.join(turns)}"
+            start = partial(start_agent, self.world.client, "teller", message=said, message_id=said, session_id=case)
             says = case if self.chance.random() < 0.3 else None
             ended = await self._to_the_end(f"{case}/{self.world.queue}", start, says)
+            if ended is not None and self.chance.random() < 0.5:
+                ended = await self._reset(f"{case}/{self.world.queue}")
         if ended is not None and ended["status"] != "complete":
             self.faults.append(f"{case} ended so: {ended}")
+
+    async def _reset(self, workflow_id: str) -> dict[str, Any] | None:
+        """Reset a run that has ended, if the servers let us, and return its result; None if it does not end again."""
+        self.note(f"{workflow_id}: reset after its end")
+        with contextlib.suppress(RPCError, TimeoutError):
+            async with asyncio.timeout(5):
+                await self.world.reset_anywhere(self.people.client.run(workflow_id), self.chance)
+        return await self._ended(workflow_id)
 
     async def run_pipeline(self, case: str) -> None:
         async with self._few:
@@ -284,11 +293,20 @@ class ChaosOfMachines:
     async def _to_the_end(self, workflow_id: str, start: Any, says: str | None) -> dict[str, Any] | None:
         """Start a run and return its result; None if it does not end."""
         await self._start(workflow_id, start)
-        self._open.add(workflow_id)
-        handle = self.world.client.get_workflow_handle(workflow_id, result_type=dict)
-        if says is not None:
+        saying = asyncio.create_task(self._say(workflow_id, says))
+        try:
+            return await self._ended(workflow_id)
+        finally:
+            await saying
+
+    async def _say(self, workflow_id: str, case: str | None) -> None:
+        if case is not None:
             await asyncio.sleep(self.chance.uniform(0.0, 1.5))
-            await self.people.say(says, workflow_id)
+            await self.people.say(case, workflow_id)
+
+    async def _ended(self, workflow_id: str) -> dict[str, Any] | None:
+        self._open.add(workflow_id)
+        handle = self.people.client.run(workflow_id)
         until = time.monotonic() + ENDS
         try:
             while time.monotonic() < until:
@@ -324,19 +342,9 @@ class ChaosOfMachines:
         at: set[tuple[str, str]] = set()
 
         async def see_to(item: dict[str, Any]) -> None:
-            run, name = item["workflow_id"], item["name"]
             await asyncio.sleep(self.chance.uniform(0.0, 0.5))
-            match item["kind"]:
-                case "approval":
-                    await self.people.decide(run, name, item["digest"])
-                case "question":
-                    people = self.chance.choice((1, 1, 2))  # at once
-                    await asyncio.gather(*(self.people.answer(run, name) for _ in range(people)))
-                case "pause":
-                    self.note(f"{run} is paused: {item['message']}")
-                    with contextlib.suppress(RPCError, StandfastError):
-                        await self.people.client.resume(run)
-            at.discard((run, name))
+            await self.people.look_after(item["workflow_id"], item)
+            at.discard((item["workflow_id"], item["name"]))
 
         async with asyncio.TaskGroup() as seeing:
             while True:

@@ -1,7 +1,8 @@
 """Sessions that live through many runs, one after the other, in both drivers, while everything goes wrong.
 
 Each session has several runs: on Temporal under one of two workflow ids, or in a process. While they run, workers are
-killed, runs are terminated, timed out, cancelled, reset and exported, people decide and answer, and users say more.
+killed, runs are terminated, timed out, cancelled, reset and exported, operators act on activities by hand, people
+decide, edit and answer, and users say more. However a run ends, it may be reset, and its message sent again.
 Some calls are lost by two runs, one after the other, each at a point of its own. The books (`Books`) keep what people
 were told; `chaos_faults` compares them with effects and transcripts, and replays every history.
 """
@@ -9,6 +10,7 @@ were told; `chaos_faults` compares them with effects and transcripts, and replay
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -16,12 +18,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from support.operators import OperatedActivity
 from support.temporal_runs import last_words
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 from temporalio.service import RPCError
 
 from acceptance.chaos_people import Books, People
+from acceptance.replays import keep_history
 from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import World
 from standfast import SessionConflictError, StandfastError, resume
@@ -31,11 +35,17 @@ from standfast.temporal import StandfastClient, start_agent, start_pipeline
 from standfast.temporal.client.owners import Run
 
 TOOLS = ("charge", "wire", "look", "charge_plainly", "charge_beside+charge_beside", "wire+look")
-GATED = ("pay", "pay+charge")
+GATED = ("pay", "pay+charge", "refund", "refund+charge")
 ASKING = ("charge_asking", "look_asking+charge_asking")
-ACTIONS = ("nothing", "terminate", "cancel", "cancel", "reset", "reset", "export")
+ACTIONS = ("nothing", "terminate", "cancel", "cancel", "reset", "reset", "export", "operate", "operate")
+OPERATIONS = (
+    OperatedActivity.fail, OperatedActivity.fail_to_be_retried, OperatedActivity.complete,
+    OperatedActivity.complete_with_junk, OperatedActivity.pause_for_a_while, OperatedActivity.reset,
+    OperatedActivity.time_out,
+)  # fmt: skip
 ENDS = ("nothing", "kill", "interrupt", "interrupt twice")
 LOSABLE = ("charge", "charge", "charge_plainly", "wire", "look")
+ENDS_WITHIN = 120  # seconds; each worker that dies with an activity in hand may cost 15
 POINTS = ("before-claim", "before-effect", "after-effect", "after-record")  # of a call, in order
 
 
@@ -55,6 +65,7 @@ class Chaos:
         self.people = People(StandfastClient(world.client), self.books, self.chance, partial(next, self._words))
         self.desks: dict[str, str] = {}  # the sessions of agents that are steps, by case
         self._alive: list[Any] = []
+        self._operated: set[str] = set()  # types of activities
 
     def note(self, text: str) -> None:
         self.books.notes.append(text)
@@ -111,7 +122,7 @@ class Chaos:
                 await asyncio.gather(self.run_on_temporal(case), self.run_in_process(case))
             else:
                 await self.run_on_temporal(case)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(2 * ENDS_WITHIN):
             while True:
                 try:
                     run = await self.start(case, f"look {next(self._words)}", id=f"{case}/{self.world.queue}")
@@ -137,17 +148,19 @@ class Chaos:
         """Return the result of a run, or of what it was reset to; one that does not end says where it stands."""
         handle: Any = self.world.client.get_workflow_handle(run.id)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(ENDS_WITHIN):
                 result: dict[str, Any] = await handle.result()
         except TimeoutError:
-            self.note(f"{run.id} does not end: {await last_words(handle)}")
+            kept = keep_history(self.world, self.seed, run.id, await handle.fetch_history())
+            self.note(f"{run.id} does not end, see {kept}: {await last_words(handle)}")
             raise
         return result
 
     async def run_in_process(self, case: str) -> None:
         name = f"{case}-{next(self._words)[1:]}"
-        self.note(f"{case}: in process")
-        process = await self.world.run_in_process(name, {case: self.plan(case, gated=False)})
+        plans, once = {case: self.plan(case, gated=False)}, self.chance.random() < 0.5
+        self.note(f"{case}: in process, {plans} {once}")
+        process = await self.world.run_in_process(name, plans, once=once)
         end, moment = self.fate(case).choice(ENDS), self.fate(case).uniform(0.5, 1.5)
         if end != "nothing":
             await asyncio.sleep(moment)
@@ -157,13 +170,16 @@ class Chaos:
         for _ in range(end.count("interrupt") + end.count("twice")):
             process.interrupt()
         await process.ended()
+        if once:  # as its program does when it starts again after a crash
+            await (await self.world.run_in_process(f"{name}-again", plans, once=True)).ended()
 
-    async def start(self, case: str, plan: str, **options: Any) -> Run:
-        self.note(f"{case}: {plan} {options}")
+    async def start(self, case: str, plan: str, *, once: bool = False, **options: Any) -> Run:
+        self.note(f"{case}: {plan} {once} {options}")
         return await start_agent(
             self.world.client,
             "teller",
             message=f"{case}: {plan}",
+            message_id=f"{case}: {plan}" if once else None,
             session_id=case,
             task_queue=self.world.queue,
             task_timeout=timedelta(seconds=2),
@@ -175,21 +191,34 @@ class Chaos:
         options: dict[str, Any] = {"id": f"{fate.choice(('', 'desk-'))}{case}/{self.world.queue}"}
         if fate.random() < 0.2:
             options["execution_timeout"] = timedelta(seconds=fate.uniform(0.5, 2))
-        run = await self.start(case, self.plan(case, gated=True), **options)
+        start = partial(self.start, case, self.plan(case, gated=True), once=self.chance.random() < 0.5, **options)
+        run = await start()
         people = [asyncio.create_task(self.decide(run)), asyncio.create_task(self.say(case, run))]
         try:
             await asyncio.sleep(fate.uniform(0.1, 1.0))
             with contextlib.suppress(RPCError):  # it has ended
                 await self.meddle(run)
+            await self._ended(case, run)
+            if start.keywords["once"]:
+                with contextlib.suppress(StandfastError):  # another run is at work, or its answer is not to be had
+                    await self._ended(case, await start())
+            if self.chance.random() < 0.5:
+                self.note(f"{run.id}: reset after its end")
+                await self.world.reset_anywhere(run, self.chance)
+                await self._ended(case, run)
+        finally:
+            for task in people:
+                task.cancel()
+            await asyncio.gather(*people, return_exceptions=True)
+
+    async def _ended(self, case: str, run: Run) -> None:
+        """Wait until a run has ended, well or not."""
+        try:
             await self.end_of(run)
         except WorkflowFailureError as error:
             self.note(f"{case}: ended, {error.__cause__!r:.200}")
             if isinstance(error.__cause__, CancelledError):
                 await self.look_for_unanswered(case, run)
-        finally:
-            for task in people:
-                task.cancel()
-            await asyncio.gather(*people, return_exceptions=True)
 
     async def lose(self, case: str) -> None:
         """Have two runs meet the same call, one after the other: each is terminated at a point of it, with its worker.
@@ -252,11 +281,16 @@ class Chaos:
             for _ in range(self.chance.randint(1, 3)):
                 await asyncio.sleep(self.chance.uniform(0.1, 1.5))
                 with contextlib.suppress(RPCError):  # it has ended
-                    await self.meddle(run, ("reset", "reset", "nothing"))
+                    await self.meddle(run, ("reset", "reset", "operate", "nothing"))
+            await self._ended(case, run)
+            if self.chance.random() < 0.5:
+                await self.world.reset_anywhere(run, self.chance)
             result = await self.end_of(run)
             self.note(f"{case}: {result['status']} {result.get('error')}")
             if name == "desk":
                 self.desks[case] = child_session(result["journal_key"], "serve")
+        except WorkflowFailureError as error:  # an operator has failed a step by hand
+            self.note(f"{case}: ended, {error.__cause__!r:.200}")
         finally:
             deciding.cancel()
             await asyncio.gather(deciding, return_exceptions=True)
@@ -270,16 +304,24 @@ class Chaos:
         elif action == "cancel":
             await run.cancel()
         elif action == "reset":
-            events = (await run.fetch_history()).events
-            points = [event.event_id for event in events if event.HasField("workflow_task_completed_event_attributes")]
-            if points:
-                point = str(self.chance.choice(points))
-                with contextlib.suppress(AssertionError):  # the server refuses some
-                    await self.world.temporal(
-                        "workflow", "reset", "--workflow-id", run.id, "--event-id", point, "--reason", "chaos"
-                    )
+            await self.world.reset_anywhere(run, self.chance)
         elif action == "export":
             await self.take_over(run)
+        elif action == "operate":
+            await self.operate(run)
+
+    async def operate(self, run: Run) -> None:
+        """Act by hand on an activity of a run, one of a type that nobody has acted on if there soon is one."""
+        one, until = None, time.monotonic() + 2
+        while time.monotonic() < until and (one is None or one.activity_type.name in self._operated):
+            pending = (await run.describe()).raw_description.pending_activities
+            one = min(pending, key=lambda one: one.activity_type.name in self._operated, default=one)
+            await asyncio.sleep(0.01)
+        if one is not None:
+            operation = self.chance.choice(OPERATIONS)
+            self._operated.add(one.activity_type.name)
+            self.note(f"{run.id}: {operation.__name__} {one.activity_type.name} {one.activity_id}")
+            await operation(OperatedActivity(self.world.client, run.id, one.activity_id))
 
     async def take_over(self, run: Run) -> None:
         """Go on in this process from the export of a run that may be at work: in its session, or not at all."""
@@ -296,7 +338,7 @@ class Chaos:
     # --- people ---
 
     async def decide(self, run: Run, workflow_id: str | None = None) -> None:
-        """Decide whatever a run asks, or a child of it, one in five times against it, and answer its questions."""
+        """Look after a run, or a child of it, for ever."""
         while True:
             await asyncio.sleep(self.chance.uniform(0.05, 0.3))
             try:
@@ -304,12 +346,7 @@ class Chaos:
             except (StandfastError, RPCError):
                 continue
             for item in pending:
-                if item["kind"] == "approval":
-                    await self.people.decide(workflow_id or run.id, item["name"], item["digest"])
-                elif item["kind"] == "question":
-                    people = self.chance.choice((1, 1, 2))  # at once
-                    answers = (self.people.answer(workflow_id or run.id, item["name"]) for _ in range(people))
-                    await asyncio.gather(*answers)
+                await self.people.look_after(workflow_id or run.id, item)
 
     async def say(self, case: str, run: Run) -> None:
         """Say something more, once."""

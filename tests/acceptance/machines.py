@@ -83,10 +83,12 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 class Sink:
-    """What the world sees of the workers: the effects of calls, written to `effects.txt`."""
+    """What the world sees of the workers: the effects of calls and their amounts, written to `effects.txt` and
+    `amounts.txt`.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._file, self._effects = folder / "effects.txt", set[str]()
+        self._folder, self._effects = folder, set[str]()
         self.port = 0
 
     @asynccontextmanager
@@ -100,8 +102,9 @@ class Sink:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         what, _, call = (await reader.readline()).decode().strip().partition(" ")
-        if what == "effect":
-            append(self._file, call)
+        if what in ("effects", "amounts"):
+            append(self._folder / f"{what}.txt", call)
+        if what == "effects":
             self._effects.add(call)
         writer.write(b"yes\n" if call in self._effects else b"no\n")
         writer.close()
@@ -121,8 +124,8 @@ class Remote(Outside):
             return told.makefile().readline() == "yes\n"
 
     def count(self, what: str, call: str) -> None:
-        if what == "effects":
-            self._tell("effect", call)
+        if what in ("effects", "amounts"):
+            self._tell(what, call)
 
     async def look_into_the_books(self, ctx: ToolContext) -> Happened | NotHappened:
         call = ctx.tool_call_id

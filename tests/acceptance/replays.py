@@ -34,15 +34,15 @@ async def failed_replays(world: World, seed: int | None = None) -> list[str]:
         found = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         if found.replay_failure is not None:
             kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history.events]
-            kept = _kept(world, seed, run.run_id, history)
+            kept = keep_history(world, seed, run.run_id, history)
             failures.append(f"{run.id}, seed {seed}, see {kept}: {found.replay_failure}, of {' '.join(kinds)}")
     return failures
 
 
-def _kept(world: World, seed: int | None, run_id: str, history: WorkflowHistory) -> Path:
-    """Return the file to which a history was written."""
+def keep_history(world: World, seed: int | None, run: str, history: WorkflowHistory) -> Path:
+    """Write a history as JSON; return the file."""
     folder = Path(os.environ.get("CHAOS_HISTORIES") or world.folder / "histories")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{seed or 'no-seed'}-{run_id}.json"
+    path = folder / f"{seed or 'no-seed'}-{run.replace('/', '-')}.json"
     path.write_text(history.to_json())
     return path

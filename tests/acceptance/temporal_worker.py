@@ -17,6 +17,7 @@ from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from temporalio import activity
 from temporalio.worker import Worker, WorkerConfig
@@ -59,6 +60,11 @@ def append(path: Path, text: str) -> None:
         os.write(file, f"{text}\n".encode())
     finally:
         os.close(file)
+
+
+def arguments(name: str, call_id: str) -> dict[str, int]:
+    """Return what the model gives to a tool: no two calls have the same amount, which is a million at least."""
+    return {"amount": 10**6 + crc32(call_id.encode())} if name == "refund" else {}
 
 
 class Outside:
@@ -109,6 +115,13 @@ class Outside:
         self.effect(ctx)
         await self.at(ctx.tool_call_id, "after-effect")
         return f"did {ctx.tool_call_id}"
+
+    async def move_amount(self, amount: int, ctx: ToolContext) -> str:
+        await self.at(ctx.tool_call_id, "before-effect")
+        self.count("amounts", f"{ctx.tool_call_id} {amount}")
+        self.effect(ctx)
+        await self.at(ctx.tool_call_id, "after-effect")
+        return f"did {ctx.tool_call_id} with {amount}"
 
     async def move_in_spite_of_cancel(self, ctx: ToolContext) -> str:
         try:
@@ -170,6 +183,7 @@ class Outside:
     def tools(self) -> list[Tool[..., Any]]:
         busy, broken = RetryableError("busy"), ValueError("no luck")
         closed = TerminalError("account closed", 402, {"account": 7})
+        both = Approval(message="Refund?", approvers=["ada", "bob"], quorum=2)
         return [
             tool(name="charge", description="Charge.")(self.move),
             tool(name="charge_approved", description="Charge.", approval=Approval(message="Charge?"))(self.move),
@@ -186,6 +200,7 @@ class Outside:
             tool(name="transfer", description="Transfer.", verify=self.look_for_move)(self.move),
             tool(name="wire", description="Transfer.", verify=self.look_into_the_books)(self.move),
             tool(name="pay", description="Pay.", approval=Approval(message="Pay?"))(self.move),
+            tool(name="refund", description="Refund.", approval=both)(self.move_amount),
             tool(name="late", description="Look.", safe_to_retry=True, retry=QUICK)(self.succeed_late),
             tool(name="busy", description="Look.", safe_to_retry=True, retry=QUICK)(self.failing(busy)),
             tool(name="broken", description="Look.", safe_to_retry=True, retry=QUICK)(self.failing(broken)),
@@ -253,8 +268,9 @@ class Outside:
             start = max(index for index, message in enumerate(messages) if message.role == "user")
             case, _, plan = messages[start].content.partition(": ")
             turn = sum(message.role == "assistant" for message in messages[start:])
-            reads = [message.content[:2_000] for message in messages[start:] if message.role == "tool"]
-            append(self.folder / "model.txt", json.dumps({"case": case, "turn": turn, "reads": reads}))
+            results = [message for message in messages[start:] if message.role == "tool"]
+            reads, calls = [one.content[:2_000] for one in results], [one.tool_call_id for one in results]
+            append(self.folder / "model.txt", json.dumps({"case": case, "turn": turn, "reads": reads, "calls": calls}))
             await self.at(f"{case}.{turn}", "in-model")
             turns = [turn for turn in plan.split() if not turn.startswith("#")]  # a word that tells messages apart
             if turn >= len(turns):
@@ -262,7 +278,7 @@ class Outside:
             before = sum(len(message.tool_calls or ()) for message in messages)
             return {
                 "tool_calls": [
-                    {"id": f"{case}.{number}", "name": name, "arguments": {}}
+                    {"id": (id_ := f"{case}.{number}"), "name": name, "arguments": arguments(name, id_)}
                     for number, name in enumerate(turns[turn].split("+"), before + 1)
                 ]
             }
@@ -362,12 +378,15 @@ async def work(
             outside.mark("stopping")
 
 
-async def run_here(outside: Outside, sessions: dict[str, str]) -> None:
-    """Run an agent in this process, in each of these sessions with its message."""
+async def run_here(outside: Outside, sessions: dict[str, str], once: bool = False) -> None:
+    """Run an agent in this process, in each of these sessions with its message, which counts once if so told."""
     teller, model = outside.agents()[0], outside.model()
     async with StoppingStore(outside) as store:
         await asyncio.gather(
-            *(run(teller, message=said, llm=model, store=store, session_id=id_) for id_, said in sessions.items())
+            *(
+                run(teller, message=said, message_id=said if once else None, llm=model, store=store, session_id=id_)
+                for id_, said in sessions.items()
+            )
         )
 
 

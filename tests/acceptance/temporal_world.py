@@ -4,9 +4,11 @@ Every test has a folder, a task queue and ids of its own; the server is one for 
 """
 
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
+import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -134,10 +136,10 @@ class World:
         """Start a worker, and return when it works."""
         return await self._process(name, {"address": self.address, "queue": self.queue, **options})
 
-    async def run_in_process(self, name: str, plans: dict[str, str]) -> WorkerProcess:
+    async def run_in_process(self, name: str, plans: dict[str, str], **options: Any) -> WorkerProcess:
         """Start a process that runs an agent by itself, in a session for each case."""
         sessions = {case: f"{case}: {plan}" for case, plan in plans.items()}
-        return await self._process(name, {"sessions": sessions}, wait=False)
+        return await self._process(name, {"sessions": sessions, **options}, wait=False)
 
     async def _process(self, name: str, options: dict[str, Any], *, wait: bool = True) -> WorkerProcess:
         process = WorkerProcess(name, {"folder": str(self.folder), **options})
@@ -233,6 +235,19 @@ class World:
         """Answer a run's question when it asks."""
         await self.asks(run)
         await self.people.answer(run.id, text)
+
+    async def reset_anywhere(self, run: Run, chance: random.Random) -> None:
+        """Reset a run, which may have ended, to before one of its workflow tasks, if the server lets it be there.
+
+        What people have sent it since is sent again, or not.
+        """
+        events = (await run.fetch_history()).events
+        points = [event.event_id for event in events if event.HasField("workflow_task_completed_event_attributes")]
+        if points:
+            which = ["--workflow-id", run.id, "--event-id", str(chance.choice(points))]
+            which += chance.choice(([], ["--reapply-exclude", "All"]))
+            with contextlib.suppress(AssertionError):
+                await self.temporal("workflow", "reset", *which, "--reason", "chaos")
 
     async def temporal(self, *arguments: str) -> str:
         """Run the `temporal` command, as an operator would."""

@@ -2,37 +2,44 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Protocol
 
 from click.testing import CliRunner, Result
+from temporalio.client import Client
 
 from standfast.cli import main
 from standfast.testing import ScriptedModel
-from support.temporal_runs import Temporal
 from support.transcripts import asks_for, call
 
 ASKS = asks_for(call("ask_user", "c1", question="Which \x1b[31maccount\u202e?"))
+
+
+class AtServer(Protocol):
+    """A test that has a client of a server."""
+
+    @property
+    def client(self) -> Client: ...
 
 
 def asking(*turns: Any) -> ScriptedModel:
     return ScriptedModel([*turns, "done"])
 
 
-async def standfast(temporal: Temporal | None, *words: str, stdin: str | None = None, **environment: str) -> Result:
+async def standfast(temporal: AtServer | None, *words: str, stdin: str | None = None, **environment: str) -> Result:
     """Run a command beside the test's own loop; with `temporal`, at its server."""
     at = () if temporal is None else ("--address", temporal.client.service_client.config.target_host)
     known = {"STANDFAST_USER": "ada", "STANDFAST_STORE": "", **environment}
     return await asyncio.to_thread(CliRunner().invoke, main, [*words, *at], input=stdin, env=known)
 
 
-async def done(temporal: Temporal | None, *words: str, **options: Any) -> str:
+async def done(temporal: AtServer | None, *words: str, **options: Any) -> str:
     """Return what a command that goes well writes."""
     result = await standfast(temporal, *words, **options)
     assert result.exit_code == 0, (result.output, result.exception)
     return result.stdout
 
 
-async def refused(temporal: Temporal | None, *words: str, code: int = 1, **options: Any) -> str:
+async def refused(temporal: AtServer | None, *words: str, code: int = 1, **options: Any) -> str:
     """Return the error of a command that does not: one line, and no traceback."""
     result = await standfast(temporal, *words, **options)
     assert result.exit_code == code, result.output
@@ -40,6 +47,6 @@ async def refused(temporal: Temporal | None, *words: str, code: int = 1, **optio
     return result.stderr
 
 
-async def data(temporal: Temporal | None, *words: str, **options: Any) -> Any:
+async def data(temporal: AtServer | None, *words: str, **options: Any) -> Any:
     """Return the JSON that a command writes."""
     return json.loads(await done(temporal, *words, "-o", "json", **options))

@@ -7,28 +7,17 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.field_mask_pb2 import FieldMask
 from support.held_activities import Hold, Holding
+from support.operators import OperatedActivity
 from support.resets import reset, tasks
 from support.temporal_runs import Run, Temporal, check_healthy, events, last_words, until, waiting
 from support.transcripts import asks_for, call
-from temporalio.api.activity.v1 import ActivityOptions
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.workflowservice.v1 import (
-    PauseActivityRequest,
-    ResetActivityRequest,
-    UnpauseActivityRequest,
-    UpdateActivityOptionsRequest,
-)
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowQueryFailedError
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
@@ -119,55 +108,42 @@ async def start(scene: Scene) -> Run:
 # --- what operators do ---
 
 
-async def fails(scene: Scene, *, retried: bool = False) -> None:
-    error = ApplicationError("by hand", type="ByHand", non_retryable=not retried)
-    await handle_of(scene).fail(error)
+def operated(scene: Scene, hold: Hold | None = None) -> OperatedActivity:
+    """Return the activity that is held."""
+    assert scene.run is not None
+    return OperatedActivity(scene.temporal.client, scene.run.id, (hold or scene.hold).activity_id)
+
+
+async def fails(scene: Scene) -> None:
+    await operated(scene).fail()
 
 
 async def fails_to_be_retried(scene: Scene) -> None:
-    await fails(scene, retried=True)
+    await operated(scene).fail_to_be_retried()
 
 
-def completes(value: Any) -> Callable[[Scene], Awaitable[None]]:
-    async def complete(scene: Scene) -> None:
-        await handle_of(scene).complete(value)
-
-    return complete
+async def completes_with_null(scene: Scene) -> None:
+    await operated(scene).complete()
 
 
-def handle_of(scene: Scene, hold: Hold | None = None) -> Any:
-    return scene.temporal.client.get_async_activity_handle(
-        workflow_id=str(scene.run and scene.run.id), run_id=None, activity_id=(hold or scene.hold).activity_id
-    )
-
-
-def named(scene: Scene) -> dict[str, Any]:
-    assert scene.run is not None
-    return {"namespace": "default", "execution": {"workflow_id": scene.run.id}, "id": scene.hold.activity_id}
+async def completes_with_junk(scene: Scene) -> None:
+    await operated(scene).complete_with_junk()
 
 
 async def pauses(scene: Scene) -> None:
-    service = scene.temporal.client.workflow_service
-    await service.pause_activity(PauseActivityRequest(**named(scene), reason="lunch"))
+    await operated(scene).pause()
     await asyncio.sleep(0.5)
     scene.hold.go_on.set()
     await asyncio.sleep(0.5)
-    with contextlib.suppress(RPCError):  # the attempt has ended it
-        await service.unpause_activity(UnpauseActivityRequest(**named(scene)))
+    await operated(scene).unpause()
 
 
 async def resets(scene: Scene) -> None:
-    await scene.temporal.client.workflow_service.reset_activity(ResetActivityRequest(**named(scene)))
+    await operated(scene).reset()
 
 
 async def times_out(scene: Scene) -> None:
-    brief = Duration()
-    brief.FromTimedelta(timedelta(seconds=0.5))
-    options = ActivityOptions(start_to_close_timeout=brief, schedule_to_close_timeout=brief, heartbeat_timeout=brief)
-    paths = ["start_to_close_timeout", "schedule_to_close_timeout", "heartbeat_timeout"]
-    await scene.temporal.client.workflow_service.update_activity_options(
-        UpdateActivityOptionsRequest(**named(scene), activity_options=options, update_mask=FieldMask(paths=paths))
-    )
+    await operated(scene).time_out()
     await asyncio.sleep(1)
 
 
@@ -177,8 +153,8 @@ async def cancels(scene: Scene) -> None:
 
 
 ACTS: dict[str, Any] = {
-    "fails": fails, "fails to be retried": fails_to_be_retried, "completes with null": completes(None),
-    "completes with junk": completes({"junk": [1]}), "pauses": pauses, "resets": resets, "times out": times_out,
+    "fails": fails, "fails to be retried": fails_to_be_retried, "completes with null": completes_with_null,
+    "completes with junk": completes_with_junk, "pauses": pauses, "resets": resets, "times out": times_out,
     "cancels the run": cancels,
 }  # fmt: skip
 
@@ -252,7 +228,7 @@ async def prepare(scene: Scene, holding: Holding) -> None:
             lost = holding.holds[run.id, "pay"] = Hold("pay")
             await react(scene, await waits_for(run, "approval"), numbers)
             await until(lost.inside.is_set)
-            await handle_of(scene, lost).fail(ApplicationError("by hand", type="ActivityReset", non_retryable=True))
+            await operated(scene, lost).fail(kind="ActivityReset")
             lost.go_on.set()
         case "standfast.export":
             scene.sent["export"] = "export"
