@@ -74,7 +74,7 @@ async def serve(
     with redirect_stdout(sys.stderr):  # standard output is the client's
         loaded = application_of(output, app, store)
     if loaded.store is not None:
-        await check_workers_store(client, output, store or loaded.store, loaded.store)
+        await check_workers_store(client, output, store or loaded.store, loaded.store, task_queue=task_queue)
     offered: dict[str, Any] = {
         "store": loaded.store,
         "agents": loaded.agents.values(),

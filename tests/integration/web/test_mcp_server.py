@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from support.temporal_runs import Temporal, until
 from support.transcripts import asks_for, call
 
 from integration.web.test_web_proxies import proxy
-from standfast import Agent, Approval, DefinitionError, Pipeline, pipeline, tool
+from standfast import Agent, Approval, DefinitionError, Pipeline, pipeline, sqlite_store, tool
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app, create_mcp_app
 
@@ -572,6 +573,14 @@ async def http_server(temporal: Temporal, folder: Path) -> AsyncIterator[tuple[s
             yield process, line.decode().split()[-1]
         finally:
             process.kill()
+
+
+async def test_a_server_starts_before_the_first_worker_of_its_queue(temporal: Temporal, tmp_path: Path) -> None:
+    """Other queues of the namespace, whose workers have another store, are other applications."""
+    other = replace(temporal, name=f"{temporal.name}-other", store=sqlite_store(tmp_path / "other.db"))
+    async with other.worker(clerk, llm=ScriptedModel([])):
+        async with over_stdio(temporal, tmp_path) as client:
+            assert "start_clerk" in {one.name for one in (await client.list_tools()).tools}
 
 
 async def test_runs_go_on_when_the_server_is_killed_and_the_same_start_finds_them(
