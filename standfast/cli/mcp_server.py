@@ -74,7 +74,8 @@ async def serve(
     with redirect_stdout(sys.stderr):  # standard output is the client's
         loaded = application_of(output, app, store)
     if loaded.store is not None:
-        await check_workers_store(client, output, store or loaded.store, loaded.store, task_queue=task_queue)
+        queue = None if app is None else task_queue  # it may be there before the workers of its application
+        await check_workers_store(client, output, store or loaded.store, loaded.store, task_queue=queue)
     offered: dict[str, Any] = {
         "store": loaded.store,
         "agents": loaded.agents.values(),

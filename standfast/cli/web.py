@@ -86,7 +86,8 @@ async def web(
     access = access_of(people, local, https, proxy_header, proxies, output.note)
     loaded = application_of(output, app, store)
     if loaded.store is not None:
-        await check_workers_store(client, output, store or loaded.store, loaded.store)
+        queue = None if app is None else task_queue  # the page may be there before the workers of its application
+        await check_workers_store(client, output, store or loaded.store, loaded.store, task_queue=queue)
     page = create_app(
         client,
         access=access,
@@ -119,7 +120,7 @@ def application_of(output: Output, app: str | None, store: str | None) -> Applic
         except BrokenApplicationError as error:
             why = str(error).splitlines()[-1]
             output.note(f"{app} cannot be loaded, so nothing can be started from the page: {why}")
-    found = store_if_any(None) if store is None else open_store(store)  # the page may be there before its workers
+    found = store_if_any(None) if store is None else open_store(store)
     if found is None:
         output.note(
             "No store: --store FILE|URL adds transcripts, decisions and pictures, and remembers who has signed out."

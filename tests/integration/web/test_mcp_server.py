@@ -578,9 +578,8 @@ async def http_server(temporal: Temporal, folder: Path) -> AsyncIterator[tuple[s
 async def test_a_server_starts_before_the_first_worker_of_its_queue(temporal: Temporal, tmp_path: Path) -> None:
     """Other queues of the namespace, whose workers have another store, are other applications."""
     other = replace(temporal, name=f"{temporal.name}-other", store=sqlite_store(tmp_path / "other.db"))
-    async with other.worker(clerk, llm=ScriptedModel([])):
-        async with over_stdio(temporal, tmp_path) as client:
-            assert "start_clerk" in {one.name for one in (await client.list_tools()).tools}
+    async with other.worker(clerk, llm=ScriptedModel([])), over_stdio(temporal, tmp_path) as client:
+        assert "start_clerk" in {one.name for one in (await client.list_tools()).tools}
 
 
 async def test_runs_go_on_when_the_server_is_killed_and_the_same_start_finds_them(
