@@ -38,7 +38,7 @@ from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of, keep_edit, load_edit
-from standfast.temporal.client.run_ends import was_refused
+from standfast.temporal.client.run_ends import read_signal, was_refused
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     DecideReference,
@@ -270,10 +270,10 @@ def _declared(host: AgentHost, *, is_needed: bool) -> Agent | Pipeline | None:
 
 async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttributes) -> str | None:
     """Return the digest of a signal's data that a workflow makes; None for data that it cannot use."""
-    try:
-        data, *_ = [*await client.data_converter.decode(signal.input.payloads), None]  # as a handler takes it
-    except Exception:  # of any kind: data that cannot be decoded reached no handler
-        return None
+    values = await read_signal(client.data_converter, signal.input.payloads)
+    if signal.input.payloads and not values:
+        return None  # it reached no handler
+    data = values[0] if values else None  # as a handler takes it
     return None if json_problem(data, VALUES) is not None else edit_digest(data)
 
 

@@ -97,7 +97,7 @@ async def was_refused(client: Client, workflow_id: str, run_id: str, sent_id: st
     try:
         while (base := await _base_of(client, workflow_id, run_id, sent_id)) is not None:
             run_id, run = base, client.get_workflow_handle(workflow_id, run_id=base)
-            is_there, is_taken, is_terminated = await _fate(client, run, sent_id)
+            is_there, is_taken, is_terminated = await fate_of_signal(client, run, sent_id)
             if not is_there:
                 break
             if is_taken:
@@ -113,7 +113,7 @@ async def was_refused(client: Client, workflow_id: str, run_id: str, sent_id: st
     return was_cut_off
 
 
-async def _fate(client: Client, run: WorkflowHandle[Any, Any], sent_id: str) -> tuple[bool, bool, bool]:
+async def fate_of_signal(client: Client, run: WorkflowHandle[Any, Any], sent_id: str) -> tuple[bool, bool, bool]:
     """Return whether a run was sent a signal, whether it took the signal, and whether it was then cut off."""
     is_there, is_taken, is_terminated = False, False, False
     async for event in run.fetch_history_events():
@@ -157,7 +157,7 @@ async def read_signal(converter: DataConverter, payloads: Sequence[Payload]) -> 
     try:
         return await converter.decode(payloads)
     except Exception:  # of any kind: of the codec, or of data that is nothing at all
-        if converter.external_storage is not None:
+        if converter.external_storage is not None and any(map(_is_stored, payloads)):
             raise
     codec, decoded = converter.payload_codec, payloads
     try:
@@ -170,6 +170,16 @@ async def read_signal(converter: DataConverter, payloads: Sequence[Payload]) -> 
         return converter.payload_converter.from_payloads(decoded)
     except Exception:  # such data reached no handler
         return ()
+
+
+def _is_stored(payload: Payload) -> bool:
+    """Whether a payload says that its data is in an external storage."""
+    said = payload.metadata
+    return (
+        "__temporal_external_storage_reference" in said
+        or said.get("encoding") == b"json/external-storage-reference"
+        or said.get("messageType", b"").endswith(b".ExternalStorageReference")
+    )
 
 
 async def _works(codec: PayloadCodec) -> bool:

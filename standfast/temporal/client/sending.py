@@ -11,14 +11,12 @@ is about.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from temporalio.api.common.v1 import Payload
-from temporalio.api.enums.v1 import EventType
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -30,7 +28,7 @@ from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, NotConfirmedError, StandfastError
-from standfast.temporal.client.run_ends import next_run
+from standfast.temporal.client.run_ends import fate_of_signal, next_run
 from standfast.temporal.client.runs import our_run, quoted
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import use_of
@@ -256,14 +254,8 @@ class _Sending:
 
     async def _has_heard(self, run: WorkflowHandle[Any, Any]) -> bool:
         """Whether the workflow had a task after the signal, which a run that was cut off may not have had."""
-        untaken: list[Sequence[Payload]] = []
-        async for event in run.fetch_history_events():
-            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-                untaken.clear()
-            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
-                untaken.append(event.workflow_execution_signaled_event_attributes.input.payloads)
-        data = [value for one in untaken for value in await self._client.data_converter.decode(one)]
-        return not any(isinstance(value, dict) and value.get("id") == self._given.id for value in data)
+        is_there, is_taken, _ = await fate_of_signal(self._client, run, self._given.id)
+        return is_taken or not is_there
 
 
 def _is_about(item: Mapping[str, Any], signal: Signal, refused_at: str | bool) -> bool:

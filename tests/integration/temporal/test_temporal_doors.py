@@ -16,7 +16,9 @@ from support.temporal_runs import (
     result,
     until,
 )
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
+from temporalio.common import RawValue
 
 from integration.local.test_tool_approvals import posts, world
 from standfast import Agent, Approval
@@ -59,6 +61,7 @@ async def test_what_came_too_late_for_a_run_that_was_cut_off_does_not_count(temp
     async with temporal.worker(agent, llm=posts("hi")):
         handle = await temporal.start("a")
         (item,) = await pending(handle)
+    await handle.signal("message", RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b"{nonsense")))
     sending = [
         asyncio.create_task(temporal.people.decide(handle.id, "c1", "approve", by="ada", digest=item["digest"])),
         asyncio.create_task(temporal.people.message(handle.id, "hello")),
@@ -66,7 +69,7 @@ async def test_what_came_too_late_for_a_run_that_was_cut_off_does_not_count(temp
 
     async def have_arrived() -> bool:
         kinds = [event.event_type for event in await events(handle)]
-        return kinds.count(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED) == 2
+        return kinds.count(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED) == 3
 
     await until(have_arrived)
     await handle.terminate()

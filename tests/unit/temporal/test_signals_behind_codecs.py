@@ -1,15 +1,21 @@
-"""A signal that a codec refuses is nobody's; while the codec is away, whoever reads the history tries again."""
+"""A signal that cannot be read is nobody's; while a codec or a storage is away, whoever reads it tries again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.codecs import OtherKey, Reversed
 from temporalio.api.common.v1 import Payload
-from temporalio.converter import DataConverter
+from temporalio.api.history.v1 import WorkflowExecutionSignaledEventAttributes
+from temporalio.converter import DataConverter, ExternalStorage, StorageDriver
 
 from standfast.errors import InputError, StandfastError
+from standfast.temporal.activities.gate_activities import _digest
 from standfast.temporal.client.converters import DATA_CONVERTER, with_codec
 from standfast.temporal.client.run_ends import read_signal
+from standfast.temporal.wire.turn_records import edit_digest
 
 
 class Away(Reversed):
@@ -40,3 +46,44 @@ async def test_a_codec_that_is_away_is_tried_again(codec: Reversed) -> None:
     with pytest.raises(StandfastError, match="The codec is away") as away:
         await read_signal(converter(codec), payloads)
     assert not isinstance(away.value, InputError)
+
+
+class NoStorage(StorageDriver):
+    def name(self) -> str:
+        return "none"
+
+    async def store(self, context: Any, payloads: Any) -> Any:
+        raise NotImplementedError
+
+    async def retrieve(self, context: Any, claims: Any) -> Any:
+        raise RuntimeError("the storage is away")
+
+
+JUNK = Payload(metadata={"encoding": b"json/plain"}, data=b"{nonsense")
+STORED = Payload(
+    metadata={"encoding": b"json/external-storage-reference"},
+    data=b'{"driver_name": "none", "driver_claim": {"claim_data": {}}}',
+)
+
+
+async def test_junk_beside_an_external_storage_is_read_as_nothing() -> None:
+    stored = replace(DATA_CONVERTER, external_storage=ExternalStorage(drivers=[NoStorage()]))
+    assert list(await read_signal(stored, [JUNK])) == []
+    with pytest.raises(RuntimeError, match="the storage is away"):
+        await read_signal(stored, [STORED])
+
+
+async def test_the_digest_of_a_signal_waits_for_the_codec_and_junk_has_none() -> None:
+    async def digest(codec: Reversed, *payloads: Payload) -> str | None:
+        signal = WorkflowExecutionSignaledEventAttributes()
+        signal.input.payloads.extend(payloads)
+        client: Any = SimpleNamespace(data_converter=converter(codec))
+        return await _digest(client, signal)
+
+    written = await converter(Reversed()).encode([{"id": "d1"}])
+    assert await digest(Reversed(), *written) == edit_digest({"id": "d1"})
+    assert await digest(Reversed()) == edit_digest(None)
+    assert await digest(Reversed(), JUNK) is None
+    assert await digest(OtherKey(), JUNK) is None
+    with pytest.raises(StandfastError, match="The codec is away"):
+        await digest(Away(), *written)
