@@ -1,6 +1,7 @@
 """The commands `approve` and `reject`, which decide at one gate of a run or at several of them."""
 
 import sys
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +16,7 @@ from standfast.cli.standing import ANY, AT_MOST, REMEMBER, UNTIL, wish_of
 from standfast.cli.stores import BOARD, Named, needs_server, store_of_workers
 from standfast.cli.waiting import people_of, whole_item
 from standfast.cli.waiting_items import write_waiting
-from standfast.errors import InputError
+from standfast.errors import InputError, StandfastError
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -192,6 +193,7 @@ async def _decide(
 
     by, word = who(given.pop("by")), "Approved" if decision == "approve" else "Rejected"
     choices = [Choice(run, item["name"], digest or item.get("digest")) for item, digest in chosen]
+    items = {item["name"]: item for item, _ in chosen}
     done: list[Item] = []
     refused: list[str] = []
     for decided in await decide_each(people, choices, decision, by=by, **given):
@@ -202,12 +204,30 @@ async def _decide(
             refused.append(str(decided.error))
             continue
         note = {} if decided.note is None else {"note": decided.note}
-        done.append({"workflow_id": run, "gate": gate, "decision": decision, "by": by, **note})
+        left = await _left(people, run, gate) if decision == "approve" and "quorum" in items[gate] else {}
+        done.append({"workflow_id": run, "gate": gate, "decision": decision, "by": by, **note, **left})
         if output.is_text:
-            output.line(f"{word} {gate} of {run}, by {by}{'' if decided.note is None else f'. {decided.note}'}")
+            counted = f": {len(left['approved_by'])} of {left['quorum']} approvals" if left else ""
+            output.line(
+                f"{word} {gate} of {run}, by {by}{counted}{'' if decided.note is None else f'. {decided.note}'}"
+            )
     if len(chosen) == 1:
         output.item(done[0], lambda: None)
     elif not output.is_text:
         output.rows(done, {}, nothing="")
     if refused:
         raise InputError(f"{len(refused)} of {len(chosen)} gates were not decided: {'; '.join(refused)}")
+
+
+async def _left(people: "StandfastClient", run: str, gate: str) -> Item:
+    """Return who has approved at a gate that waits for more approvals, and how many it needs; nothing if it is open."""
+    from standfast.runtime.stored_gates import is_in_process
+    from standfast.temporal import StandfastClient
+
+    # The run itself is asked: the board in the store may be a moment behind it.
+    asked = people if is_in_process(run) else StandfastClient(people.client)
+    with suppress(StandfastError):
+        for item in await asked.pending(run):
+            if item["name"] == gate and "quorum" in item:
+                return {"approved_by": item["approved_by"], "quorum": item["quorum"]}
+    return {}

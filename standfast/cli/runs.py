@@ -100,10 +100,11 @@ async def start(
             handle = await _start_agent(client, name, message, options, trail)
         else:
             handle = await _start_pipeline(client, name, given, options, trail)
-    began = "Said to" if options["say"] and handle.first_execution_run_id is None else "Started"
+    is_new = handle.first_execution_run_id is not None
+    began = "Started" if is_new else "Said to" if options["say"] else "Started before:"
     if not wait:
         await tell_if_failed(client, output, handle.id)
-        data = {"workflow_id": handle.id, "run_id": handle.first_execution_run_id}
+        data = {"workflow_id": handle.id, "run_id": handle.first_execution_run_id or handle.run_id, "is_new": is_new}
         output.item(data, lambda: output.line(f"{began} {handle.id}"))
         return
     if output.is_text:

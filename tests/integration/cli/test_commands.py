@@ -62,6 +62,21 @@ async def test_a_run_that_does_not_complete_has_an_exit_code_of_its_own(temporal
     assert json.loads(ended.stdout.splitlines()[-1])["result"]["status"] == "max-iterations"
 
 
+async def test_a_start_that_finds_its_run_says_so(temporal: Temporal) -> None:
+    line = pipeline("line").step("ok", approval=Approval(message="Publish?")).build()
+    agent = Agent("clerk", tools=[ask_user])
+    at = ("--task-queue", temporal.name)
+    message = ("clerk", "-m", "hi", "-s", temporal.session(), "--message-id", "m1")
+    keyed = ("line", "--input", "7", "--run-key", temporal.session())
+    async with temporal.worker(agent, pipelines=[line], llm=asking(ASKS)):
+        for words in (message, keyed):
+            run = f"{words[0]}/{temporal.session()}"
+            assert await done(temporal, "start", *words, *at) == f"Started {run}\n"
+            assert await done(temporal, "start", *words, *at) == f"Started before: {run}\n"
+            assert (await data(temporal, "start", *words, *at))["is_new"] is False
+            await done(temporal, "cancel", run)
+
+
 async def test_a_pipeline_is_started_with_json(temporal: Temporal, tmp_path: Path) -> None:
     clerk = Agent("clerk")
     line = pipeline("line").step("say", agent=clerk, input=lambda ctx: f"hear {ctx.input['n']}").build()
@@ -433,7 +448,9 @@ async def test_a_gate_says_how_many_of_those_it_needs_have_approved(temporal: Te
         await pending(run)
         for by, says in ((None, "0 of 2"), ("ada", "1 of 2: ada")):
             if by is not None:
-                await done(temporal, "approve", run.id, "ok", "--by", by, "--yes")
+                said = await done(temporal, "approve", run.id, "ok", "--by", by, "--yes")
+                assert said == f"Approved ok of {run.id}, by ada: 1 of 2 approvals\n"
             shown = " ".join((await done(temporal, "pending", run.id)).split())
             assert f"Approved {says} Since" in shown
-        await run.cancel()
+        said = await done(temporal, "approve", run.id, "ok", "--by", "bob", "--yes")
+        assert said == f"Approved ok of {run.id}, by bob\n"
