@@ -6,7 +6,7 @@ from typing import Any
 
 from standfast.cli.outputs import Output, ago, shown
 from standfast.cli.stores import USUAL, Named, shown_address
-from standfast.messages import edited_in_words, line_difference, visible_json
+from standfast.messages import line_difference, visible_json, waiting_edit_in_words
 
 _HOW = {
     "approval": "standfast approve {run} {name}  or: standfast reject {run} {name}",
@@ -34,7 +34,7 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, sto
         {
             "  Tool": item.get("tool"),
             "  Arguments": item.get("arguments"),
-            "  Edited": _edited(item),
+            "  Edited": waiting_edit_in_words(item["edited_by"], item.get("changes")) if "edited_by" in item else None,
             "  Approvers": ", ".join(item.get("approvers") or ()),
             "  Approved": ": ".join(filter(None, [of, ", ".join(given)])),
             "  Since": item.get("since") and f"{ago(item['since'])} ago",
@@ -53,12 +53,6 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, sto
         output.line(f"  {label} ({one['kind']}):", style="bold")
         for line in _lines(one):
             output.line(f"    {shown(line)}")
-
-
-def _edited(item: Mapping[str, Any]) -> str | None:
-    if "edited_by" not in item:
-        return None
-    return edited_in_words(item["edited_by"], item.get("changes")).removeprefix("Edited ")
 
 
 def _where(item: Mapping[str, Any], store: Named) -> str:

@@ -9,6 +9,7 @@ from standfast.messages.differences import (
     edit_in_words,
     edited_in_words,
     line_difference,
+    waiting_edit_in_words,
 )
 from standfast.messages.people import distinct_people, person
 from standfast.messages.records import (
@@ -91,5 +92,6 @@ __all__ = [
     "usage_of",
     "visible",
     "visible_json",
+    "waiting_edit_in_words",
     "with_article",
 ]

@@ -131,6 +131,11 @@ def edited_in_words(by: str, changes: str | None) -> str:
     return f"Edited by {by or 'somebody'}{f': {changes}' if changes else ''}"
 
 
+def waiting_edit_in_words(by: str, changes: str | None) -> str:
+    """Return what follows "Edited" at a gate that still waits: its message may quote what was asked before the edit."""
+    return f"{edited_in_words(by, changes).removeprefix('Edited ')}. The message was written before the edit."
+
+
 def _start(value: Any) -> Any:
     """Return a value, or the beginning of a long one as text."""
     text = value if isinstance(value, str) else visible_json(value, indent=None)

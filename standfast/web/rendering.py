@@ -10,7 +10,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
-from standfast.messages import Usage, edited_in_words, visible, visible_json
+from standfast.messages import Usage, visible, visible_json, waiting_edit_in_words
 from standfast.temporal.wire.names import child_id
 from standfast.tools import is_wider
 from standfast.web.actions import may_act
@@ -48,7 +48,7 @@ def templates() -> Environment:
         "used": lambda usage: Usage(**usage).in_words,
     }
     found.globals |= {
-        "edited": edited_in_words,
+        "edited": waiting_edit_in_words,
         "editable_of": editable_of,
         "may_act": may_act,
         "wider": is_wider,

@@ -212,12 +212,12 @@ def test_every_door_shows_an_edit_to_those_who_decide_after_it() -> None:
     gate = opened(Approval(approvers=PEOPLE, quorum=2), ())
     decision = Decision(gate="c1", decision="approve", by="ada", digest=gate.digest, edit={**SHOWN, "amount": 80})
     item = _item("a/s", AskedGate(gate.decided(decision), "pay?", "pay"))
-    said = "Edited by ada: amount: 129.9 → 80"
+    said = "by ada: amount: 129.9 → 80. The message was written before the edit."
     interrupt = ag_ui._interrupt("a/s", item, None)
     assert interrupt["metadata"]["arguments"] == {**SHOWN, "amount": 80}
     assert (interrupt["metadata"]["edited_by"], interrupt["metadata"]["changes"]) == ("ada", "amount: 129.9 → 80")
     begun, request = ai_sdk._requests("a/s", item, None)
-    assert (begun["input"]["amount"], request["reason"]) == (80, f"pay?\n{said}")
+    assert (begun["input"]["amount"], request["reason"]) == (80, f"pay?\nEdited {said}")
     shown = Shown.of("a/s", item)
     assert (shown.facts["Edited"], shown.facts["Approved by"]) == (said, "ada of 2")
     assert '"amount": 80' in "".join(part.text for part in shown.parts)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from standfast.errors import InputError
-from standfast.messages import distinct_people, edited_in_words, line_difference, read_json, visible, visible_json
+from standfast.messages import distinct_people, line_difference, read_json, visible, visible_json, waiting_edit_in_words
 from standfast.stores.protocol import DecisionRecord
 
 Decided = Literal["approve", "reject"]
@@ -135,7 +135,7 @@ class Shown:
             "Run": run,
             "Gate": item["name"],
             "Tool": item.get("tool"),
-            "Edited": edited_in_words(item["edited_by"], item.get("changes")) if "edited_by" in item else None,
+            "Edited": waiting_edit_in_words(item["edited_by"], item.get("changes")) if "edited_by" in item else None,
             "For": ", ".join(item.get("approvers") or ()) or "anybody who may approve",
             "Approved by": f"{', '.join(item['approved_by']) or 'nobody'} of {item['quorum']}"
             if "quorum" in item

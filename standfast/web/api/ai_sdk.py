@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from standfast.events import Event, RunEnded, TextDelta, ToolEnded, ToolStarted, TurnEnded, TurnStarted
-from standfast.messages import edited_in_words
+from standfast.messages import waiting_edit_in_words
 from standfast.stores.protocol import check_session_id
 from standfast.web.access import Person
 from standfast.web.api.calls import Doors, id_in
@@ -146,7 +146,7 @@ def _requests(run: str, item: dict[str, Any], after: str | None) -> list[dict[st
         asked = {"approvalId": interrupt_id(run, item, after), "toolCallId": item["name"], "reason": item["message"]}
         if "edited_by" not in item:
             return [{"type": "tool-approval-request", **asked}]
-        asked["reason"] += f"\n{edited_in_words(item['edited_by'], item.get('changes'))}"
+        asked["reason"] += f"\nEdited {waiting_edit_in_words(item['edited_by'], item.get('changes'))}"
         now = _input(item["name"], item["tool"], item["arguments"])
         return [now, {"type": "tool-approval-request", **asked}]
     shown = {"kind": item["kind"], "name": item["name"], "message": item["message"], "workflow_id": run}

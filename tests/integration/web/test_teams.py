@@ -121,7 +121,7 @@ async def test_others_are_asked_about_an_edit_by_a_card_of_their_own(temporal: T
         seen = await answered(page, teams, teams.press("Approve", card=form, amount="7"))
         assert "Edited by ada. Others must approve the edit" in texts(seen)
         await until(lambda: len(teams.messages) == 2)
-        assert "Edited: Edited by ada: amount: 5 → 7" in texts(teams.card)
+        assert "Edited: by ada: amount: 5 → 7. The message was written before the edit." in texts(teams.card)
         assert "Approved by: ada of 2" in texts(teams.card)
         assert "Approved by ada, olga" in texts(await answered(page, teams, teams.press("Approve", "olga")))
         await result(run)
