@@ -622,7 +622,7 @@ async def test_a_signal_ends_the_server_on_stdio_although_its_client_says_nothin
     temporal: Temporal, tmp_path: Path, name: signal.Signals
 ) -> None:
     arguments, environment = command(temporal, tmp_path)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, *arguments], env=environment, **pipes) as process:  # noqa: ASYNC220
         assert process.stdin is not None
         assert process.stdout is not None
@@ -638,7 +638,9 @@ async def test_a_signal_ends_the_server_on_stdio_although_its_client_says_nothin
         }
         process.stdin.write(json.dumps(asked).encode() + b"\n")
         process.stdin.flush()
-        assert json.loads(await asyncio.to_thread(process.stdout.readline))["id"] == 1
+        answer = await asyncio.to_thread(process.stdout.readline)
+        assert answer, await asyncio.to_thread(process.communicate)
+        assert json.loads(answer)["id"] == 1
         process.send_signal(name)
         try:
             assert await asyncio.to_thread(process.wait, 20) == -name
