@@ -17,7 +17,7 @@ from standfast.errors import DefinitionError, InputError, did_you_mean
 from standfast.runtime.processes import until_stopped
 
 if TYPE_CHECKING:
-    from standfast.web import Access
+    from standfast.web import Access, Person
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -94,7 +94,7 @@ def access_of(
     proxies: tuple[str, ...],
     note: Callable[[str], None],
 ) -> "Access":
-    from standfast.web import Access, Person
+    from standfast.web import Access
     from standfast.web.access import is_digest, token_digest
 
     given: dict[str, Any] = {"people": [], "local": local, "https": https, "proxy_header": proxy_header}
@@ -103,20 +103,31 @@ def access_of(
         if secret := os.environ.get(variable):
             given[name] = secret
     if people is not None:
-        try:
-            read = tomllib.loads(Path(people).read_text())["people"]
-            given["people"] = [Person(name=name, **_rules(name, rules)) for name, rules in read.items()]
-            for person in given["people"]:
-                if person.token is not None and not is_digest(person.token):
-                    note(
-                        f"{people} has the token of {person.name} in the clear. Put in its place: "
-                        f'token = "{token_digest(person.token)}"'
-                    )
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{people}: must have tables [people.NAME] with role and token: {error}") from error
-        except DefinitionError as error:
-            raise InputError(f"{people}: {error}") from error
+        given["people"] = people_in(people)
+        for person in given["people"]:
+            if person.token is not None and not is_digest(person.token):
+                note(
+                    f"{people} has the token of {person.name} in the clear. Put in its place: "
+                    f'token = "{token_digest(person.token)}"'
+                )
     return Access(**given)
+
+
+def people_in(path: str) -> "list[Person]":
+    """Return the people of FILE.toml.
+
+    Raises:
+        InputError: it cannot be read, naming the setting.
+    """
+    from standfast.web import Person
+
+    try:
+        read = tomllib.loads(Path(path).read_text())["people"]
+        return [Person(name=name, **_rules(name, rules)) for name, rules in read.items()]
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: must have tables [people.NAME] with role and token: {error}") from error
+    except DefinitionError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _rules(name: str, rules: dict[str, Any]) -> dict[str, Any]:

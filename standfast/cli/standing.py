@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,8 +12,10 @@ from standfast.agent_loop import pattern_in_words
 from standfast.cli.audits import BY
 from standfast.cli.commands import with_output
 from standfast.cli.inputs import who
+from standfast.cli.listening import people_in
 from standfast.cli.outputs import Output
-from standfast.cli.stores import STORED, existing_store
+from standfast.cli.stores import BOARD, Named, existing_store
+from standfast.errors import InputError
 from standfast.runtime.standing_approvals import revoke
 from standfast.stores import StandingApproval, StandingFilter
 
@@ -58,16 +60,28 @@ def standing() -> None:
     """List standing approvals, by which later calls are approved in advance, and end them."""
 
 
+PEOPLE = click.option(
+    "--people",
+    metavar="FILE.toml",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The people of the page: also says which givers have left or may no longer approve.",
+)
+
+
 @standing.command("list")
 @click.option("--agent", help="Only those for an agent.")
 @click.option("--tenant", help="Only those for a tenant.")
 @click.option("--all", "also_ended", is_flag=True, help="Also those that have ended.")
-@STORED
+@PEOPLE
+@BOARD
 @with_output
-def list_standing(output: Output, store: str, agent: str | None, tenant: str | None, also_ended: bool) -> None:
+def list_standing(
+    output: Output, store: Named, agent: str | None, tenant: str | None, also_ended: bool, people: str | None
+) -> None:
     """List standing approvals, the last given first: who has approved which calls, how far and until when."""
+    why = _outdated(people)
     wanted = StandingFilter(agent=agent, tenant_id=tenant, in_force_at=None if also_ended else datetime.now(UTC))
-    found = asyncio.run(_listed(store, wanted))
+    found = [one.model_dump(mode="json") | why(one) for one in asyncio.run(_listed(store, wanted))]
     columns = {
         "ID": lambda row: row["id"],
         "Tool": lambda row: f"{row['agent']}: {row['tool']}",
@@ -80,31 +94,72 @@ def list_standing(output: Output, store: str, agent: str | None, tenant: str | N
             "" if row.get("revoked_at") is None else f"revoked by {row.get('revoked_by') or 'somebody'}"
         ),
     }
+    if people is not None:
+        columns["Outdated"] = lambda row: row["outdated"] or ""
     output.rows(found, columns, nothing="There are no standing approvals.")
 
 
 @standing.command("revoke")
-@click.argument("approval", metavar="ID")
+@click.argument("approval", metavar="ID", required=False)
+@click.option("--outdated", is_flag=True, help="With --people: end all whose givers have left or may not approve now.")
+@PEOPLE
 @BY
-@STORED
+@BOARD
 @with_output
-def revoke_standing(output: Output, approval: str, by: str | None, store: str) -> None:
-    """End a standing approval: no call passes by it any more that is not approved yet."""
-    ended = asyncio.run(_revoked(store, approval, who(by)))
-    output.item(
-        ended.model_dump(mode="json"),
-        lambda: output.line(f"{ended.id} was revoked by {ended.revoked_by or 'somebody'} at {ended.revoked_at}"),
-    )
+def revoke_standing(
+    output: Output, approval: str | None, outdated: bool, people: str | None, by: str | None, store: Named
+) -> None:
+    """End a standing approval: no call passes by it any more that is not approved yet.
+
+    Workers do not read FILE.toml. After removing somebody from it, --outdated --people FILE.toml ends what they gave.
+    """
+    if (approval is None) != outdated or (people is not None) != outdated:
+        raise click.UsageError("Give ID, or --outdated with --people FILE.toml.")
+    if approval is not None:
+        ended = asyncio.run(_revoked(store, approval, who(by)))
+        output.item(ended.model_dump(mode="json"), lambda: output.line(_end_of(ended)))
+        return
+    why = _outdated(people)
+    each = asyncio.run(_revoked_each(store, lambda one: why(one)["outdated"] is not None, who(by)))
+    columns = {"Ended": lambda row: row["said"]}
+    rows = [one.model_dump(mode="json") | {"said": _end_of(one)} for one in each]
+    output.rows(rows, columns, nothing="No standing approval is outdated.")
 
 
-async def _listed(address: str, wanted: StandingFilter) -> list[dict[str, Any]]:
+def _end_of(ended: StandingApproval) -> str:
+    return f"{ended.id} was revoked by {ended.revoked_by or 'somebody'} at {ended.revoked_at}"
+
+
+def _outdated(people: str | None) -> Callable[[StandingApproval], dict[str, str | None]]:
+    """Return what is added to a standing approval's data: why its giver could not give it now."""
+    if people is None:
+        return lambda _: {}
+
+    from standfast.web.access import Access
+    from standfast.web.standing import outdated
+
+    access = Access(people=people_in(people))
+    if not access.people:
+        raise InputError(f"{people}: has no people")
+    return lambda one: {"outdated": outdated(access, one)}
+
+
+async def _listed(address: Named, wanted: StandingFilter) -> list[StandingApproval]:
     async with existing_store(address) as store:
-        return [one.model_dump(mode="json") for one in await store.standing_approvals(wanted)]
+        return list(await store.standing_approvals(wanted))
 
 
-async def _revoked(address: str, approval: str, by: str) -> StandingApproval:
+async def _revoked(address: Named, approval: str, by: str) -> StandingApproval:
     async with existing_store(address) as store:
         return await revoke(store, approval, by)
+
+
+async def _revoked_each(
+    address: Named, is_wanted: Callable[[StandingApproval], bool], by: str
+) -> list[StandingApproval]:
+    async with existing_store(address) as store:
+        found = await store.standing_approvals(StandingFilter(in_force_at=datetime.now(UTC)))
+        return [await revoke(store, one.id, by) for one in found if is_wanted(one)]
 
 
 def arguments_in_words(arguments: Mapping[str, Any]) -> str:

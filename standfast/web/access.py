@@ -135,6 +135,11 @@ class Person:
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
 
+    @property
+    def can_decide(self) -> bool:
+        """Whether they may decide now at gates of the runs that they see."""
+        return self.may("approver") and self.may_do("decide") and not self.has_expired()
+
 
 _DIGEST = "sha256:"
 
@@ -211,7 +216,7 @@ class Access:
         if (
             names := self._by_proxy(request)
         ) is not None:  # a second header would come from a person that the proxy has let in
-            return self._named(names[0]) if len(names) == 1 else None, ""
+            return self.named(names[0]) if len(names) == 1 else None, ""
         if self.local is not None:
             return self.local if _host(request) in LOCAL and is_ours(request) else None, ""
         session, person = self.read(cookie_of(request))
@@ -273,12 +278,12 @@ class Access:
             link = read_link(self.link_secret, token)
         except InputError as error:
             raise HTTPException(403, f"{error}.") from error
-        person = self._named(link.by)
-        if person is None or not person.may("approver") or not person.may_do("decide") or person.has_expired():
+        person = self.named(link.by)
+        if person is None or not person.can_decide:
             raise HTTPException(403, "The person for whom this link was made is not an approver here.")
         return link, person
 
-    def _named(self, name: str) -> Person | None:
+    def named(self, name: str) -> Person | None:
         return next((person for person in self.people if identity(person.name) == identity(name)), None)
 
     # --- sessions ---

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -16,8 +17,8 @@ from standfast.messages import read_json
 from standfast.runtime.standing_approvals import no_standing_approval, revoke
 from standfast.stores.capabilities import has_standing_approvals
 from standfast.stores.standing_approvals import StandingApprovals, StandingFilter
-from standfast.web.access import Person
-from standfast.web.bounds import remembered
+from standfast.web.access import Access, Person
+from standfast.web.bounds import owns, remembered
 from standfast.web.mounts import root_of
 
 if TYPE_CHECKING:
@@ -81,6 +82,20 @@ async def ended(store: object, person: Person, approval_id: str) -> StandingAppr
     return await revoke(kept, approval_id, person.name)
 
 
+def outdated(access: Access, approval: StandingApproval) -> str | None:
+    """Return why the giver of a standing approval could not give it today; None if they could, or nobody is listed."""
+    if not access.people:
+        return None
+    giver = access.named(approval.given_by)
+    if giver is None:
+        return f"{approval.given_by or 'somebody'} is no longer one of the page's people"
+    if not giver.can_decide:
+        return f"{giver.name} may no longer approve"
+    if not owns(giver, approval.user_id, approval.tenant_id):
+        return f"{giver.name} may no longer see these runs"
+    return None
+
+
 class StandingPages:
     """The list of standing approvals, and the buttons that end them."""
 
@@ -94,6 +109,7 @@ class StandingPages:
         person = self._pages.person(request)
         found = await listed(self._store, person)
         shown: dict[str, Any] = {"standing": found, "now": datetime.now(UTC), "in_words": pattern_in_words}
+        shown["outdated"] = partial(outdated, self._pages.access)
         return self._pages.page(request, "standing", changes=None, **shown)
 
     async def revoke(self, request: Request) -> Response:

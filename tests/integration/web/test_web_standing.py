@@ -76,6 +76,20 @@ async def test_a_card_approves_later_calls_and_the_list_ends_that(temporal: Temp
         assert (await result(run))["status"] == "complete"
 
 
+async def test_the_list_says_whose_giver_has_left(temporal: Temporal) -> None:
+    async with temporal.worker(payer, llm=pays(5)), browser(temporal) as client:
+        run = await temporal.start(payer)
+        await pending(run)
+        await temporal.people.decide(run.id, "c1", "approve", by="ada", remember={"scope": "agent", "until": "1d"})
+        assert (await result(run))["status"] == "complete"
+        assert "until it is revoked" not in (await client.get("/standing")).text  # nobody is listed here
+    for people, words in (([person("olga")], "ada is no longer one of the page"), ([*PEOPLE, person("ada")], "")):
+        async with browser(temporal, access=Access(people=people)) as client:
+            listed = (await client.get("/standing", headers=as_("olga"))).text
+            assert words in listed
+            assert ("until it is revoked" in listed) == bool(words)
+
+
 async def test_a_card_that_is_left_as_it_is_approves_this_call_alone(temporal: Temporal) -> None:
     paid.clear()
     async with temporal.worker(payer, llm=pays(5)), browser(temporal) as client:
