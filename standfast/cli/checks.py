@@ -15,7 +15,7 @@ from standfast.agents import Agent
 from standfast.cli.applications import load_application
 from standfast.cli.commands import FAILED, client_of, log_as_python_does, server_options, with_output
 from standfast.cli.outputs import Output, number_of
-from standfast.cli.stores import USUAL, existing_store, is_file, shown_address, store_option
+from standfast.cli.stores import USUAL, Named, existing_store, from_application, is_file, shown_address, store_option
 from standfast.errors import InputError, StandfastError
 from standfast.extras import distribution, install
 from standfast.mcp.known_tools import known_servers
@@ -37,10 +37,12 @@ Check = tuple[str, bool, str]  # the thing checked, whether it is well, and the 
 
 @click.command()
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue that workers should serve.")
-@store_option("Store to check; it should have the sessions of runs in flight", "standfast.db, if it exists")
+@from_application(
+    store_option("Store to check; it should have the sessions of runs in flight", "standfast.db, if it exists")
+)
 @server_options
 @with_output
-def doctor(output: Output, task_queue: str, store: str | None, server: dict[str, Any]) -> None:
+def doctor(output: Output, task_queue: str, store: Named | None, server: dict[str, Any]) -> None:
     """Check versions, server, workers, runs and store.
 
     Exit code 1 if something is wrong; each line says what to do about it.
@@ -78,7 +80,7 @@ def _versions() -> list[Check]:
     return found
 
 
-async def _surroundings(server: dict[str, Any], task_queue: str, store: str | None) -> list[Check]:
+async def _surroundings(server: dict[str, Any], task_queue: str, store: Named | None) -> list[Check]:
     checks: list[Check] = []
     if store is not None:
         checks.append(await _tried("store", lambda: _store(store)))
@@ -114,13 +116,13 @@ async def _tried(name: str, check: Callable[[], Awaitable[tuple[bool, str]]]) ->
     return name, well, found
 
 
-async def _store(path: str) -> tuple[bool, str]:
+async def _store(path: Named) -> tuple[bool, str]:
     async with existing_store(path) as store:
         sessions = await store.list_sessions()
     return True, f"{shown_address(path)}, {number_of(len(sessions), 'session')}"
 
 
-async def _held_tools(path: str) -> tuple[bool, str]:
+async def _held_tools(path: Named) -> tuple[bool, str]:
     """Look for tools of MCP servers whose calls are refused since they changed, or that cannot be used at all."""
     async with existing_store(path) as store:
         servers = await known_servers(store)
@@ -169,14 +171,16 @@ async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
     return True, f"{len(alive)} on queue {task_queue!r}: {', '.join(alive)}{gone and f' ({gone})'}"
 
 
-async def _store_of_workers(client: "Client", task_queue: str, path: str | None) -> tuple[bool, str]:
+async def _store_of_workers(client: "Client", task_queue: str, path: Named | None) -> tuple[bool, str]:
     """Compare the store of a queue's workers, of which none starts with another one, with that of `--store`."""
     from standfast.temporal.client.queue_stores import how_to_move, noted_store
 
     noted = await noted_store(client, task_queue)
     if noted is None:
         return True, f"none is noted for queue {task_queue!r} yet: a worker notes its own when it starts"
-    if path is None or (is_file(path) and not Path(path).is_file()):  # another check says that
+    if path is None or (
+        isinstance(path, str) and is_file(path) and not Path(path).is_file()
+    ):  # another check says that
         return True, f"all workers of queue {task_queue!r} have the store {noted}"
     async with existing_store(path) as store:
         identity = await store.identity()
@@ -199,7 +203,7 @@ async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
     return False, "; ".join(told)
 
 
-async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool, str]:
+async def _sessions(client: "Client", task_queue: str, path: Named) -> tuple[bool, str]:
     """Check that the sessions of runs are in the store; a worker with another store would not find them, either."""
     from standfast.temporal.client.runs import listed
     from standfast.temporal.wire import names
@@ -219,7 +223,7 @@ async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool,
     return False, f"{shown_address(path)} has none of {', '.join(lost)}, in flight: is it the store of all workers?"
 
 
-async def _board(client: "Client", path: str) -> tuple[bool, str]:
+async def _board(client: "Client", path: Named) -> tuple[bool, str]:
     """Compare what the store shows to wait with what does."""
     from standfast.temporal.client.board_keeping import mend_board
     from standfast.temporal.client.boards import kept_board

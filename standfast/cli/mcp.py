@@ -14,7 +14,7 @@ from standfast.cli.audits import BY
 from standfast.cli.commands import with_output
 from standfast.cli.inputs import who
 from standfast.cli.outputs import Output, shown
-from standfast.cli.stores import STORED, existing_store, store_option
+from standfast.cli.stores import BOARD, Named, existing_store, store_option
 from standfast.errors import InputError
 from standfast.mcp import MCPToolset, OAuth
 from standfast.mcp.declarations import digest_of
@@ -104,9 +104,9 @@ def logout(output: Output, url: str, app: str | None, store: str | None, user: s
 
 @mcp.command()
 @click.argument("server", required=False)
-@STORED
+@BOARD
 @with_output
-def tools(output: Output, server: str | None, store: str) -> None:
+def tools(output: Output, server: str | None, store: Named) -> None:
     """List the tools of MCP servers as they were accepted, and those that are held back or left out, and why."""
     found = asyncio.run(_tools(store, server))
     columns = {
@@ -130,9 +130,9 @@ def tools(output: Output, server: str | None, store: str) -> None:
 @click.argument("tool")
 @click.option("--digest", help="Accepts nothing else than what `standfast mcp tools` has shown with this digest.")
 @BY
-@STORED
+@BOARD
 @with_output
-def accept(output: Output, server: str, tool: str, digest: str | None, by: str | None, store: str) -> None:
+def accept(output: Output, server: str, tool: str, digest: str | None, by: str | None, store: Named) -> None:
     """Accept what an MCP server says of a tool now. Workers offer it so from the next call on."""
     row = asyncio.run(_accepted(store, server, tool, digest, who(by)))
     output.item(row, lambda: output.line(f"{tool} of {server} is accepted as {row['accepted']}"))
@@ -150,7 +150,7 @@ def _place(url: str, app: str | None, store: str | None) -> tuple[Any, OAuth]:
     return application.store, found.auth
 
 
-async def _tools(address: str, server: str | None) -> list[dict[str, Any]]:
+async def _tools(address: Named, server: str | None) -> list[dict[str, Any]]:
     async with existing_store(address) as store:
         servers = await known_servers(store)
         wanted = servers if server is None else {server: _server(servers, server)}
@@ -169,7 +169,7 @@ def _accepted_by(row: dict[str, Any]) -> str:
     return f"{row['accepted']} by {row['by']}" if row["by"] else f"{row['accepted']} at first"
 
 
-async def _accepted(address: str, server: str, tool: str, digest: str | None, by: str) -> dict[str, Any]:
+async def _accepted(address: Named, server: str, tool: str, digest: str | None, by: str) -> dict[str, Any]:
     async with existing_store(address) as store:
         known = _server(await known_servers(store), server)
         return _row(server, await known.accept(tool, by, digest))

@@ -10,7 +10,7 @@ from standfast.cli.audits import BY
 from standfast.cli.commands import with_output
 from standfast.cli.inputs import who
 from standfast.cli.outputs import Output, ago
-from standfast.cli.stores import STORED, Named, existing_store, shown_address
+from standfast.cli.stores import BOARD, Named, existing_store, shown_address
 from standfast.errors import InputError
 from standfast.messages import Message, Usage
 from standfast.runtime.deletion import delete_session
@@ -21,7 +21,7 @@ from standfast.stores.protocol import session_id_of
 
 @click.command()
 @click.argument("session", required=False)
-@STORED
+@BOARD
 @click.option("--agent", help="Sessions of an agent.")
 @click.option("--user", help="Sessions of a user.")
 @click.option("--tenant", help="Sessions of a tenant; each tenant has its own.")

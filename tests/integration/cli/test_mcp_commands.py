@@ -25,6 +25,10 @@ KEY = {"STANDFAST_MCP_KEY": "a secret of the tests"}
 async def test_what_a_server_has_changed_is_shown_and_accepted_as_it_was_shown(tmp_path: Path) -> None:
     path = str(tmp_path / "standfast.db")
     kept, listed = ("--store", path), [{"name": "post", "description": "Post.", "inputSchema": {"type": "object"}}]
+    (tmp_path / "app.py").write_text(
+        f"from standfast import Agent, sqlite_store\na, store = Agent('a'), sqlite_store({path!r})\n"
+    )
+    by_app = ("--app", str(tmp_path / "app.py"))
 
     async def look(text: str) -> None:
         listed[0] = {**listed[0], "description": text}
@@ -36,7 +40,7 @@ async def test_what_a_server_has_changed_is_shown_and_accepted_as_it_was_shown(t
         [row] = await data(None, "mcp", "tools", *kept)
         assert (row["server"], row["tool"], row["held"]) == (server.url, "post", None)
         await look("Post, \x1b[31mand mail it.")
-        [row] = await data(None, "mcp", "tools", *kept)
+        [row] = await data(None, "mcp", "tools", *by_app)
         assert '-  "description": "Post."' in row["diff"]
         assert '+  "description": "Post, \\u001b[31mand mail it."' in row["diff"]
         shown = row["held"]
@@ -44,7 +48,7 @@ async def test_what_a_server_has_changed_is_shown_and_accepted_as_it_was_shown(t
         words = ("mcp", "accept", server.url, "post")
         assert "has changed since you looked" in await refused(None, *words, "--digest", shown, *kept)
         [row] = await data(None, "mcp", "tools", server.url, *kept)
-        text = await done(None, *words, "--digest", row["held"], *kept)
+        text = await done(None, *words, "--digest", row["held"], *by_app)
         assert f"post of {server.url} is accepted as {row['held']}" in text
         [row] = await data(None, "mcp", "tools", *kept)
         assert (row["held"], row["by"]) == (None, "ada")
@@ -53,10 +57,14 @@ async def test_what_a_server_has_changed_is_shown_and_accepted_as_it_was_shown(t
 
 async def test_the_doctor_says_which_tools_are_held_back_or_left_out(tmp_path: Path) -> None:
     path = str(tmp_path / "standfast.db")
+    (tmp_path / "app.py").write_text(
+        f"from standfast import Agent, sqlite_store\na, store = Agent('a'), sqlite_store({path!r})\n"
+    )
+    stored = ("--app", str(tmp_path / "app.py"))
     listed = [{"name": name, "description": "Post.", "inputSchema": {"type": "object"}} for name in ("post", "mail")]
 
     async def found() -> dict[str, Any]:
-        said = await standfast(None, "doctor", "--address", "127.0.0.1:9", "--store", path, "-o", "json")
+        said = await standfast(None, "doctor", "--address", "127.0.0.1:9", *stored, "-o", "json")
         return next(row for row in json.loads(said.stdout) if row["check"] == "MCP tools")
 
     async with GatewayedServer(listed) as server, sqlite_store(path) as store:
