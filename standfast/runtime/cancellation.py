@@ -25,6 +25,25 @@ class Cancellation:
         return 0 if self._task is None else self._task.cancelling()
 
 
+def is_cancel(error: BaseException) -> bool:
+    """Whether an error is a cancel, or a group that has one and otherwise only errors."""
+    if not isinstance(error, BaseExceptionGroup):
+        return isinstance(error, asyncio.CancelledError)
+    cancels, others = error.split(asyncio.CancelledError)
+    return cancels is not None and (others is None or isinstance(others, Exception))
+
+
+@contextlib.contextmanager
+def as_cancel() -> Iterator[None]:
+    """Raise a cancel in the place of a group that has one, which nobody would take for a cancel."""
+    try:
+        yield
+    except BaseExceptionGroup as error:
+        if not is_cancel(error):
+            raise
+        raise asyncio.CancelledError from error
+
+
 @contextlib.contextmanager
 def cancelled_within(error: Exception) -> Iterator[None]:
     """Raise an error in the place of a cancel that the code of the block raises by itself.
@@ -33,7 +52,8 @@ def cancelled_within(error: Exception) -> Iterator[None]:
     """
     cancellation = Cancellation()
     try:
-        yield
+        with as_cancel():
+            yield
     except asyncio.CancelledError as cancel:
         if cancellation.requested():
             raise

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Literal, cast
 from uuid import uuid4
 
@@ -21,7 +22,7 @@ from standfast.runtime.outcomes import WrittenOutcome, read_outcome, write_outco
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry, RunningCall
-from standfast.tools import Outcome, Unknown
+from standfast.tools import KeptState, Outcome, Returned, Unknown
 from standfast.tools.attempts import call_key
 
 NOT_RUN = "answered without being run"  # owns the entries of such calls
@@ -244,8 +245,13 @@ class Fence:
         )
         if entry.result is None:
             return Unknown(CONTRADICTED)
-        # What was found may also change the agent's state, which `read_outcome` leaves out.
-        return outcome if entry.result == to_json(written).decode() else read_outcome(read_result(entry))
+        counts = read_outcome(found := read_result(entry))
+        # The ledger alone has a change of the agent's state, which `read_outcome` leaves out.
+        return (
+            replace(counts, state=KeptState(*found["state"]))
+            if isinstance(counts, Returned) and "state" in found
+            else counts
+        )
 
     async def cross(self, call_id: str, last: tuple[int, LedgerEntry | None]) -> None:
         """Keep everybody else from running a call from now on: it has not happened.

@@ -26,7 +26,7 @@ from standfast.errors import InputError
 from standfast.messages import ToolCall, Tripped, cut, error_text
 from standfast.pipeline_loop import Done, edit_problem_at
 from standfast.pipelines import Step
-from standfast.runtime.cancellation import cancelled_within
+from standfast.runtime.cancellation import as_cancel, cancelled_within
 from standfast.runtime.threads import begin_in_thread, in_thread
 from standfast.time_limits import time_limit
 from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
@@ -171,7 +171,8 @@ async def run_bounded(
                 finally:
                     still_runs = until.expired()
 
-            return await ask(arguments, context, limit=limit, read=read, write=write, in_thread=within)
+            with as_cancel():
+                return await ask(arguments, context, limit=limit, read=read, write=write, in_thread=within)
     except TimeoutError:
         assert seconds is not None
         if ask == tool.ask_whether_it_happened:

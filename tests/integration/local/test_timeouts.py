@@ -153,6 +153,28 @@ async def test_a_handler_that_is_cancelled_from_within_fails_its_call_only(drive
     assert ("tool-durability-error" in told.content) is not is_safe
 
 
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_a_group_of_cancels_fails_its_call_only(driver: Driver, is_plain: bool) -> None:
+    def fail() -> None:
+        raise BaseExceptionGroup("cancelled", [asyncio.CancelledError(), ValueError("late")])
+
+    @tool
+    async def post() -> None:
+        """Post."""
+        fail()
+
+    @tool
+    def put() -> None:
+        """Put."""
+        fail()
+
+    one = put if is_plain else post
+    result = await driver.run(Agent("a", tools=[one]), ScriptedModel([asks_for(call(one.name, "c1")), "done"]))
+    (told,) = tool_results(result.messages)
+    assert (result.status, told.status) == ("complete", "failed")
+    assert "cancelled from within" in told.content
+
+
 @contextmanager
 def later(seconds: float) -> Iterator[None]:
     """Let the clock of the running loop be so much later."""

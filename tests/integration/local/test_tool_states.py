@@ -15,6 +15,7 @@ from support.stores import crash_on_write
 from support.temporal_runs import Temporal, result, until
 from support.transcripts import asks_for, call, tool_contents, tool_results
 
+from integration.local.test_contradicting_checks import Rival
 from standfast import (
     Agent,
     AgentContext,
@@ -28,6 +29,7 @@ from standfast import (
     run,
     tool,
 )
+from standfast.runtime.dispatches import hash_of
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 
@@ -367,6 +369,27 @@ async def test_a_verify_handler_may_change_the_state_and_a_call_before_it_is_not
     ended = await driver.run(shop(safe_add, post, send), ScriptedModel(["done"]), message=None)
     assert tool_contents(ended.messages) == [("c0", '["safe_add"]'), ("c1", "it did"), ("c2", "sent")]
     assert (during, await kept(driver.temporal)) == ([{"items": []}], {"items": ["safe_add", "verified post"]})
+
+
+async def test_the_change_of_state_that_another_run_has_recorded_is_kept(driver: Driver) -> None:
+    store, asked = driver.temporal.store, call("post", "c0", item="a")
+
+    async def happened(item: str, ctx: ToolContext) -> Happened:
+        scope, _, key = ctx.idempotency_key.rpartition(".")
+        recorded = {"returned": "rival's", "state": [1, '{"items":["rival"]}']}
+        rival = Rival(store, scope, key, hash_of(asked), json.dumps(recorded))
+        await rival.look()
+        await rival.records()
+        return Happened("it did")
+
+    @tool(verify=happened)
+    def post(item: str, ctx: ToolContext) -> str:
+        raise AssertionError("it has happened")
+
+    await cut_off(driver.temporal, asked)
+    ended = await driver.run(shop(post), ScriptedModel(["done"]), message=None)
+    assert tool_contents(ended.messages) == [("c0", "rival's")]
+    assert await kept(driver.temporal) == {"items": ["rival"]}
 
 
 async def test_the_history_of_a_run_has_no_state(temporal: Temporal) -> None:
