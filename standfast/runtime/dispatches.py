@@ -247,11 +247,9 @@ class Fence:
             return Unknown(CONTRADICTED)
         counts = read_outcome(found := read_result(entry))
         # The ledger alone has a change of the agent's state, which `read_outcome` leaves out.
-        return (
-            replace(counts, state=KeptState(*found["state"]))
-            if isinstance(counts, Returned) and "state" in found
-            else counts
-        )
+        if isinstance(counts, Returned) and "state" in found:
+            return replace(counts, state=KeptState(*found["state"]))
+        return counts
 
     async def cross(self, call_id: str, last: tuple[int, LedgerEntry | None]) -> None:
         """Keep everybody else from running a call from now on: it has not happened.
