@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
@@ -19,14 +20,14 @@ from standfast.cli.commands import client_of, server_options, with_output
 from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output, shown
 from standfast.cli.runs import CONTEXT, progress
-from standfast.cli.stores import Store, check_workers_store, existing_store
+from standfast.cli.stores import USUAL, Store, check_workers_store, existing_store
 from standfast.cli.waiting_items import write_waiting
 from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
 from standfast.events import ModelRetried, TextDelta, ToolEnded, ToolStarted
 from standfast.local import run_streaming
 from standfast.runtime.viewers import news_of, until_more
-from standfast.stores import PartialAnswer
+from standfast.stores import PartialAnswer, SQLiteStore
 from standfast.stores.capabilities import has_journal
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def chat(
     with _quiet(), asyncio.Runner() as runner:
         if app is not None:
             here = load_application(app, store)
+            _tell_new_store(output, here.store)
             talk: _Talk = _LocalConversation(output, here, agent, session, who(by), given)
         else:
             kept = None if store is None else existing_store(store)
@@ -97,6 +99,15 @@ def chat(
                     asked = runner.run(talk.settle(told)) if (told := talk.ask(asked)) is not None else None
         finally:
             runner.run(talk.close())
+
+
+def _tell_new_store(output: Output, store: Any) -> None:
+    """Say that a conversation creates a file, since commands without --store read the usual one."""
+    if not isinstance(store, SQLiteStore) or store.path == ":memory:" or Path(store.path).exists():
+        return
+    usual = Path(store.path).absolute() == Path(USUAL).absolute()
+    read = ", which other commands in this folder read unless --store or --app names another store" if usual else ""
+    output.note(f"The conversation is kept in {store.path}, a new file{read}.")
 
 
 @contextmanager

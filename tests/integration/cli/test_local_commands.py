@@ -84,6 +84,14 @@ async def test_a_conversation_in_the_terminal(app: str) -> None:
     ]  # fmt: skip
 
 
+async def test_a_conversation_says_which_new_file_it_is_kept_in(app: str) -> None:
+    begun = await standfast(None, "chat", "clerk", "--app", app, stdin="hello\n")
+    assert "standfast.db, a new file, which other commands in this folder read unless --store" in begun.stderr
+    assert "a new file" not in (await standfast(None, "chat", "clerk", "--app", app, stdin="hello\n")).stderr
+    other = await standfast(None, "chat", "clerk", "--app", app, "--store", "other.db", stdin="hello\n")
+    assert "other.db, a new file." in other.stderr
+
+
 async def test_a_line_that_is_typed_again_after_a_failure_is_said_once(app: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(FAILING)
     said = await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="hello\nhello\nhello\n")

@@ -52,6 +52,13 @@ async def test_what_a_server_has_changed_is_shown_and_accepted_as_it_was_shown(t
         assert f"post of {server.url} is accepted as {row['held']}" in text
         [row] = await data(None, "mcp", "tools", *kept)
         assert (row["held"], row["by"]) == (None, "ada")
+        app = tmp_path / "app.py"
+        app.write_text(
+            f"from standfast import Agent, sqlite_store\nstore = sqlite_store({path!r})\nagent = Agent('a')\n"
+        )
+        assert await data(None, "mcp", "tools", "--app", str(app)) == [row]
+        checked = await standfast(None, "doctor", "--address", "127.0.0.1:9", "--app", str(app), "-o", "json")
+        assert {"check": "store", "ok": True, "found": f"{path}, 3 sessions"} in json.loads(checked.stdout)
         assert "knows no MCP server 'x'" in await refused(None, "mcp", "tools", "x", *kept)
 
 
