@@ -196,9 +196,7 @@ class _Sending:
                 if (following := await self._following()) is not None:
                     self._run_id = following
                 elif not self._given.is_repeated:
-                    raise InputError(
-                        f"Run {self._workflow_id} has ended: `{self._given.called}` does not count"
-                    ) from error
+                    raise self._came_too_late(f"has ended: `{self._given.called}` does not count") from error
                 else:
                     return  # it may have heard it before it ended
             else:
@@ -222,10 +220,18 @@ class _Sending:
         if (following := await self._following()) is None and (found is not None or self._was_recording):
             raise self._may_have_counted(f"ended before it said what became of `{self._given.called}`")
         if following is None:
-            raise InputError(f"Run {self._workflow_id} ended before it took `{self._given.called}`: it does not count")
+            raise self._came_too_late(f"ended before it took `{self._given.called}`: it does not count")
         self._was_recording |= was_cut_off and found is not None
         self._run_id = following
         return None
+
+    def _came_too_late(self, why: str) -> InputError:
+        if self._given.name == names.EXPORT_UPDATE:  # which asks for something, so that nothing could count
+            why = (
+                "has ended, so there is nothing to export. Its session is in the store of its workers: a new message "
+                "continues it"
+            )
+        return InputError(f"Run {self._workflow_id} {why}")
 
     def _may_have_counted(self, why: str) -> NotConfirmedError:
         return NotConfirmedError(

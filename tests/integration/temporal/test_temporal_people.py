@@ -79,6 +79,8 @@ async def test_a_run_that_has_ended_takes_nothing_more_and_says_so(temporal: Tem
         await result(run)
         with pytest.raises(InputError, match=f"Run {run.id} has ended: `.*` does not count"):
             await getattr(temporal.people, ask)(run.id, "hello")
+        with pytest.raises(InputError, match=f"Run {run.id} has ended, so there is nothing to export"):
+            await temporal.people.export(run.id)
 
 
 @pytest.mark.parametrize("ask", ["status", "pending", "resume", "export"])
