@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
 from temporalio import activity
-from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -31,6 +32,7 @@ from standfast.temporal.wire.activity_types import AgentEnd, LostReference
 from standfast.temporal.wire.limits import INLINE_BYTES, check_json
 from standfast.temporal.wire.results import LOST, OTHER, receipted
 from standfast.temporal.wire.snapshots import BegunState
+from standfast.time_limits import time_limit
 
 
 class RunActivities:
@@ -150,6 +152,8 @@ class RunActivities:
                 return dict(OTHER)  # its retention is over: what it did is in its session
             if await described.memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
                 return dict(OTHER)
+            if (called := await described.memo_value(names.CALLER_MEMO, default=None)) is not None:
+                await _tell_caller(client, child, called)
             try:
                 return await end_of(client, child)
             except asyncio.CancelledError:
@@ -165,6 +169,21 @@ class RunActivities:
                 raise ApplicationError(str(error.cause), type=kind, non_retryable=True) from error
 
 
+async def _tell_caller(client: Client, child: str, called: str) -> None:
+    """Tell this activity's run whether the agent waits: the agent told it before the reset, and says it once."""
+    run, told = client.get_workflow_handle(str(activity.info().workflow_id)), "running"
+    with suppress(RPCError, WorkflowQueryFailedError, TimeoutError):
+        while True:  # until it is still so after it was told
+            async with time_limit(_ANSWER):
+                seen = await client.get_workflow_handle(child).query(names.STATUS)
+            status = seen.get("status") if isinstance(seen, dict) else None
+            if status == told or status not in ("running", "waiting", "paused"):
+                return
+            await run.signal(names.CALLED_STATUS, {"name": called, "status": status})
+            told = status
+
+
+_ANSWER = 3.0  # seconds in which a worker says what its run does
 _LOOK_EVERY = 0.3  # seconds; an agent that was cancelled with its run soon ends
 
 

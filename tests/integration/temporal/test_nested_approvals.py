@@ -101,6 +101,7 @@ async def test_who_was_reset_waits_for_an_agent_also_when_that_is_reset(temporal
         child = await payer_at_gate(temporal, boss)
         boss = await reset(temporal, boss, 1)
         await until(lambda: _is_attached(boss))
+        await until(lambda: _waits(boss))
         for _ in range(2):
             child = await reset(temporal, child, 0)
             await pending(child)
@@ -109,6 +110,11 @@ async def test_who_was_reset_waits_for_an_agent_also_when_that_is_reset(temporal
         await check_healthy(boss)
     assert family.paid == ["Eve"]
     assert result_of(await temporal.messages(), "p1") == "payer is done"
+
+
+async def _waits(run: Run) -> bool:
+    """Whether a run knows that the agent that it has called waits for people."""
+    return (await run.query("status"))["status"] == "waiting"
 
 
 async def _is_attached(run: Run) -> bool:
