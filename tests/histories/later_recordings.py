@@ -30,7 +30,7 @@ from standfast import (
 from standfast.stores import Session
 from standfast.temporal import approval, start_agent, start_pipeline
 from standfast.temporal.wire import names
-from standfast.temporal.workflows import model_calls
+from standfast.temporal.workflows import model_calls, running
 from standfast.testing import ScriptedModel
 
 expectant = Agent("expectant", tools=[inquire], loop=Loop(answer_timeout=1))
@@ -507,6 +507,25 @@ async def refused_again(world: World) -> Saved:
         return [(run.id, again.run_id)]
 
 
+async def asked_on(world: World) -> Saved:
+    """A question of a run that was reset, and then continues as new while it waits."""
+    async with world.worker(asker, model=ScriptedModel([asks("inquire", what="which"), "done"])):
+        run = await world.start(asker)
+        await world.waits_for(run, "question")
+        again = await reset(world, run, -1)
+        await world.waits_for(again, "question")
+        running.EVENTS = (await again.describe()).history_length
+        await again.signal("reject", {"gate": "nope"})
+        latest = world.client.get_workflow_handle(run.id)
+        while (moved := (await latest.describe()).run_id) == again.run_id:
+            await asyncio.sleep(0.02)
+        running.EVENTS = 4_000
+        await world.waits_for(latest, "question")
+        await world.people.answer(run.id, "red", id="new")
+        await latest.result()
+        return [(run.id, moved)]
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 LATER = (
     *LATER,
@@ -525,5 +544,6 @@ LATER = (
     looked_up,
     redeployed,
     refused_again,
+    asked_on,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}
