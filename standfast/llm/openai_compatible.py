@@ -149,7 +149,8 @@ class OpenAICompatible:
         has_tools = bool(tools) and self._tool_mode == "native"
         request: dict[str, Any] = {"model": self.model, **with_tool_choice(settings, has_tools=has_tools)}
         if self._tool_mode == "native":
-            return {**request, "messages": request_messages(messages, self._keeper), **request_tools(tools)}
+            written = request_messages([self._as_kept_now(message) for message in messages], self._keeper)
+            return {**request, "messages": written, **request_tools(tools)}
         form = response_format(tools) if tools else {}
         return {**request, "messages": request_messages(plain_messages(messages, tools)), **form}
 
@@ -160,8 +161,23 @@ class OpenAICompatible:
 
     @property
     def _keeper(self) -> str:
-        """The name under which thoughts are kept: they go back to this server only."""
+        """The name under which thoughts are kept: they go back to this provider only.
+
+        Several providers may share a server: a gateway gives each its own path, or names models "vendor/model".
+        """
+        vendor, _, model = self.model.partition("/")
+        path = self._url.path.removesuffix("/chat/completions")
+        return f"{self._server}{path}" + (f":{vendor}" if model else "")
+
+    @property
+    def _server(self) -> str:
         return f"{self.provider}:{self._url.host}" + (f":{self._url.port}" if self._url.port else "")
+
+    def _as_kept_now(self, message: Message) -> Message:
+        """Return a message with its thoughts under today's name. Earlier versions kept them by server alone."""
+        if message.reasoning is None or message.reasoning.provider != self._server:
+            return message
+        return message.model_copy(update={"reasoning": message.reasoning.model_copy(update={"provider": self._keeper})})
 
     @asynccontextmanager
     async def _asked(self, request: dict[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:

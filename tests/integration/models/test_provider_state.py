@@ -192,6 +192,41 @@ async def test_another_server_never_sees_it() -> None:
     assert "reasoning" not in str(other.requests[0].body)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "is_seen"),
+    [
+        ({"base_url": "/deepseek/v1"}, {"base_url": "/google/v1"}, False),
+        ({"model": "deepseek/v4"}, {"model": "google/gemini-3"}, False),
+        ({"model": "deepseek/v4"}, {"model": "deepseek/v4-pro"}, True),
+        ({"model": "m"}, {"model": "n"}, True),
+    ],
+    ids=["paths", "vendors", "models of a vendor", "models"],
+)
+async def test_another_provider_behind_the_same_gateway_never_sees_it(
+    one: dict[str, str], other: dict[str, str], is_seen: bool
+) -> None:
+    async with ModelServer(says(None, CALL, reasoning_content=THOUGHT), says("Done.")) as gateway:
+
+        def model(model: str = "m", base_url: str = "/v1") -> OpenAICompatible:
+            return OpenAICompatible(model=model, base_url=gateway.url.removesuffix("/v1") + base_url)
+
+        first = await model(**one).chat([HI], [])
+        await model(**other).chat([HI, said(first), RESULT], [])
+    assert ("reasoning" in str(gateway.requests[1].body)) == is_seen
+
+
+async def test_what_an_earlier_version_has_kept_by_host_goes_back() -> None:
+    async with ModelServer(says(None, CALL, reasoning_content=THOUGHT), says("Done.")) as server:
+        model = OpenAICompatible(model="m", base_url=server.url)
+        first = said(await model.chat([HI], []))
+        assert first.reasoning is not None
+        by_host = f"openai-compatible:{server.url.split('/')[2]}"
+        kept = first.model_copy(update={"reasoning": first.reasoning.model_copy(update={"provider": by_host})})
+        await model.chat([HI, kept, RESULT], [])
+    assert first.reasoning.provider == f"{by_host}/v1"
+    assert THOUGHT in str(server.requests[1].body)
+
+
 async def test_a_server_that_refuses_its_own_fields_is_asked_without_them() -> None:
     def strict(request: Request) -> Reply:
         if any("reasoning" in message for message in answers(request)):
