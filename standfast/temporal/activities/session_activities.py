@@ -403,6 +403,7 @@ class SessionActivities:
             opened["calls"] = [
                 [call.id, call.name, place, shown_arguments(call.arguments)] for place, call in enumerate(calls)
             ]
+            opened["unknown"] = _of_unknown_outcome(state)
         if state.verdicts:
             opened["approved"] = open_gates.let_through(state, calls)
         if state.gates or state.verdicts:
@@ -460,6 +461,10 @@ async def _answered(agent: Agent, answer: MessageAnswer) -> types.AnsweredBefore
     elif answer.ending.status == "complete" and "output" in final:
         result["output"] = final["output"]
     return result
+
+
+def _of_unknown_outcome(state: LoopState) -> list[str]:
+    return [one.tool_call_id for one in state.questions if one.unknown is not None and one.tool_call_id is not None]
 
 
 def _say(opened: types.Opened, given: AgentInput, said: RunInput, context: str | None) -> None:

@@ -270,7 +270,11 @@ class AnsweredBefore(TypedDict, total=False):
 
 
 class Opened(OpenedRun, total=False):
-    """The same, and the state of its session: the last message and the calls of the last turn."""
+    """The same, and the state of its session: the last message and the calls of the last turn.
+
+    Args:
+        unknown: ids of the calls of unknown outcome that an earlier run, or a process, has asked a person about.
+    """
 
     seq: Required[int]
     number: int
@@ -280,6 +284,7 @@ class Opened(OpenedRun, total=False):
     sizes: dict[str, int]
     gates_of: int
     declared: "Declared"
+    unknown: list[str]
 
 
 class Looked(TypedDict):

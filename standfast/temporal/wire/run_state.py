@@ -131,7 +131,8 @@ class Progress:
             declared=opened.get("declared", {}),
         )
         kept = {name: value for name, value in opened.items() if name in OpenedRun.__annotations__}
-        return cls(run=run, opened=cast(OpenedRun, kept), seq=seq, turn=turn)
+        unknown = {call_id: turn.calls[call_id] for call_id in opened.get("unknown", ()) if call_id in turn.calls}
+        return cls(run=run, opened=cast(OpenedRun, kept), seq=seq, turn=turn, unknown=unknown)
 
     def replied(self, reply: ModelReply) -> tuple[Call, ...]:
         """Begin the turn of an answer of the model; return its calls."""

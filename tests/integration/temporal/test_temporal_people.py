@@ -1,7 +1,7 @@
 """What people see of runs and say to them: inboxes, messages at any time, calls of unknown outcome."""
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from support.temporal_runs import (
@@ -21,7 +21,17 @@ from support.transcripts import asks_for, call, kind_of, result_of, says, shape
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
-from standfast import Agent, InputError, InterruptError, Loop, SessionConflictError, ToolDurabilityError, tool
+from standfast import (
+    Agent,
+    InputError,
+    InterruptedResponse,
+    InterruptError,
+    Loop,
+    SessionConflictError,
+    ToolDurabilityError,
+    tool,
+)
+from standfast import run as run_here
 from standfast.temporal import start_agent
 from standfast.testing import ScriptedModel
 
@@ -388,3 +398,35 @@ async def test_a_call_that_is_run_again_may_ask_a_question(temporal: Temporal) -
         await result(run)
         await check_healthy(run)
     assert result_of(await temporal.messages(), "p1") == "yes"
+
+
+@pytest.mark.parametrize("decision", ["happened", "not-happened"])
+@pytest.mark.parametrize("origin", ["an export", "this process", "a session of this process"])
+async def test_what_is_unknown_in_a_run_that_is_moved_here_is_resolved_here(
+    temporal: Temporal, origin: str, decision: Literal["happened", "not-happened"]
+) -> None:
+    effects: list[str] = []
+    agent = paying(effects)
+    turns = ONE_PAYMENT if origin == "an export" else ["done"]
+    async with temporal.worker(agent, llm=ScriptedModel(turns)):
+        given: dict[str, Any] = {"session": "moved"}
+        if origin == "an export":
+            before = await unknown(temporal, agent)
+            given["checkpoint"] = await temporal.people.export(before.id)
+            await before.terminate()
+        else:
+            kept: dict[str, Any] = (
+                {} if origin == "this process" else {"store": temporal.store, "session_id": temporal.session("moved")}
+            )
+            asked = await run_here(agent, message="Pay 5", llm=ScriptedModel(ONE_PAYMENT), **kept)
+            assert isinstance(asked, InterruptedResponse)
+            given["checkpoint"] = None if kept else asked.checkpoint
+        run = await temporal.start(agent, None, **given)
+        (item,) = await pending(run)
+        assert (item["kind"], item["name"]) == ("unknown", "p1")
+        happened = {"result": "paid by hand"} if decision == "happened" else {}
+        await temporal.people.resolve(run.id, "p1", decision, **happened)
+        assert (await result(run))["status"] == "complete"
+        await check_healthy(run)
+        assert result_of(await temporal.messages("moved"), "p1") in ("paid by hand", "paid")
+    assert len(effects) == (1 if decision == "happened" else 2)
