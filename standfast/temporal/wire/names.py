@@ -77,6 +77,7 @@ OUTAGES_OUTLAST = (
     "standfast.outages-outlast"  # a fallback that is refused does not end the wait for a model that is down
 )
 DEADLINES_STAY = "standfast.deadlines-stay"  # a pause that begins again, after a deploy say, keeps its deadline
+RESETS_ANSWER = "standfast.resets-answer"  # a run that was reset answers at a cancel what it had asked for before
 OWN_HANDLERS = "standfast.own-handlers"  # a workflow's own handler is not replaced by one of `approval`
 READ_FIRST = "standfast.read-first"  # people are shown arguments as the activity reads them, if it changes them
 

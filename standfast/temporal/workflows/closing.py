@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, NoReturn
 
+from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from standfast.agent_loop import Finish
@@ -22,6 +23,7 @@ class Closing:
     def __init__(self, run: RunState, parts: RunParts, messages: Messages, calls: Calls) -> None:
         self._run, self._messages, self._calls = run, messages, calls
         self._board, self._box, self._pauses, self._workers = parts.board, parts.mailbox, parts.pauses, parts.workers
+        self._running = parts.running
 
     async def write_questions(self) -> None:
         """Write the questions and the results so far, for whoever opens the session while it waits."""
@@ -73,10 +75,14 @@ class Closing:
     async def cancelled(self) -> NoReturn:
         await self._messages.until_kept()
         # Nobody has told the run what the model's activity wrote before it was cut off, not even at the first turn.
-        if self._run.progress.seq or self._run.has_asked:
+        if self._run.progress.seq or self._run.has_asked or self._has_asked_before_a_reset():
             await self._finish("cancelled", None)
         self._board.end_run("cancelled")
         raise asyncio.CancelledError
+
+    def _has_asked_before_a_reset(self) -> bool:
+        """Whether the transcript may have calls that the run asked for before it was reset to its beginning."""
+        return self._running.resets > 0 and workflow.patched(names.RESETS_ANSWER)
 
     async def _finish(self, status: str, hook: str | None) -> Finished:
         """Write what is unwritten, and call the hook of the end."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.any_store import opener_of
+from support.held_activities import Hold, Holding
 from support.questions import ask
 from support.resets import reset, resets, tasks
 from support.temporal_runs import Run, Temporal, check_healthy, failure, has_ended, pending, result, until, waiting
@@ -18,11 +19,14 @@ from support.told_calls import Shop, check_told
 from support.transcripts import asks_for, call, tool_contents
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
+from temporalio.worker import Worker
 
 from standfast import Agent, InputError, Loop, Message, run, tool
 from standfast.llm import ToolDescription
 from standfast.runtime.dispatches import NOT_RUN
+from standfast.temporal import StandfastPlugin
 from standfast.temporal.activities import open_gates
+from standfast.temporal.wire import names
 from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
 
@@ -298,6 +302,30 @@ async def test_two_resets_and_two_cancels_at_once_agree(temporal: Temporal, reas
             await ends(one)
         await ends(await temporal.start(shop.agent, "more"))
         await check(temporal, shop)
+
+
+async def test_a_cancel_after_a_reset_to_the_beginning_answers_the_calls_that_the_run_had_asked_for(
+    temporal: Temporal,
+) -> None:
+    """Its first run was ended by the reset before it could answer them, and this one has not asked the model yet."""
+    shop = Shop("cancelled at a gate")
+    async with temporal.worker(shop.agent, llm=shop.llm):
+        first = await temporal.start(shop.agent)
+        await pending(first, 2)
+    again = await reset(temporal, first, 0)
+    holding = Holding()
+    hold = holding.holds[again.id, names.KEEP] = Hold(names.KEEP)
+    plugin = StandfastPlugin(agents=[shop.agent], store=temporal.store, llm=shop.llm)
+    client = (await temporal.elsewhere()).client
+    async with Worker(client, task_queue=temporal.name, plugins=[plugin], interceptors=[holding]):
+        await until(hold.inside.is_set)
+        await again.cancel()
+        hold.go_on.set()
+        await ends(again)
+        await check_healthy(again)
+        await ends(await temporal.start(shop.agent, "more"))
+        await check(temporal, shop)
+    assert shop.paid == []
 
 
 async def test_a_gate_that_has_gone_on_as_new_does_not_open_again_after_its_call_was_answered(

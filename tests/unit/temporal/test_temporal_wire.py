@@ -79,6 +79,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "PASSES": "passes",
         "OUTAGES_OUTLAST": "standfast.outages-outlast",
         "DEADLINES_STAY": "standfast.deadlines-stay",
+        "RESETS_ANSWER": "standfast.resets-answer",
         "OWN_HANDLERS": "standfast.own-handlers",
         "READ_FIRST": "standfast.read-first",
         "TERMINAL_ERROR": "TerminalError",
