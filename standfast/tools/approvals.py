@@ -180,7 +180,9 @@ class Approval(Generic[T]):
             check_count("approval.quorum", self.quorum, 1)
         quorum, users = self.quorum or 1, self.users
         if quorum > 1 and not users:
-            raise DefinitionError(f"approval.quorum is {quorum}, and anybody can say so many names: name approvers=")
+            raise DefinitionError(
+                f"approval.quorum is {quorum}: name approvers=, or one person could approve under several names"
+            )
         if users and quorum > len(users):
             raise DefinitionError(f"approval.quorum is {quorum}, of {len(users)} people who may decide: {_FEW}")
 

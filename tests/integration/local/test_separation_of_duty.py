@@ -177,7 +177,7 @@ async def test_one_name_in_two_spellings_is_one_person(driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"quorum": 2}, "anybody can say so many names: name approvers="),
+        ({"quorum": 2}, "name approvers=, or one person could approve under several names"),
         ({"quorum": 2, "approvers": ["ada", "Ada "]}, "quorum is 2, of 1 people"),
         (
             {

@@ -11,7 +11,7 @@ from standfast.temporal import approval
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"quorum": 2}, "approval.quorum is 2, and anybody can say so many names"),
+        ({"quorum": 2}, "approval.quorum is 2: name approvers="),
         ({"timeout": "3 days"}, "approval.timeout must be like"),
         ({"on_timeout": "wait"}, "approval.on_timeout must be one of"),
         ({"message": lambda ctx: "Ship?"}, "approval.message must be a text here"),
