@@ -1,4 +1,4 @@
-"""The actions that a driver may be asked to carry out; `next_action` says which."""
+"""The actions that a driver carries out; `next_action` returns the next one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class CallModel:
     Args:
         warning: the tokens used when the budget's warning became due. Its text may be the user's code, which does
             not run here.
-        model: a fallback, in the place of the agent's own.
+        model: a fallback, instead of the agent's own.
         agent: which agent of the conversation answers; "" if there is only one.
         decided: the gate that has held the answer, or what the user said. Only if people have approved what the user
             said, the model is called: else there is an answer, or one stands in its place.
@@ -75,7 +75,7 @@ class Finish:
     """End the run.
 
     Args:
-        raises: the terminal error of the turn is to be raised, once everything is recorded.
+        raises: raise the turn's terminal error once everything is recorded.
         tripped: the guardrail that ends it.
     """
 
@@ -91,7 +91,7 @@ class Finish:
 
     @property
     def hook(self) -> Literal["on_complete", "on_stuck"] | None:
-        """Which of the agent's hooks hears of it; after an error none does, and nothing more of the run is written."""
+        """The agent's hook for this ending. After an error there is none, and nothing more is written."""
         if self.status == "error":
             return None
         return "on_complete" if self.status == "complete" else "on_stuck"

@@ -1,4 +1,4 @@
-"""Patterns of arguments: for which later calls somebody approves in advance. No pattern is a regular expression.
+"""Argument patterns, which select the later calls that a person approves in advance; none is a regular expression.
 
 Nor is there one for how a text begins: `/srv/data/../../etc` begins with `/srv/data/`.
 """
@@ -22,14 +22,14 @@ _TAKES = '{"const": …}, {"enum": […]}, {"minimum": …, "maximum": …} with
 
 
 class Remember(Record):
-    """A wish that what is approved is approved for later calls like it, too: a standing approval.
+    """A request to approve later calls like this one in advance: a standing approval.
 
     Args:
         scope: for later calls of this run, of its session, or of all runs of the agent and tenant.
         until: when it ends: a time with its zone in ISO 8601, or a duration from the decision on, such as "7d"; at
             most 90 days.
         arguments: by argument, what it may be: `{"const": 1}`, `{"enum": [1, 2]}`, `{"minimum": 1, "maximum": 9}` with
-            one or both, or `{}` for anything. An argument that is left out has to be exactly as it is approved.
+            one or both, or `{}` for anything. An omitted argument must be exactly as approved.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -15,10 +15,10 @@ class Decision(Record):
     Args:
         gate: its name: the path of the step, or the id of the tool call.
         by: who; needed where not everybody may decide.
-        digest: of what was shown, if the person's page had it; the decision is refused if it differs from the gate's.
-        edit: used instead of what was shown.
-        remember: approves later calls like this one, too; only where the tool's `Approval` allows it.
-        standing: the id of the standing approval by which it was made in advance. Nobody can send this.
+        digest: of the version that the person saw, if known; a decision with another digest than the gate's is refused.
+        edit: replaces the value shown.
+        remember: also approves later calls like this one, where the tool's `Approval` allows it.
+        standing: the id of the standing approval that made it in advance. Senders cannot set this.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,6 +64,6 @@ def access_problem(rule: Callable[[str | None], object] | None, user: str | None
 
 
 def decider_problem(rule: Callable[[str | None], object] | None, decision: Decision) -> str | None:
-    """Return why an access rule does not let somebody decide at a gate, or None if it does."""
+    """Return why an access rule keeps a person from deciding at a gate; None if it does not."""
     denied = access_problem(rule, decision.by)
     return None if denied is None else f"gate {decision.gate}: {denied} decide it"

@@ -16,10 +16,10 @@ class GateRule:
 
     Args:
         timeout, remind_every: seconds.
-        users: who may decide, groups expanded; nobody means anybody.
+        users: the people who may decide, with groups expanded; an empty list means anyone.
         groups: those that are asked, for people to search by.
         message, digest: for people who are asked later, and read something else.
-        by_digest: nobody decides without saying the digest of what is shown.
+        by_digest: a decision must carry the digest of the version shown.
         remember: the widest scope of a standing approval that may be given; "" if none may.
         guardrail: which one has tripped, so that these people are asked; "" if the tool, or the step, asks them.
         holds: what that guardrail has stopped, if not a call: what the user has said, or an answer.
@@ -52,7 +52,7 @@ class GateRule:
         """Return the rule of an approval.
 
         Args:
-            patience: how long it waits if it has no timeout of its own.
+            patience: how long the gate waits without a timeout.
             guardrail: whose approval it is, if not a tool's; `holds` is what it has stopped, if not a call.
         """
         to = approval.escalate_to
@@ -73,12 +73,12 @@ class GateRule:
 
     @property
     def escalates(self) -> bool:
-        """Whether it is replaced when nobody decides."""
+        """Whether another rule replaces it when its time is over."""
         return self.on_timeout == "escalate" and self.escalate_to is not None
 
     @property
     def chain(self) -> "tuple[GateRule, ...]":
-        """This rule, and those that replace it when nobody decides."""
+        """This rule and the rules that replace it, one after the other, when time is over."""
         return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
 
     def asking(self, shown: Sequence[Mapping[str, str]]) -> "GateRule":

@@ -19,12 +19,12 @@ GateStatus = Literal["open", "approved", "rejected", "timed-out"]
 
 
 def digest_of(gate: str, message: str, *shown: Any) -> str:
-    """Return the digest of what people are shown at a gate: the message, and of a tool call its name and arguments."""
+    """Return the digest of a gate's content: the message, and for a tool call its name and arguments."""
     return hashlib.blake2b(to_json([gate, message, *shown]), digest_size=16).hexdigest()
 
 
 def edited_digest(digest: str, edit: Any) -> str:
-    """Return the digest of what people are shown after somebody has changed the value at a gate."""
+    """Return the digest of a gate's content after an edit."""
     return digest_of(digest, _sorted(edit))
 
 
@@ -48,7 +48,7 @@ class Gate:
 
     Args:
         rule: whom it asks now; another one after an escalation.
-        digest: of what people are shown when it is opened; see `shown_digest`.
+        digest: of the content when the gate opens; see `shown_digest`.
         requesters: who has spoken to the run: who started it, said or answered something, or edited a call.
         since: when it began to ask those whom it asks now.
         approvals: of the present proposal; the first carries its edit, if there is one. See `counted`.
@@ -141,7 +141,7 @@ class Gate:
 
     @property
     def shown_digest(self) -> str:
-        """The digest of what people are shown now."""
+        """The digest of the current content."""
         if self.changed is None:
             return self.digest
         if self.is_call:
@@ -161,7 +161,7 @@ class Gate:
 
     @property
     def stages(self) -> dict[str, GateRule]:
-        """Everyone whom it asks, and may yet ask, by the digests of what they are shown."""
+        """Everyone the gate asks now or may ask later, by the digest of the content they see."""
         first, *escalations = self.rule.chain
         rules = [*escalations, *(one for rule in self.later for one in rule.chain)]
         return {self.digest: first, **{one.digest: one for one in rules if one.digest}}
@@ -196,7 +196,7 @@ class Gate:
         return () if self.status != "open" else tuple(one for one in self.advance if person(one.by) not in known)
 
     def asking(self) -> "Gate":
-        """Return the gate when nothing is left of what was decided in advance."""
+        """Return the gate without any decision made in advance."""
         return replace(self, advance=())
 
     @property
@@ -228,7 +228,7 @@ class Gate:
         return self.rule.escalates or (self.rule.on_timeout == "approve" and bool(self.later))
 
     def next_reminder(self, now: datetime) -> datetime | None:
-        """Return when people are to be reminded next, if that is before the deadline."""
+        """Return the time of the next reminder, if it comes before the deadline."""
         if self.rule.remind_every is None:
             return None
         every = max(self.rule.remind_every, 0.1)
@@ -363,12 +363,12 @@ class Gate:
                 return replace(self, status="timed-out")
 
     def at(self, now: datetime) -> "Gate":
-        """Return the gate as it is at a time: every deadline that has passed has had its effect."""
+        """Return the gate's state at a time, after the effect of every deadline that has passed."""
         *_, gate = self, *self.passing(now)
         return gate
 
     def passing(self, now: datetime) -> Iterator["Gate"]:
-        """Yield the gate as it is after each of its deadlines that has passed; an open one then asks others."""
+        """Yield the gate's state after each deadline that has passed; an open gate then asks others."""
         gate = self
         while gate.status == "open" and gate.deadline is not None and gate.deadline <= now:
             gate = gate.expired()
@@ -449,7 +449,7 @@ class Gate:
         return decision.digest in (self.digest, self.shown_digest)
 
     def has(self, decision: Decision) -> bool:
-        """Whether an approval that counted is among those of the present proposal."""
+        """Whether an approval counts for the current proposal."""
         if decision.decision != "approve" or self._is_new(decision):
             return False
         who, is_edit = person(decision.by), decision.edit is not None
@@ -460,7 +460,7 @@ class Gate:
 
     @property
     def edit(self) -> Any:
-        """What was approved instead of what was shown, or None."""
+        """The value approved instead of the one shown, or None."""
         if self.edits and self.last is None:  # time has approved it: too few people had approved the edit
             return None
         return self.approvals[0].edit if self.status == "approved" and self.approvals else None

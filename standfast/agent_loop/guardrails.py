@@ -2,7 +2,7 @@
 
 Verdicts are kept with the answer (`Message.tripped`, `Message.unfit`).
 
-An answer that tripped one is never kept: a message in its place says which guardrail withheld it, and why.
+An answer that trips one is never kept: a message instead of it names the guardrail and the reason.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ def needs_check(agent: Agent, answer: Message) -> list[ToolCall]:
 
 
 def refusal_of(guardrail: Guardrail, verdict: object) -> Tripped | None:
-    """Return what a guardrail has refused, by what its function has returned; None if it lets the value pass.
+    """Read the result of a guardrail's function: the refusal, or None if the value passes.
 
     Raises:
         StandfastError: it returned something that is not a verdict.
@@ -79,10 +79,10 @@ def reason_of(validator: OutputValidator, verdict: object) -> str | None:
 
 
 def withheld(answer: Message, tripped: Tripped, why: str = "") -> Message:
-    """Return the message that stands in the place of an answer that nobody is shown; its usage was paid for.
+    """Return the message that replaces a withheld answer, with that answer's usage.
 
     Args:
-        why: what became of it at a gate.
+        why: the decision on it at a gate.
     """
     text = f"{WITHHELD}{tripped.guardrail}: {tripped.reason}{why}]"
     # An earlier version reads it as an answer that a content filter has stopped.
@@ -104,7 +104,7 @@ def withholds(agent: Agent) -> bool:
 
 
 def approval_of_guardrail(agent: Agent, name: str, holds: Holds | Literal[""] = "") -> Approval | None:
-    """Return the approval of a guardrail as it is declared now; None if the guardrail has none or is gone.
+    """Return the current approval of a guardrail; None if it has none or was removed.
 
     Args:
         holds: what it checks, if that is not a call.

@@ -44,7 +44,7 @@ def last_speaker(messages: Sequence[Message]) -> str:
 def next_speaker(agent: Agent, messages: Sequence[Message]) -> str:
     """Return who answers next in a transcript of an agent's session; "" if it never hands over.
 
-    The transcript alone says so. Whoever has it goes on with the same agent: a later run, either driver, a checkpoint.
+    The transcript alone determines this, so a later run, the other driver or a checkpoint has the same agent.
 
     Raises:
         InputError: the conversation is with an agent that this one does not know.

@@ -49,7 +49,7 @@ def hold(
     what: Holds,
     seen: Iterable[Message],
 ) -> Held | Message:
-    """Return what is held; or what stands in its place, if people cannot be shown all of it.
+    """Return the held value, or its replacement if people cannot see all of it.
 
     Args:
         stopped: the verdicts of guardrails, each with the first message that it is about.
@@ -98,7 +98,7 @@ def question_about(
     """Return the question at the gate that holds something; all who are asked must approve it, one after the other.
 
     Args:
-        number: that of the answer in its session.
+        number: the answer's message number in its session.
         at: the time now.
         requesters: who has spoken to the run.
         asked_at: when people were asked according to an untrusted source; an expired time stays expired.
@@ -125,7 +125,7 @@ def question_about(
 
 
 def released(question: Question) -> Message | None:
-    """Return what becomes of an answer that was held, or what stands in its place; None if the model is to be asked."""
+    """Return the message after a held answer was decided: the answer or its replacement; None to ask the model."""
     gate, held = Gate.read(question.gate or {}), question.held or Message(role="assistant")
     if gate.status == "approved":
         return None if gate.holds == "message" else held.model_copy(update={"tripped": None})

@@ -1,7 +1,7 @@
 """Decides what an agent does next. Every such rule lives here; nothing here does I/O.
 
 A driver asks `next_action(state)`, carries the action out and reports back with `replied`, `failed`, `settled` or
-`answered`. Resuming is not a mode: `LoopState.fold` makes a state from a transcript, and the same loop goes on.
+`answered`. To resume, `LoopState.fold` makes a state from a transcript, and the same loop continues.
 """
 
 import math
@@ -52,7 +52,7 @@ _MOST_GRANTS = 1e15  # for a budget that is close to zero
 
 
 def next_action(state: "LoopState[CallT, ToolT_co]") -> Action[CallT]:
-    """Return what is to be done now."""
+    """Return the next action."""
     if state.unasked and state.ended is None:
         return OpenGates(state.unasked)
     if state.gates and state.ended is None:
@@ -90,11 +90,11 @@ class LoopState(Generic[CallT, ToolT_co]):
         response: the text of the last answer.
         finished: the last answer asked for no tool.
         open_calls: calls of the last answer without an outcome; `recovering` if an earlier run may have run them.
-        unasked: those of them that may need approval, until that has been checked.
+        unasked: the open calls that may need approval, until that is checked.
         refused: by id, why a call does not run; `cut` is the call in the middle of which the answer ends, and
             `barred` are calls that guardrails have refused: they never run, whatever an earlier run may have done;
             `stopped` are those that guardrails let run only if people have approved them.
-        questions: open questions of the turn, in call order; of gates, too. Or the gate that holds no call.
+        questions: open questions of the turn, gates included, in call order; or the one gate that holds no call.
         verdicts: gates of open calls that were decided, or that gate.
         progressed: a call of this turn succeeded.
         idle_turns: turns in a row without a successful call.
@@ -190,7 +190,7 @@ class LoopState(Generic[CallT, ToolT_co]):
         return self._with(finished=False, idle_turns=0, ended=None)
 
     def replied(self, message: Answer[CallT], tools: Mapping[str, Any] | None = None) -> Self:
-        """The model answered with `message`; `tools` are those of the agent that answers, if they may be others now."""
+        """The model answered with `message`; `tools` are the answering agent's, if another agent may answer now."""
         calls = message.tool_calls or ()
         ended, refused, cut, barred, stopped = unfit(message, self.loop.max_tool_calls)
         state = self if tools is None else self._with(tools=tools)
@@ -218,12 +218,12 @@ class LoopState(Generic[CallT, ToolT_co]):
         return state
 
     def held(self, question: Question) -> Self:
-        """An answer, or what the user has said, waits at a gate. The turn has not ended: it goes on when that has."""
+        """An answer or a user message waits at a gate. The turn continues after the decision."""
         return self._with(questions=(question,), verdicts=(), warning=None, nudge=None)
 
     @property
     def decided_answer(self) -> Question | None:
-        """The gate of an answer, or of what the user has said, that was decided; what it holds is still held."""
+        """The decided gate of an answer or a user message, whose value is still held."""
         return next((one for one in self.verdicts if one.is_held), None)
 
     @property
@@ -285,7 +285,7 @@ class LoopState(Generic[CallT, ToolT_co]):
         )
 
     def unattended(self, why: str) -> Self:
-        """Nobody can be asked any more: calls that wait for approval do not run, and what is held is withheld."""
+        """Close all gates, since people can no longer be asked: waiting calls do not run, held values are withheld."""
         refused = {str(one.tool_call_id): why for one in self.gates if not one.is_held}
         held = [one.with_gate(status="rejected") for one in self.gates if one.is_held]
         rest = tuple(question for question in self.questions if question.gate is None)
@@ -332,7 +332,7 @@ class LoopState(Generic[CallT, ToolT_co]):
         return None if status is None else Finish(status, self.response)
 
     def tokens_left(self, *of_turn: Usage | None) -> int | None:
-        return tokens_left(self.loop, (self.used, *of_turn), self.grants)  # the turn's is not in that of the run yet
+        return tokens_left(self.loop, (self.used, *of_turn), self.grants)  # not yet in the run's usage
 
     @property
     def asks_for_more(self) -> bool:
@@ -449,7 +449,7 @@ def spent_budget(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Gr
 
 
 def with_held(usage: Usage | None, questions: Iterable[Question]) -> Usage | None:
-    """Return the usage of a run, with that of the answer that one of its questions holds."""
+    """Return the usage of a run, including an answer that one of its questions holds."""
     held = [one.usage for one in questions if one.is_held and one.usage is not None]
     return held[0] + usage if held else usage
 

@@ -24,10 +24,10 @@ _LONGEST_PATTERN = 64 * 1024  # bytes
 
 
 class StandingApproval(Record):
-    """An approval of later calls of a tool, given by somebody who has approved one.
+    """An approval of a tool's later calls, given together with the approval of one call.
 
     Args:
-        agent, tool, tenant_id: whose calls, and of which tenant alone; None is no tenant.
+        agent, tool, tenant_id: the calls it covers, and their tenant; None for calls without a tenant.
         scope: in which it counts; `scope_key` names the run or the session, and is empty for all runs of the agent.
         session: in which it was given, as `session_key_of` returns it.
         user_id: the owner of that session.
@@ -73,7 +73,7 @@ class CallPlace:
     """Whose call waits at a gate, as the driver knows it.
 
     Args:
-        run: the journal key of the run; in this process, of what the user's last message began.
+        run: the journal key of the run; in process, of the part that the last user message began.
         session: the session's id in the store; `session_key` tells it from a later one of that id.
     """
 
@@ -94,7 +94,7 @@ class CallPlace:
 def policy_of(tool: Tool[..., Any], rule: GateRule) -> str:
     """Return the digest of all that a standing approval rests on: the tool's name and input, and its `Approval`.
 
-    Not of the people: people come and go, and whether somebody may decide is asked each time.
+    The people are left out: they come and go, so the right to decide is checked each time.
     """
     if not rule.remember:
         return ""
@@ -166,7 +166,7 @@ def standing_problem(approval: StandingApproval | None, decision: Decision, gate
     """Return why a decision was not made in advance by a standing approval, or None if it was.
 
     Args:
-        approval: as it is in the store now; None if it is not there.
+        approval: the stored approval; None if there is none.
         gate: as it was opened, with the arguments of the call.
     """
     said = f"gate {gate.name}: the standing approval {decision.standing}"

@@ -85,7 +85,7 @@ def left_open(tool: ToolFacts | None, reason: str = "") -> Outcome:
 
 
 def cancelled_within(tool: ToolFacts | None) -> Outcome:
-    """Return the outcome of a call whose handler has raised a cancel that nobody asked for.
+    """Return the outcome of a call whose handler raised a cancel by itself.
 
     It may have sent its request before.
     """
@@ -111,7 +111,7 @@ def without_dependencies(owner: str, error: str, *, has_begun: bool) -> Failed |
 
     Args:
         owner: that agent or pipeline.
-        has_begun: the call may have run before, and was to be verified.
+        has_begun: the call may have run before, and `verify` was due.
     """
     why = f"the dependencies of '{owner}' could not be made: {error}"
     return Unknown(f"verify was not asked: {why}") if has_begun else Failed(f"Not run: {why}", raised=True)
@@ -129,12 +129,12 @@ def failed_for_good(call: LoopCall) -> str:
 
 
 def may_run_again(tool: ToolFacts | None) -> bool:
-    """Whether an orphaned call may run again. Nobody can tell if it ran, and a removed tool may have had effects."""
+    """Whether an orphaned call may run again. It may have run already, and a removed tool may have had effects."""
     return tool is not None and (tool.safe_to_retry or tool.verify is not None)
 
 
 def batches(calls: Iterable[CallT], tools: Mapping[str, ToolFacts]) -> tuple[tuple[CallT, ...], ...]:
-    """Put adjacent parallel calls into one batch; every other call is a batch of its own."""
+    """Put adjacent parallel calls into one batch; every other call is a separate batch."""
     batches: list[list[CallT]] = []
     open_batch = False
     for call in calls:
@@ -172,5 +172,5 @@ def said_by_agent(status: str, response: str | None, error: str | None) -> str:
 
 
 def agent_failure(agent: str, why: str) -> str:
-    """Return the error of a call or step whose agent came to no end of its own."""
+    """Return the error of a call or step whose agent was ended by something else."""
     return cut(f"Agent '{agent}' failed: {why}", _WHY_BYTES)

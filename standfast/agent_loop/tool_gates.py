@@ -267,12 +267,12 @@ def with_edit(outcome: Outcome, editor: str | None, arguments: Mapping[str, Any]
 
 
 def approver_problem(approval: Approval | None, decision: Decision) -> str | None:
-    """Return why somebody does not decide any more, whom a gate has asked; None if today's declaration asks them.
+    """Return why a person whom a gate has asked may no longer decide; None if today's declaration still asks them.
 
     Whom it asks, at whichever stage of an escalation; the rest of what was declared when the gate was opened holds.
 
     Args:
-        approval: today's; None if there is no such gate any more, and what was recorded holds.
+        approval: today's; None if the gate was removed from the declaration: then the recorded rule applies.
     """
     asked = [] if approval is None else [one.users for one in approval.chain]
     if not asked or any(not users or person(decision.by) in map(person, users) for users in asked):

@@ -113,7 +113,7 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
 def repair_transcript(messages: Sequence[Message]) -> list[Message]:
     """Return a stored transcript as a model may see it: every call before the last turn answered, in call order.
 
-    The store is not changed. A gap in the middle is another program's: nobody can tell what became of the call.
+    The store is not changed. A gap in the middle comes from another program, so the call's outcome is unknown.
     """
     result: list[Message] = []
     open_calls: dict[str | None, ToolCall] = {}
@@ -128,7 +128,7 @@ def repair_transcript(messages: Sequence[Message]) -> list[Message]:
 
 
 def extended(messages: Sequence[Message], more: Sequence[Message]) -> list[Message]:
-    """Return a repaired transcript with what comes after; a turn that it belongs to is put in order again."""
+    """Return a repaired transcript with later messages; results are moved into the turn they belong to."""
     last = last_answer(messages)
     at = len(messages) if last is None else last
     return [*messages[:at], *repair_transcript([*messages[at:], *more])]
@@ -256,7 +256,7 @@ def result_message(call: LoopCall, outcome: Outcome, limit: int, usage: Usage | 
 
 
 def question_of(call: LoopCall, outcome: Outcome) -> str:
-    """Return what a person is asked about a call that asks, or whose outcome is unknown."""
+    """Return the question about a call that asks a person, or whose outcome is unknown."""
     if isinstance(outcome, Asked):
         return outcome.question
     reason = cut(outcome.reason, _REASON_BYTES) if isinstance(outcome, Unknown) else ""

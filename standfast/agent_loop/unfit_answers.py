@@ -63,7 +63,7 @@ def judge(finish: Finish, problem: str | None, refused: str | None, *, may_corre
 
 
 def correction(problem: str | None, refused: str | None) -> str:
-    """Return what the model is told of an answer that is not of the output's type, or that a validator refuses."""
+    """Return the correction for the model after an answer of the wrong type, or one that a validator refused."""
     if refused is not None:
         return f"Your answer could not be used: {refused.rstrip('.')}. Answer again."
     return f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
