@@ -1,6 +1,7 @@
 """Sessions that live through many runs, drivers, operators and deaths keep every promise; see `chaos_of_sessions`."""
 
 import asyncio
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -14,8 +15,10 @@ from acceptance.temporal_worker import append
 from acceptance.temporal_world import World
 from acceptance.test_one_ledger import three_runs
 from standfast import Message, ToolCall
+from standfast.runtime.dispatches import answer_without_run
 from standfast.stores import Session
 from standfast.temporal.workflows import agent_workflows
+from standfast.tools.attempts import turn_scope
 
 SESSIONS = int(os.environ.get("CHAOS_SESSIONS", "6"))
 STEPS = 2  # of a run, after which it continues as new
@@ -64,8 +67,14 @@ TRUTHS = {
 }
 
 
-async def told(world: World, contents: Iterable[str], happened: Iterable[tuple[int, int | None]]) -> list[str]:
-    """Put into a transcript what the model is told of calls, and into files what they came to; return the faults."""
+async def told(
+    world: World, contents: Iterable[str], happened: Iterable[tuple[int, int | None]], *, is_entered: bool = True
+) -> list[str]:
+    """Put into a transcript what the model is told of calls, and into files what they came to; return the faults.
+
+    Args:
+        is_entered: the ledger has the answers to calls that did not run.
+    """
     results = list(contents)
     calls = [ToolCall(id=f"case.{n}", name="refund", arguments={"amount": 10**6}) for n in range(len(results))]
     results = [content.replace("%s", call.id) for call, content in zip(calls, results, strict=True)]
@@ -75,6 +84,13 @@ async def told(world: World, contents: Iterable[str], happened: Iterable[tuple[i
         for call, content in zip(calls, results, strict=True)
     ]
     await world.store.append_messages_atomic("case", messages, Session(id="case", agent_name="teller"))
+    if is_entered:
+        session = await world.store.load_session("case")
+        assert session is not None
+        for position, (call, content) in enumerate(zip(calls, results, strict=True)):
+            if content.startswith("Not run"):
+                answer = json.dumps({"failed": content})
+                await answer_without_run(world.store, turn_scope(session.key, 2), position, call, answer)
     chaos = Chaos(world, 0)
     chaos.books.unsure |= {call.id for call in calls}  # nobody has approved any
     for call, (effects, amount) in zip(calls, happened, strict=True):
@@ -93,6 +109,11 @@ async def test_each_lie_in_a_transcript_is_found(world: World) -> None:
 
 async def test_no_truth_in_a_transcript_is_a_fault(world: World) -> None:
     assert await told(world, TRUTHS, TRUTHS.values()) == []
+
+
+async def test_a_call_that_did_not_run_and_that_the_ledger_lets_run_is_a_fault(world: World) -> None:
+    (fault,) = await told(world, ["Not run: it was rejected"], [(0, None)], is_entered=False)
+    assert "the ledger lets it run" in fault
 
 
 async def test_every_place_that_tells_of_an_edited_call_is_heard(world: World) -> None:
