@@ -251,7 +251,8 @@ async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown
         assert EDITED in told.replace("\\", "")
         assert item["digest"] in told
         assert EDITED in html.unescape((await client.get(f"/runs/{run.id}")).text)
-        assert f"  Edited     {EDITED}" in await done(temporal, "pending", run.id)
+        shown = await done(temporal, "pending", run.id)
+        assert f"  Edited     {EDITED[7:]}. The message was written before the edit." in shown
         entries = await timeline(client, run.id)
         assert "Approval of ada, bob waits" in entries[-1]
         assert '"amount": 80' in entries[-1]
