@@ -1,6 +1,6 @@
 """Claims a call for an attempt, and ends the attempt, for coroutines and for plain functions.
 
-Nobody is left waiting for a call that does not run: whoever is cancelled, interrupted or forgotten gives it back.
+No attempt waits for a call that does not run: a cancelled, interrupted or forgotten attempt gives its call back.
 """
 
 import asyncio

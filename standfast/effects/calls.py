@@ -38,14 +38,14 @@ _OTHER_KEY = "an earlier attempt at this local activity may have run it, under a
 
 
 class Found(Enum):
-    """The state of a call that has no outcome: it is this attempt's to run, or nobody knows whether it has happened."""
+    """The state of a call without an outcome: this attempt may run it, or it is unknown whether it has happened."""
 
     OURS = "ours"
     LOST = "lost"
 
 
 class Ending(Enum):
-    """How an attempt ended that has no outcome: it has not run, or the call may run again, since that is harmless."""
+    """How an attempt without an outcome ended: it has not run, or the call may safely run again."""
 
     NOT_RUN = "not run"
     AGAIN = "again"
@@ -198,7 +198,7 @@ class EffectCall:
         return entry
 
     async def _wait(self, entry: LedgerEntry) -> LedgerEntry | Found | Unknown:
-        """Return the entry once its call has ended, or what is to be said of it once nobody runs the call any more."""
+        """Return the entry once its call has ended, or the call's state once no attempt runs it any more."""
         owner, begun, looked = entry.owner, entry.claimed_at or datetime.now(UTC), time.monotonic()
         while not self._is_left:
             lives = await keeper().lives(self.store, owner)
@@ -220,7 +220,7 @@ class EffectCall:
         return Found.LOST
 
     async def _has_next(self) -> bool:
-        """Whether the call went on after this dispatch, whose outcome is unknown."""
+        """Whether the call continued after this dispatch, whose outcome is unknown."""
         following = call_key(self.key.place, self.key.name, self._dispatch + 1)
         return bool(await self.store.load_entries(self.key.scope, [following]))
 

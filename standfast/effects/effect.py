@@ -1,4 +1,4 @@
-"""Makes any function with effects run at most once for a key, whoever calls it again: `effect`."""
+"""Makes any function with effects run at most once per key, however often it is called: `effect`."""
 
 import asyncio
 import functools

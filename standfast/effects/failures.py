@@ -10,7 +10,7 @@ _LONGEST = 32 * 1024  # bytes
 
 
 def lost(key: EffectKey, reason: str) -> StandfastError:
-    """Return the error of a call whose outcome nobody knows."""
+    """Return the error of a call whose outcome is unknown."""
     error = ToolDurabilityError(key.name, key.id, reason=reason)
     return _final(error, ToolDurabilityError.__name__, error.payload())
 

@@ -41,7 +41,7 @@ class Keeper:
         threading.Thread(target=self._loop.run_forever, name="effects", daemon=True).start()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin work on the loop, in the context of the caller; it goes on if nobody waits for it any more."""
+        """Begin work on the loop, in the caller's context; it continues even if no caller waits for it any more."""
         done: Future[T] = Future()
         done.set_running_or_notify_cancel()  # whoever cancels the waiting does not cancel the work
         context = contextvars.copy_context()
@@ -80,7 +80,7 @@ class Keeper:
         return owner_of(name, self._count, time)
 
     async def lives(self, store: DurableStore, owner: str | None) -> bool | None:
-        """Whether an attempt may still run the call that it has claimed; None if nobody can tell from here."""
+        """Whether an attempt may still run the call that it has claimed; None if this process cannot tell."""
         process = process_of(owner or "")
         if process.startswith(f"{self._own}_"):
             return owner in self.at_work
@@ -110,7 +110,7 @@ def keeper() -> Keeper:
 
 
 async def on_keeper(work: Coroutine[Any, Any, T]) -> T:
-    """Await work on the keeper's event loop, from another loop. If this is cancelled, the work goes on."""
+    """Await work on the keeper's event loop, from another loop. If this is cancelled, the work continues."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

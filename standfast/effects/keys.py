@@ -1,4 +1,4 @@
-"""The keys of effects: those that users give, and those of Temporal's activities, which are the same after a reset."""
+"""Keys of effects: given by users, or made for Temporal activities, where they are the same after a reset."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ class EffectKey:
     """What tells a call of an effect from all others.
 
     Args:
-        scope: where it stands in the ledger.
+        scope: its scope in the ledger.
         name: of the effect.
         id: for people and outside systems.
         place: the number of the effect's call in its activity, from 0.
@@ -68,7 +68,7 @@ def time_of(owner: str) -> float | None:
 
 
 def given_key(name: str, key: object) -> EffectKey:
-    """Return the key of a call, by what a user has given for it.
+    """Return the key of a call from the user's `key=`.
 
     Raises:
         InputError: it is not a text of 1 to 400 characters.

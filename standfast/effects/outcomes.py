@@ -1,4 +1,4 @@
-"""Says what came of an attempt: what is kept of a result or an error, and what a caller gets of what is kept."""
+"""Converts the outcome of an attempt: what is stored of a result or an error, and what a caller receives from it."""
 
 import inspect
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def result_of(function: Callable[..., Any], owner: str) -> TypeAdapter[Any]:
 
 
 def result_or_error(function: Callable[..., Any]) -> Any:
-    """Return the type of what a caller gets to whom an unknown outcome is returned."""
+    """Return the result type for callers that receive unknown outcomes as values."""
     return _returned(function) | dict[str, Any]
 
 
@@ -103,7 +103,7 @@ def answer(key: EffectKey, kept: Kept, result: TypeAdapter[Any], *, raises: bool
     """Return the result that is kept of a call, or raise what is kept of its failure.
 
     Args:
-        raises: whether an unknown outcome is raised, too, or returned for a model.
+        raises: raise an unknown outcome as well, instead of returning it for a model.
     """
     match kept:
         case Returned(content):

@@ -21,7 +21,7 @@ async def hold(store: AgentStore, name: str) -> bool:
 
 
 async def is_held(store: AgentStore, name: str) -> bool:
-    """Whether somebody holds a session or a worker's name."""
+    """Whether a session or a worker's name is held."""
     if not await hold(store, name):
         return True
     await uninterrupted(partial(store.let_go, name))
@@ -57,7 +57,7 @@ def scope_of(worker: str) -> str:
 
 
 async def is_alive(store: AgentStore, worker: str, scope: str) -> bool:
-    """Whether a worker lives; True where nobody can tell.
+    """Whether a worker lives; True if that is unknown.
 
     Args:
         scope: the scope of the holds that this process sees.

@@ -11,7 +11,7 @@ T = TypeVar("T")
 class Cancellation:
     """Tells a cancel of the run from one that code under it raised by itself.
 
-    Make it before awaiting code; afterwards `requested()` tells whether somebody has cancelled this task meanwhile.
+    Create it before awaiting code; afterwards `requested()` tells whether this task was cancelled in the meantime.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ def is_cancel(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def as_cancel() -> Iterator[None]:
-    """Raise a cancel in the place of a group that has one, which nobody would take for a cancel."""
+    """Raise a cancel instead of a group that contains one, which callers would not recognize as a cancel."""
     try:
         yield
     except BaseExceptionGroup as error:
@@ -46,7 +46,7 @@ def as_cancel() -> Iterator[None]:
 
 @contextlib.contextmanager
 def cancelled_within(error: Exception) -> Iterator[None]:
-    """Raise an error in the place of a cancel that the code of the block raises by itself.
+    """Raise an error instead of a cancel that the block's code raised by itself.
 
     A driver would take it for a cancel of the run. Temporal would try the activity again, unseen and for ever.
     """
@@ -61,7 +61,7 @@ def cancelled_within(error: Exception) -> Iterator[None]:
 
 
 async def to_the_end(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Wait for work however often this is cancelled meanwhile; the caller is already ending, and raises itself.
+    """Wait for work, however often this is cancelled in the meantime; the caller is already ending, and raises itself.
 
     Args:
         work: begins the work; again if that was cancelled itself, as all tasks are when an event loop is shut down.

@@ -15,7 +15,7 @@ _LOG = logging.getLogger("standfast")
 
 
 def context_of(agent: Agent, given: Any, messages: Sequence[Message]) -> str | None:
-    """Return the context of a run as JSON: the given one, or else that of the session's last message that has one.
+    """Return the context of a run as JSON: the given one, or the context of the session's last message that has one.
 
     Raises:
         InputError: it does not fit the agent's type, or there is none and the agent needs one.
@@ -25,7 +25,7 @@ def context_of(agent: Agent, given: Any, messages: Sequence[Message]) -> str | N
 
 
 def kept_context(messages: Sequence[Message]) -> str | None:
-    """Return the context that a session has: that of its last message that has one, or None.
+    """Return a session's context: the one of its last message with a context, or None.
 
     Calls that an earlier run has left were asked for in it. Whatever context a later message brings, they are carried
     out in that one.
@@ -41,12 +41,12 @@ def begin_context(
     What messages claim that anybody may have written does not count.
 
     Args:
-        given: the caller's; None if the session's is to be used.
+        given: the caller's context; None uses the session's.
         new: from the caller's transcript or checkpoint.
         run: may have another message, which begins the run and keeps the context.
 
     Raises:
-        InputError: as of `context_of`; or there is no message to keep it.
+        InputError: as in `context_of`, or there is no message to keep the context.
     """
     messages = [one if run.is_signed else one.model_copy(update={"context": None}) for one in new]
     context = context_of(agent, given, [*stored, *messages])
@@ -62,7 +62,7 @@ def begin_context(
 
 
 def heard_in(context: str | None, messages: Iterable[Message]) -> list[Message]:
-    """Return new messages, of which those of a user keep the context of the run that hears them.
+    """Return new messages; the user's messages keep the context of the run that hears them.
 
     Each of them does: pruning leaves messages from any of them on, and later runs find the context there.
     """
@@ -90,7 +90,7 @@ async def in_context(agent: Agent, context: AgentContext, written: str | None) -
 
 @asynccontextmanager
 async def dependencies(agent: Agent, context: AgentContext) -> AsyncGenerator[None, None]:
-    """Have `context.deps` for as long as the block runs. What the agent's `deps` returns may be awaited or entered.
+    """Provide `context.deps` while the block runs. What the agent's `deps` returns may be awaited or entered.
 
     What it opens is closed with the error of the block, if there is one, and neither hides nor replaces that.
 

@@ -1,8 +1,8 @@
 """Makes the ledger keys of tool calls from the transcript, so that all runs of both drivers find the same entries.
 
-A call's entries are under the message that asks for it. Each dispatch has an entry of its own, and none is made before
-the previous one was abandoned: later runs find the last. A call that is answered without being run gets an entry with
-the answer first, so that no run of the session starts it later.
+A call's entries are stored under the message that asks for it. Each dispatch has its own entry, made only after the
+previous one was abandoned, so later runs find the last. A call that is answered without being run first gets an entry
+with the answer, so that no run of the session starts it later.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ async def last_dispatch(store: Ledger, scope: str, position: int, call_id: str) 
 
 
 async def has_started(store: Ledger, scope: str, position: int, call_id: str) -> bool:
-    """Return whether a call was ever begun; if so, it cannot be rejected any more."""
+    """Return whether a call was ever started; a started call can no longer be rejected."""
     entry = await last_entry(store, scope, position, call_id)
     return entry is not None and entry.state != "abandoned" and entry.owner != NOT_RUN
 
@@ -195,7 +195,7 @@ async def _dispatched(store: Ledger, scope: str, position: int, call_id: str) ->
 
 
 async def claim_next(store: Ledger, scope: str, position: int, call_id: str, *, owner: str) -> bool:
-    """Claim a call that nobody has claimed, and fence off later claims; return whether the owner has the claim."""
+    """Claim an unclaimed call, and fence off later claims; return whether the owner has the claim."""
     dispatch = max(1, await last_dispatch(store, scope, position, call_id))
     entry = await store.settle(scope, call_key(position, call_id, dispatch))
     if entry.state == "abandoned":
@@ -229,7 +229,7 @@ class Fence:
         return await _dispatched(self._ledger, self._scope, self._positions[call_id], call_id)
 
     async def record(self, call: ToolCall, last: tuple[int, LedgerEntry | None], outcome: Outcome) -> Outcome:
-        """Record the outcome of a call that `verify` has found, so that nobody runs it; return the one that counts.
+        """Record the outcome that `verify` found, so that the call does not run; return the outcome that counts.
 
         Args:
             last: as `last` returned it before `verify` was asked.

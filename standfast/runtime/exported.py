@@ -1,4 +1,4 @@
-"""Finds the session in which an export goes on: its own, so that nothing that its run does later is done twice.
+"""Finds the session in which an export continues: its own session, so that later effects do not happen twice.
 
 Under the id of that session a store may have another one, with messages of its own: there an export is refused.
 """

@@ -11,10 +11,10 @@ from standfast.tools import Tool
 async def following_calls(
     tools: Mapping[str, Tool[..., Any]], messages: Sequence[Message], session_key: str
 ) -> LLMResponse | None:
-    """Return an answer in the place of the model's, with the calls that follow; None if the model has to be asked.
+    """Return an answer with the following calls, instead of asking the model; None if the model must be asked.
 
     Args:
-        messages: the transcript. If the user has said something since, the model has to be asked.
+        messages: the transcript. After a new user message, the model must be asked.
     """
     if all(tool.then is None for tool in tools.values()) or (last := last_answer(messages)) is None:
         return None

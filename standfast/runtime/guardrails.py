@@ -53,7 +53,7 @@ class Guardrails:
         self.have_let_pass = False  # those before the model, which is asked now
 
     async def around(self, messages: Sequence[Message], ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Ask the model, if no guardrail trips at what the user has said to it; those beside it are asked meanwhile.
+        """Ask the model, if no guardrail trips on the user's messages; guardrails with `beside` run at the same time.
 
         Args:
             messages: the transcript, which ends with what the user said.
@@ -88,7 +88,7 @@ class Guardrails:
     async def stopped_again(self, messages: Sequence[Message], held: Question) -> Message | Held | None:
         """Return again what an untrusted transcript says is held, or what the guardrails make of it today.
 
-        None if they let pass what the user said: the model is to be asked.
+        None if the user's messages pass: the model is asked.
         """
         answer = held.held or Message(role="assistant")
         if (held.gate or {})["rule"]["holds"] == "answer":
@@ -108,9 +108,9 @@ class Guardrails:
         return said[1:] if is_ours else said
 
     async def checked(self, answer: Message) -> Message | Held:
-        """Return an answer as it is to be kept: what the guardrails refuse is withheld, or does not run.
+        """Return an answer in the form to store: refused parts are withheld, and refused calls do not run.
 
-        What they leave to people is held. A final answer that an output validator refuses says so.
+        Parts that people must decide on are held. A final answer that an output validator refuses is marked.
         """
         if self._stopped:
             return await self._stop(self._stopped, answer, "message", self._said)
@@ -129,7 +129,7 @@ class Guardrails:
         return held
 
     async def validated(self, answer: Message) -> Message:
-        """Return a final answer; it says so if an output validator refuses it."""
+        """Return a final answer, marked if an output validator refuses it."""
         if not self._agent.output_validators or answer.stop_reason is not None:
             return answer
         problem, output = await read_answer(self._agent, answer.content)

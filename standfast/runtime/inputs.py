@@ -138,7 +138,7 @@ class RunInput:
         return Message(role="user", content=self.message or "", images=self.images, by=by, message_id=self.message_id)
 
     def without_message(self) -> "RunInput":
-        """Return the input of a run that goes on, since its session has the message already."""
+        """Return the input of a run that continues, because its session already has the message."""
         return replace(self, message=None, images=None, message_id=None)
 
     @property

@@ -92,7 +92,7 @@ async def find_heard(
     *,
     is_pruned: bool,
 ) -> Heard | None:
-    """Return what became of a message with this id in a session; None if the session has not heard it.
+    """Return the answer to the message with this id in a session; None if the session has not heard it.
 
     Args:
         is_pruned: whether the transcript has lost earlier messages.

@@ -27,7 +27,7 @@ def note_failure(agent: Agent, model: str | None, error: Exception) -> None:
 
 
 def note_cost(agent: Agent, model: str | None, response: LLMResponse, noted: set[tuple[str, str]]) -> None:
-    """Warn once that a budget in dollars has no effect, since nobody knows the price of the model."""
+    """Warn once that a budget in dollars has no effect, because the model's price is unknown."""
     loop, usage = agent.loop, response.usage
     if (loop.cost_budget, loop.session_cost_budget) == (None, None) or response.cost is not None:
         return
@@ -46,10 +46,10 @@ async def answer(
     settings: Mapping[str, Any],
     tell: Callable[[str], None] | None,
 ) -> LLMResponse:
-    """Return an adapter's answer; one that has neither text nor calls is asked for once more.
+    """Return an adapter's answer; an answer with neither text nor calls is requested once more.
 
     Args:
-        tell: gets the text as it comes, or at the end if the adapter cannot stream; None if nobody listens.
+        tell: receives the text while it arrives, or at the end if the adapter cannot stream; None without listeners.
 
     Raises:
         ModelError: its `chat` is not async, or returns no answer, or the provider broke it off.

@@ -35,7 +35,7 @@ class WrittenOutcome(TypedDict, total=False):
 
 
 def write_outcome(outcome: Outcome) -> WrittenOutcome:
-    """Return an outcome as JSON: one key that says which it is, and the fields that go with it."""
+    """Return an outcome as JSON: one key for its kind, and the fields of that kind."""
     match outcome:
         case Returned(content, state):
             return {"returned": content} if state is None else {"returned": content, "state": state}

@@ -41,7 +41,7 @@ async def decide(store: object, address: str, decision: Decision) -> None:
     """Record a decision at a gate of a run in process. The same decision again changes nothing.
 
     Raises:
-        InputError: it does not count, which is recorded, too.
+        InputError: it does not count; the audit trail records it anyway.
         SessionConflictError: the run is at work.
     """
     if not has_waits(store):
@@ -56,7 +56,7 @@ async def decide(store: object, address: str, decision: Decision) -> None:
 
 
 async def show_again(store: Waits, address: str) -> None:
-    """Show the gates of a run as they are now, unless it is at work: a deadline may have passed."""
+    """Show the current gates of a run that is not at work: a deadline may have passed."""
     board = await store.load_board(IN_PROCESS, address)
     if board is None:
         return

@@ -1,4 +1,4 @@
-"""Keeps the results of a pipeline's steps, in memory or also in a durable store, so that no step runs again."""
+"""Keeps the results of a pipeline's steps, in memory and optionally in a durable store, so that no step runs again."""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

@@ -75,7 +75,7 @@ async def _end(process: asyncio.subprocess.Process, patience: float) -> None:
 
 
 async def until_stopped(work: Coroutine[Any, Any, Any], on_stop: Callable[[], object] = lambda: None) -> bool:
-    """Do `work` until it ends or somebody stops this process by Ctrl-C, SIGTERM or SIGHUP; True if it was stopped.
+    """Do `work` until it ends or Ctrl-C, SIGTERM or SIGHUP stops this process; True if it was stopped.
 
     The work is cancelled, and cancelled again by each further signal: it may end in order at the first one, and at
     once at the second. Not on Windows.

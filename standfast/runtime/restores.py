@@ -1,4 +1,4 @@
-"""Notes in a store that it was put back to an earlier state, so that nobody trusts what it lacks.
+"""Notes in a store that it was restored to an earlier state, so that missing rows are not taken as proof.
 
 That a store has no claim of a call proves that the call never ran, unless the claim was lost with what was written
 after a backup. So a store has epochs: each begins when it is found, or said, to have been put back. What was written
@@ -46,7 +46,7 @@ async def current_epoch(store: Ledger, *, looks: bool = True) -> int:
 
 
 async def begin_epoch(store: Ledger) -> int:
-    """Note that a store was put back to an earlier state, and return the number of the epoch that begins."""
+    """Note that a store was restored to an earlier state, and return the number of the new epoch."""
     epoch = await current_epoch(store) + 1
     count, _ = await _last(store)
     await append(store, NOTES, _written(epoch, await _place(store)), count)
@@ -54,7 +54,7 @@ async def begin_epoch(store: Ledger) -> int:
 
 
 async def note_move(store: Ledger) -> None:
-    """Note the place of data that were moved whole: the epoch goes on."""
+    """Note the place of data that were moved as a whole: the epoch continues."""
     count, last = await _last(store)
     if last is not None:
         await append(store, NOTES, _written(last["epoch"], await _place(store)), count)

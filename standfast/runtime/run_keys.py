@@ -1,6 +1,6 @@
 """Keeps the list of runs of a run key, and begins a run with the results of the last of them.
 
-A run's records are in the store under a key of its own, the journal key: runs with one run key must not find each
+A run's records are stored under its own journal key: runs with one run key must not find each
 other's records, whichever drivers they have. The list is in the journal, too. So both drivers find the runs of both,
 also when no worker is alive. Each owner has lists of their own: nobody finds the run of a stranger.
 """
@@ -105,7 +105,7 @@ async def restarted(
 
 
 def _goes_back(action: RunStep, came_to: Done) -> bool:
-    """Whether people's rejection has led back to an earlier stage: what came of that is used, and not asked again."""
+    """Whether a rejection has led back to an earlier stage: its recorded result is used again."""
     return action.step.goes_back and came_to.value == REJECTED
 
 

@@ -25,8 +25,8 @@ def begin_state(
         questions: the questions that are kept with it.
         recovering: whether an earlier run may have started its unanswered calls.
         used: the usage of all runs of the session.
-        tools: facts that replace those of the tools of the agent that gave the last answer.
-        checkpoint: the checkpoint that the run goes on from; its model calls and usage count.
+        tools: facts that replace the tool facts of the agent that gave the last answer.
+        checkpoint: the checkpoint from which the run continues; its model calls and usage count.
 
     Raises:
         InputError: the conversation is with an agent that this one does not hand over to.

@@ -74,7 +74,7 @@ async def given_by(
 
 
 async def revoke(store: StandingApprovals, approval_id: str, by: str | None) -> StandingApproval:
-    """End a standing approval, for all gates that nobody has decided yet, and return it.
+    """End a standing approval for all gates that are still undecided, and return it.
 
     Raises:
         InputError: there is none with this id.
@@ -87,7 +87,7 @@ async def revoke(store: StandingApprovals, approval_id: str, by: str | None) -> 
 
 
 def no_standing_approval(approval_id: str) -> InputError:
-    """Return the error for a standing approval that does not exist, as far as somebody may know."""
+    """Return the error for a standing approval that does not exist, or that the person may not see."""
     return InputError(
         f"There is no standing approval {approval_id!r:.80}; `standfast standing list` has those that are"
     )

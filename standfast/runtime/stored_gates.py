@@ -70,7 +70,7 @@ class AskedGate:
 
     @classmethod
     def of(cls, question: Question, tool: str | None) -> "AskedGate":
-        """Return a gate of a session; `tool` is that of its call."""
+        """Return a gate of a session; `tool` is its call's tool."""
         gate = Gate.read(question.gate or {})
         if gate.holds:
             return cls(gate, question.question, shown=gate.arguments)
@@ -78,7 +78,7 @@ class AskedGate:
 
 
 def address_of(journal_key: str) -> str:
-    """Return what stands for a workflow id where people name a run in process."""
+    """Return the name of an in-process run, used where a workflow id is expected."""
     return f"{_PREFIX}{journal_key}"
 
 
@@ -115,7 +115,7 @@ async def show_gates(store: object, whose: Whose, asked: Sequence[AskedGate]) ->
 
 
 def _now_after(known: Board | None) -> datetime:
-    """Return the time now, or that of the last write if another machine's clock is ahead: writes are in order."""
+    """Return the time now, or of the last write if another machine's clock is ahead: writes stay in order."""
     return max([datetime.now(UTC), *([] if known is None else [known.at])])
 
 

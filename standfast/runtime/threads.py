@@ -9,7 +9,7 @@ from typing import Any
 
 
 def begin_in_thread(call: Callable[[], Any]) -> asyncio.Future[Any]:
-    """Begin a function that may block in a thread of its own; whoever cancels the future abandons it.
+    """Begin a function that may block in its own thread; cancelling the future abandons it.
 
     In a pool it could wait for a place, and start after its timeout had already been reported. The thread is a daemon,
     because a function that hangs must not keep the process from ending.

@@ -83,7 +83,7 @@ async def read_in_time(step: Step[Any], read: Callable[[], tuple[Done, Any]]) ->
 
 
 async def read_arguments(tool: Tool[..., Any], read: Callable[[], T], seconds: float | None = None) -> T:
-    """Return what a method of the tool reads of a call's arguments, or of what people have put in their place.
+    """Return a call's arguments, or the edited ones, as the tool's method reads them.
 
     Args:
         seconds: what the call may take, if that is less than reading may.
@@ -190,7 +190,7 @@ async def verified(
 
 
 async def _write_result(tool: Tool[..., Any], write: Callable[[], Outcome], left: float | None) -> Outcome:
-    """Return the outcome that a method of the tool writes, also if the run is cancelled meanwhile.
+    """Return the outcome that the tool's method writes, even if the run is cancelled in the meantime.
 
     Args:
         left: the seconds that are left to the call. A handler may have used them up, so one second is always there.

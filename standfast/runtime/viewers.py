@@ -11,7 +11,7 @@ AT_LEAST_EVERY = 2.0  # seconds between two looks, also where the store tells: w
 
 @asynccontextmanager
 async def news_of(store: object, journal_key: str | None) -> AsyncIterator[asyncio.Event | None]:
-    """Yield an event that is set when a run may have said more; None if nobody tells."""
+    """Yield an event that is set when a run may have said more; None if the store cannot tell."""
     if journal_key is None or not has_partial_news(store):
         yield None
         return
@@ -23,7 +23,7 @@ async def until_more(news: asyncio.Event | None, every: float, closing: asyncio.
     """Wait until there may be more, or the viewer is closing.
 
     Args:
-        every: seconds between two looks where nobody tells.
+        every: seconds between two looks if the store cannot tell.
     """
     events = [event for event in (news, closing) if event is not None]
     waits = [asyncio.ensure_future(event.wait()) for event in events]
