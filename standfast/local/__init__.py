@@ -1,4 +1,4 @@
-"""Runs agents in this process. With a durable store and a session, that is enough to survive its death."""
+"""Runs agents in this process. A durable store and a session let a run survive the death of the process."""
 
 import asyncio
 import difflib
@@ -41,41 +41,44 @@ async def run(
     decisions: Sequence[GivenDecision] = (),
     **options: Unpack[RunOptions],
 ) -> RunResult[T]:
-    """Run an agent until it is done or asks a person; the result's `status` says which.
+    """Run an agent until it is done or asks a person. The result's `status` tells which.
 
-    With a durable store and a session the run survives the death of the process: run the same session again, and it
-    goes on. Calls that were lost are repaired first: safe ones run again, and the model is told of the others.
+    With a durable store and a session, the run survives the death of the process: run the same session again, and it
+    continues. Lost calls are repaired first. Safe calls run again, and the model is told about the others.
 
     Args:
-        message: what the user says. Without one, a session or transcript goes on where it stopped; one that is
-            finished returns its response again without calling the model.
+        message: the user's message. Without a message, a session or transcript continues where it stopped. If it is
+            finished, its response is returned again without a model call.
         message_id: identifies the message in its session, 1 to 200 characters. The same message with the same id counts
-            once: the run goes on with it, or its result is returned again. Other words with that id are refused.
-        images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`.
-        messages: a transcript to go on from, instead of a stored one.
-        checkpoint: a run to go on from: a `Checkpoint`, its JSON, or a dict.
-        decisions: what people decided on calls that wait for approval: `Decision`s, or `{"gate": <id of the call>,
+            once: the run continues with it, or its result is returned again. A different text under the same id is
+            rejected.
+        images: sent with the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`.
+        messages: a transcript to continue from, instead of a stored one.
+        checkpoint: a run to continue from: a `Checkpoint`, its JSON, or a dict.
+        decisions: people's decisions on calls that wait for approval: `Decision`s, or `{"gate": <id of the call>,
             "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, "edit"?}`; `edit` replaces all arguments.
         llm: an adapter, or a function from the agent's `model` to one.
-        store: where the session is kept; without one nothing is written.
-        session_id: which session; without one, a new one.
+        store: stores the session. Without a store, nothing is written.
+        session_id: the session; if None, a new one.
         create_session: if False, a session that does not exist is an error.
         max_stored_messages: how many messages a session keeps (200), cut at turns when a run ends.
-        user_id, tenant_id: who runs the agent. They own a new session, and must match a stored one.
-        tools: handlers by tool name, in place of those declared; also for invoked agents.
+        user_id, tenant_id: the user who runs the agent. A new session belongs to this user; a stored one must match.
+        tools: handlers by tool name, instead of the declared ones. They also apply to invoked agents.
         instance_id: the value of `ctx.agent.id`; a new id if None.
-        context: of which the agent's `deps` are made, by the agent's type; it is kept with the message. If None, a
-            session goes on with the context that it has.
-        checkpoint_key: a secret of at least 16 bytes. Checkpoints are signed with it, and others are refused; what was
-            decided at the gates of a signed one counts. Without a key the gates of a checkpoint are asked again.
+        context: the input of the agent's `deps`, of the agent's type. It is stored with the message. If None, the
+            session keeps its stored context.
+        checkpoint_key: a secret of at least 16 bytes. It signs checkpoints. Checkpoints without its signature are
+            rejected. Decisions at the gates of a signed checkpoint count. Without a key, the gates of a checkpoint ask
+            again.
 
     Raises:
-        InputError: something given cannot be used, and nothing of it was written; or a decision does not count.
-        SessionNotFoundError, SessionAccessDeniedError, SessionConflictError, MemoryStoreNotDurableError: the session.
-        StoreError: the database refused; what was written before stays. Run again to go on.
-        TerminalError: a tool raised it, and the agent says `on_terminal_tool_error="fail"`.
+        InputError: an argument cannot be used, and nothing of it was written; or a decision does not count.
+        SessionNotFoundError, SessionAccessDeniedError, SessionConflictError, MemoryStoreNotDurableError: the session
+            cannot be used.
+        StoreError: the database refused. Earlier writes stay. Run again to continue.
+        TerminalError: a tool raised it, and the agent has `on_terminal_tool_error="fail"`.
 
-    Every error that ends a run which had begun, also one of a hook, carries its `checkpoint` with all that ran.
+    Every error that ends a run after it has begun carries its `checkpoint` with all results, even if a hook raised it.
     """
     _check_options("run", options)
     work = Run(adopted(agent), **options)
@@ -97,17 +100,16 @@ async def resume(
     decisions: Sequence[GivenDecision] = (),
     **options: Unpack[RunOptions],
 ) -> RunResult[T]:
-    """Continue an interrupted run with an answer to its question, or with decisions on its calls, in any process.
+    """Continue an interrupted run in any process, with an answer to its question or decisions on its calls.
 
     Args:
-        answer: becomes the result of the call that asked. If nothing was asked, it is a user message; an empty one
-            continues without a message.
+        answer: becomes the result of the call that asked. If there is no open question, it is a user message. An empty
+            one continues without a message.
         decisions: on calls that wait for approval; see `run`.
-        options: those of `run`. With a store, the session named in the checkpoint goes on.
+        options: the options of `run`. With a store, the session named in the checkpoint continues.
 
     Raises:
-        InputError: the session does not wait for this answer any more.
-        All that `run` raises.
+        InputError: the session no longer waits for this answer. Also everything that `run` raises.
     """
     _check_options("resume", options)
     return await Run(adopted(agent), **options).go(checkpoint=checkpoint, answer=answer, decisions=decisions)
@@ -132,33 +134,34 @@ async def run_pipeline(
 ) -> PipelineResult:
     """Run a pipeline to its end, or to a gate that waits for people.
 
-    With a durable store the run survives the death of the process and waits for people as long as it takes: the same
-    `run_key` goes on where it stopped, without its input. Without a store, `resume_after` and `previous_results` do.
+    With a durable store, the run survives the death of the process and waits for people as long as it takes. The same
+    `run_key` continues where it stopped, without its input. Without a store, use `resume_after` and `previous_results`.
 
     Args:
-        input: the pipeline's input, which is read by its type.
+        input: the pipeline's input, validated by its type.
         llm: an adapter, or a function from an agent's `model` to one.
-        store: where the run is kept, and the session of each step.
-        run_key: names the run in the store, like a session id; if None, the result has a new one.
-        resume_after: the name of a step; it and those before it count as done. If it is a gate, `user_id` approves it.
-        previous_results: the `step_results` of an earlier run, or their JSON; a step that is complete in them does not
+        store: stores the run, and the session of each step.
+        run_key: names the run in the store, like a session id. If None, the result has a new one.
+        resume_after: the name of a step. It and all earlier steps count as done. If it is a gate, `user_id` approves
+            it.
+        previous_results: the `step_results` of an earlier run, or their JSON. A step that is complete in them does not
             run again.
         restart_of, restart_from: the `run_key` of an earlier run of the same user, in process or on Temporal, and a
-            step: a new run uses what came before that step, and the input if none is given. If the key has several
-            runs, the last counts. Gates before that step are asked again.
-        decisions: what people decided at gates: `Decision`s, or `{"gate", "decision": "approve" | "reject", "by"?,
+            step: a new run uses the results from before that step, and the input if none is given. If the key has
+            several runs, the last counts. Gates before that step ask again.
+        decisions: people's decisions at gates: `Decision`s, or `{"gate", "decision": "approve" | "reject", "by"?,
             "comment"?, "digest"?, "edit"?}`.
-        on_progress: is called at the start and end of every agent and tool; what it raises is logged.
-        tools: handlers by tool name, in place of those declared.
-        user_id, tenant_id: who runs it.
+        on_progress: called at the start and end of every agent and tool. Its errors are logged.
+        tools: handlers by tool name, instead of the declared ones.
+        user_id, tenant_id: the user who runs it.
 
     Raises:
-        InputError: something given cannot be used, a decision does not count, a step has no agent, or there is no run
-            to restart.
-        SessionAccessDeniedError, SessionConflictError: the run belongs to somebody else, or is in flight.
-        StoreError: the database refused; what was kept before stays. Run again to go on.
-        Exception: whatever a function of the pipeline raises. What ends a run has the `step_results` and `run_key` of
-            what ran before as attributes.
+        InputError: an argument cannot be used, a decision does not count, a step lacks an agent, or there is no run to
+            restart.
+        SessionAccessDeniedError, SessionConflictError: the run belongs to another user, or is in flight.
+        StoreError: the database refused. Earlier results stay. Run again to continue.
+        Exception: any error that a function of the pipeline raises. An error that ends a run has the attributes
+            `step_results` and `run_key` of the completed part.
     """
     if not isinstance(pipeline, Pipeline):
         raise InputError(f"run_pipeline() needs a Pipeline, got {pipeline!r:.80}; end the builder with .build()")
@@ -189,11 +192,11 @@ async def run_streaming(
     decisions: Sequence[GivenDecision] = (),
     **options: Unpack[RunOptions],
 ) -> AsyncGenerator[Event, None]:
-    """Run an agent and yield what happens; the last event, `RunEnded`, has the result that `run` would return.
+    """Run an agent and yield its events. The last one, `RunEnded`, has the result that `run` would return.
 
-    Closing the generator early cancels the run, whose session can be resumed. Use `contextlib.aclosing` if you may
-    leave the loop: otherwise Python closes the generator at some later time. Arguments and errors are those of `run`;
-    `answer` goes with a checkpoint that asks.
+    Closing the generator early cancels the run; its session can be resumed. If you may leave the loop early, use
+    `contextlib.aclosing`; otherwise Python closes the generator at some later time. Arguments and errors are those of
+    `run`; `answer` goes with a checkpoint that asks.
     """
     _check_options("run_streaming", options)
     events: asyncio.Queue[Event | None] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Gets the next answer of a run in this process: from its model, or from the gate that has held it."""
+"""Gets the next answer of an in-process run: from its model, or from the gate that holds it."""
 
 from standfast.agent_loop import CallModel, Held, released, with_dropped
 from standfast.agents import Agent, AgentContext
@@ -14,12 +14,12 @@ from standfast.runtime.users_functions import call_users
 
 
 def guardrails_in(agent: Agent, context: AgentContext, passed: Question | None = None) -> Guardrails:
-    """Return the guardrails of an agent in this process; see there."""
+    """Return the guardrails of an agent in this process; see `Guardrails`."""
     return Guardrails(agent, lambda check: call_users(check, context), passed)
 
 
 class Answers:
-    """The answers of a run, each checked by the guardrails of the agent that gives it."""
+    """The answers of a run. The guardrails of the answering agent check each one."""
 
     def __init__(
         self, agent: Agent, speakers: Speakers, model: ModelCalls, transcript: RunTranscript, context: AgentContext
@@ -32,7 +32,7 @@ class Answers:
         return guardrails_in(self._agent.speaking(speaker), self._context, passed)
 
     async def next(self, action: CallModel, turn: int) -> Message | Held | Exception:
-        """Return what is to be written next, or what people decide on first, or why the model could not be called."""
+        """Return the next message to write, the answer that people must decide on first, or why the model failed."""
         decided, guardrails = action.decided, self.guardrails(action.agent, action.decided)
         self._model.begin(action, turn)
         if decided is not None and (answer := released(decided)) is not None:

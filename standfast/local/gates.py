@@ -1,4 +1,4 @@
-"""Applies decisions to the gates of a run in this process, each recorded before it counts, and shows what waits."""
+"""Applies decisions to the gates of an in-process run, each recorded before it counts, and shows open gates."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,10 +34,10 @@ _EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada", "digest": "…"}
 
 
 def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:
-    """Read what people decided.
+    """Read people's decisions.
 
     Raises:
-        InputError: naming what cannot be used.
+        InputError: naming the decision that cannot be used.
     """
     if isinstance(given, Mapping | str | Decision) or not isinstance(given, Iterable):
         raise InputError(f"decisions must be a list of decisions, such as {_EXAMPLE}, got {given!r:.80}")
@@ -61,14 +61,14 @@ async def judge(
     step: Step[Any],
     may: Callable[[str | None], object] | None,
 ) -> Gate:
-    """Return a pipeline's gate after a decision. The decision is recorded whether it counts or not.
+    """Return a pipeline's gate after a decision. The decision is recorded even if it does not count.
 
     Args:
-        step: that of the gate.
+        step: the gate's step.
         may: the pipeline's own rule about who may decide.
 
     Raises:
-        InputError: it does not count.
+        InputError: the decision does not count.
     """
     refused = gate.problem(decision) or await step_refusal(step, may, decision)
     await kept.record(decision, now, refused, digest=gate.shown_digest)
@@ -78,13 +78,13 @@ async def judge(
 
 
 async def step_refusal(step: Step[Any], may: Callable[[str | None], object] | None, decision: Decision) -> str | None:
-    """Return why today's pipeline does not let a decision count at the gate of a step, or None if it does."""
+    """Return why today's pipeline refuses a decision at the gate of a step, or None if it accepts it."""
     return decider_problem(may, decision) or await gate_edit_refusal(step, decision)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What decides which calls are approved in advance: the store that keeps it, and where the calls are."""
+    """Decides which calls are approved in advance: the store of standing approvals, and the place of the calls."""
 
     store: object
     place: CallPlace
@@ -107,19 +107,19 @@ async def at_gates(
     check: GuardrailCheck = _no_guardrails,
     emit: Callable[[Event], None] = lambda event: None,
 ) -> LoopState:
-    """Return the state after people's decisions on the calls of a turn, those that were made in advance first, and
-    after deadlines that have passed.
+    """Return the state after people's decisions on the calls of a turn. Decisions made in advance apply first,
+    deadlines that have passed apply last.
 
-    Either all decisions count or none does. Giving the same decision again changes nothing, so `run` can be repeated.
-    A recorded decision counts, whatever happened to the process that recorded it.
+    Either all decisions count or none does. Repeating a decision changes nothing, so `run` can be repeated. A recorded
+    decision counts, even if the process that recorded it has died.
 
     Args:
         have_run: ids of calls whose results are known.
-        check: returns the verdicts of guardrails on a call.
-        emit: is told of each decision, and of each deadline at which others were asked.
+        check: returns the guardrails' verdicts on a call.
+        emit: receives each decision, and each deadline at which other people were asked.
 
     Raises:
-        InputError: one does not count.
+        InputError: a decision does not count.
     """
     now = datetime.now(UTC)
     for question in state.gates:
@@ -156,7 +156,7 @@ async def at_gates(
 
 
 class _Told:
-    """What has been told so far of one gate; `gate` is as it was then."""
+    """The events already emitted for one gate; `gate` is its state at that time."""
 
     def __init__(self, gate: Gate, emit: Callable[[Event], None]) -> None:
         self._gate, self._emit = gate, emit
@@ -186,7 +186,7 @@ async def _in_advance(gate: Gate, state: LoopState, agent: Agent, kept: Kept, st
 
 
 def _call(state: LoopState, gate: Gate) -> ToolCall:
-    """Return the call that waits at a gate, as people see it; of another gate, only its name."""
+    """Return the call that waits at a gate, as shown to people. For any other gate, return only its name."""
     if gate.holds:
         return ToolCall(id=gate.name)
     asked = next(call for call in state.open_calls if call.id == gate.name)
@@ -194,12 +194,12 @@ def _call(state: LoopState, gate: Gate) -> ToolCall:
 
 
 def _may_not(agent: Agent, call: ToolCall, decision: Decision, gate: Gate) -> str | None:
-    """Return why today's agent does not let somebody decide on a call, or None if it does."""
+    """Return why today's agent does not let a person decide on a call, or None if it does."""
     return decider_problem(agent.access.get("approve"), decision) or caller_problem(agent, call, decision, gate.rule)
 
 
 async def _refusal(agent: Agent, call: ToolCall, check: GuardrailCheck, gate: Gate, decision: Decision) -> str | None:
-    """Return why today's agent does not let a decision count, or None if it does."""
+    """Return why today's agent rejects a decision, or None if it accepts it."""
     return _may_not(agent, call, decision, gate) or await edit_refusal(agent, call, decision, gate.rule, check)
 
 
@@ -222,7 +222,7 @@ async def _judged(
 
 
 def requesters_of(state: LoopState) -> list[str | None]:
-    """Return who has asked for the calls of a turn, also by an edit that counted."""
+    """Return the requesters of the calls of a turn, including the authors of edits that counted."""
     gates = [_gate(question) for question in (*state.gates, *state.verdicts)]
     edited = [decision.by for gate in gates for decision in gate.approvals if decision.edit is not None]
     return [*(person for gate in gates for person in gate.requesters), *edited]
@@ -235,7 +235,7 @@ def asked_at(state: LoopState) -> list[AskedGate]:
 
 
 def pending_approvals(state: LoopState) -> tuple[PendingApproval, ...]:
-    """Return what people see of the calls that wait for them."""
+    """Return what people see about the calls that wait for approval."""
     calls = {call.id: call.name for call in state.open_calls}
     return tuple(_shown(question, calls.get(str(question.tool_call_id), "")) for question in state.gates)
 

@@ -1,4 +1,4 @@
-"""Runs an agent on behalf of another agent's tool: `ctx.agents.invoke`."""
+"""Runs an agent that another agent's tool invokes with `ctx.agents.invoke`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NestedRuns:
-    """Makes the runs of agents that a run's tools invoke, with what that run was given.
+    """Makes the runs of the agents that a run's tools invoke. They get the options of that run.
 
     Args:
         make: the class of runs.
-        home: the store in which toolsets keep what they need.
+        home: the store in which toolsets keep their data.
         depth: the number of agents above the run.
     """
 
@@ -57,7 +57,7 @@ class NestedRuns:
         create_session: bool = False,
         max_answer_tokens: int | None = None,
     ) -> "Run":
-        """Return the run of an agent; its calls have keys that begin with `key`."""
+        """Return the run of an agent. The keys of its calls begin with `key`."""
         return self.make(
             agent,
             context=context,
@@ -80,11 +80,11 @@ class NestedRuns:
         return self.store is not None and self.store.durable
 
     def lost(self, session_id: str, key: str, call_id: str, agent: Agent) -> "Run":
-        """Return the run that continues an agent which a lost call of a session has run on Temporal."""
+        """Return the run that continues an agent started on Temporal by a lost call of a session."""
         return self.run(agent, key, session_id=session_of_call(session_id, call_id, key.removesuffix(f"/{call_id}")))
 
     async def kept(self, session_id: str | None) -> Session | None:
-        """Return the session of an agent that has answered before its run was cut off."""
+        """Return the session of an agent that answered before its run was cut off."""
         if self.store is None or session_id is None:
             return None
         return await self.store.load_session(session_key_of(self.who.tenant_id, session_id))
@@ -92,13 +92,13 @@ class NestedRuns:
 
 @dataclass(slots=True)
 class Invocations:
-    """The agents that one tool call runs. They keep no session of their own, unless they answer for a model.
+    """The agents that one tool call runs. They do not keep sessions, except to answer for a model.
 
     Args:
         key: the idempotency key of the call; the keys of the agents' own calls begin with it.
-        sampler: answers for the model of the agent that makes the call; None if no tool of it may ask.
-        left: returns the tokens that the run may still use; None if nothing limits them.
-        spent: is called with the call's id and with what each agent used, also with that of one that failed.
+        sampler: answers for the model of the agent that makes the call. None if none of its tools may ask the model.
+        left: returns the tokens that the run may still use; None if there is no limit.
+        spent: called with the call's id and each agent's usage, even if the agent failed.
     """
 
     _runs: NestedRuns
@@ -122,7 +122,7 @@ class Invocations:
     ) -> dict[str, str]:
         """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
         check_depth(agent, self._runs.depth)
-        # None stands for what is not given, as ever: the keys of calls follow from this, and must not change.
+        # None stands for every missing value: call keys are derived from this, and must not change.
         who = [None if isinstance(one, Identity) else () if one is None else one for one in (user_id, tenant_id)]
         with_context = () if (written := agent.write_context(context)) is None else (written,)
         name, number, _ = self._asked.name(agent.name, message, instance_id, *who, *with_context)
@@ -131,7 +131,7 @@ class Invocations:
         return await self._answer(agent, run, message)
 
     async def find(self, agent: Agent) -> str | None:
-        """Continue the agent of this call, which a Temporal run has left; see `AgentFinder`."""
+        """Continue the agent of this call that a Temporal run has left; see `AgentFinder`."""
         check_depth(agent, self._runs.depth)
         if not self._runs.is_durable:
             return None
@@ -142,7 +142,7 @@ class Invocations:
             return None
 
     async def ask_model(self, message: str, *, max_tokens: int) -> dict[str, str]:
-        """Let the model of the call's agent answer; see `ModelAsker`. A session keeps what it was paid for."""
+        """Let the model of the call's agent answer; see `ModelAsker`. A session keeps the paid answer."""
         agent = check_sampler(self._sampler, self._left())
         check_depth(agent, self._runs.depth)
         name, number, _ = self._asked.name(agent.name, message, max_tokens)

@@ -1,4 +1,4 @@
-"""Calls the model of a run: selects the part of the transcript that it sees, and streams its answer."""
+"""Calls the model of a run: selects the visible part of the transcript, and streams the answer."""
 
 import asyncio
 import logging
@@ -19,9 +19,9 @@ _LOG = logging.getLogger("standfast")
 
 
 class ModelCalls:
-    """The model's side of a run.
+    """The model calls of a run.
 
-    Notices and compression change only the view; what is stored stays whole.
+    Notices and compression change only the view. The stored transcript stays whole.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ModelCalls:
         self._emit = emit
 
     def let_speak(self, agent: Agent, tools: Sequence[ToolDescription]) -> None:
-        """Call the model of this agent from now on, with these tools."""
+        """From now on, call the model of this agent with these tools."""
         if agent is not self._agent:
             self._agent, self._adapters = agent, self._adapters_of(agent)
         self._tools = tools
@@ -54,11 +54,11 @@ class ModelCalls:
         self._view[0] = Message(role="system", content=text)
 
     def show(self, messages: list[Message]) -> None:
-        """Begin with these messages: the system prompt, then the transcript."""
+        """Start with these messages: the system prompt, then the transcript."""
         self._view = messages
 
     def put_in_order(self) -> None:
-        """Move results that came late to their calls."""
+        """Move late results to their calls."""
         self._view = in_call_order(self._view)
 
     def add(self, messages: Sequence[Message]) -> None:
@@ -71,7 +71,7 @@ class ModelCalls:
             self._emit(TurnStarted(turn, model if isinstance(model, str) else None, action.agent or None))
 
     async def ask(self, action: CallModel) -> LLMResponse:
-        """Return the model's answer; raises whatever keeps it from answering."""
+        """Return the model's answer, or raise the error that prevents it."""
         budget = self._agent.loop.budget
         warning = None if budget is None or action.warning is None else budget.warning(action.warning)
         self._view = with_notices(self._view, warning, action.nudge)
@@ -83,7 +83,7 @@ class ModelCalls:
         return response
 
     def ended(self, turn: int, message: Message) -> None:
-        """Tell of an answer once its calls have their ids."""
+        """Emit an answer once its calls have their ids."""
         if self._emit is not None:
             if withholds(self._agent) and message.content:
                 self._emit(TextDelta(message.content))
@@ -105,11 +105,11 @@ class ModelCalls:
             self._emit(ModelFailed(turn, error_text(error)))
 
     async def _call_with_retries(self, adapter: LLMAdapter, has_fallback: bool) -> LLMResponse:
-        """Call the model, and call it again where that may help."""
+        """Call the model, and retry if that may help."""
         attempt = 1
         while True:
             try:
-                return await self._call(adapter, list(self._view))  # the adapter's own list: it may keep or change it
+                return await self._call(adapter, list(self._view))  # the adapter may keep or change its list
             except Exception as error:
                 delay = retry_delay(error, self._agent.loop.model_retry, attempt, has_alternative=has_fallback)
                 if delay is None:

@@ -1,4 +1,4 @@
-"""Finds the gate that a decision names, a step of a pipeline or a call of the agent of a step; and what was decided."""
+"""Finds the gate that a decision names (a pipeline step, or a call of a step's agent) and its recorded decisions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ def agent_at(pipeline: Pipeline, gate: str) -> tuple[str, Step[Any]] | None:
 
 
 def check_gate(pipeline: Pipeline, gate: str) -> None:
-    """Refuse a name that cannot be a gate's: it names neither an approval nor a call of an agent.
+    """Refuse a name that is not a gate: it names neither an approval nor a call of an agent.
 
     Raises:
-        InputError: saying what it names.
+        InputError: naming what it is instead.
     """
     if agent_at(pipeline, gate) is not None:
         return
@@ -47,9 +47,9 @@ def check_gate(pipeline: Pipeline, gate: str) -> None:
 async def recorded(
     kept: Kept, place: str, gate: Gate, step: Step[Any], may: Callable[[str | None], object] | None
 ) -> Gate:
-    """Return a gate after the decisions that were recorded at it.
+    """Return a gate after its recorded decisions.
 
-    What it asks is kept as it was when the gate opened, so that people can decide where the pipeline is not known.
+    Its question is stored as it was when the gate opened, so people can decide even where the pipeline is not known.
     """
     if not await kept.find(f"{place}?asks"):
         await kept.keep(f"{place}?asks", gate.plain())
@@ -62,10 +62,10 @@ async def recorded(
 
 @dataclass(frozen=True, slots=True)
 class WaitingGates:
-    """The gates at which a pipeline waits, by path: its own, and calls of agents that wait at theirs.
+    """The gates at which a pipeline waits, by path: its own, and the agents whose calls wait at gates.
 
     Args:
-        places: where the verdicts of its own are kept, by path.
+        places: the places of the verdicts of the pipeline's own gates, by path.
     """
 
     kept: Kept
@@ -73,7 +73,7 @@ class WaitingGates:
     places: Mapping[str, str]
 
     def named(self) -> list[tuple[str, str, Gate | PendingApproval]]:
-        """Return the name, the message and the gate of each."""
+        """Return the name, the message and the gate of each one."""
         found: list[tuple[str, str, Gate | PendingApproval]] = []
         for path, waits in self.waiting.items():
             if isinstance(waits, Gate):
@@ -83,7 +83,7 @@ class WaitingGates:
         return found
 
     def asked(self) -> list[AskedGate]:
-        """Return its own as the board shows them; calls of agents stand there by their own sessions."""
+        """Return the pipeline's own gates for the board. The calls of agents appear there under their own sessions."""
         return [
             AskedGate(gate, kept["message"], shown=kept.get("shown", ()), place=self.places[path])
             for path, gate in self.waiting.items()
@@ -91,7 +91,7 @@ class WaitingGates:
         ]
 
     def shown(self, path: str, gate: Gate) -> Sequence[Mapping[str, Any]]:
-        """Return what people see beside the message now."""
+        """Return the values that people now see with the message."""
         shown: Sequence[Mapping[str, Any]] = self._asked(path).get("shown", ())
         return shown if gate.changed is None else shown_with_edit(shown, gate.changed)
 

@@ -1,6 +1,6 @@
 """Runs a step of a pipeline: an agent, or a tool without a model.
 
-With a store each step has a session of its own, so that a crash in the middle of it is repaired like one of any run.
+With a store, each step has its own session, so a crash in the middle of a step is repaired like that of any run.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class StepRunner:
     async def run(
         self, path: str, step: Step[Any], given: Any, decisions: Sequence[Decision], context: Any, deps: Any
     ) -> tuple[StepResult, bool] | InterruptedResponse:
-        """Return the result of a step, and whether a later run begins the step anew if it failed.
+        """Return the result of a step, and whether a later run begins the step again if it failed.
 
         If calls of its agent wait for approval, return the interrupted run.
 
@@ -47,7 +47,7 @@ class StepRunner:
             given: the message for its agent, or the arguments for its tool.
             decisions: on calls of its agent.
             context: of its agent's run.
-            deps: makes what its tool depends on.
+            deps: makes the dependencies of its tool.
         """
         if step.run is not None:
             one_call: RunOptions = {**self._options, "llm": _OneCall(step.run, given)}
@@ -63,7 +63,7 @@ class StepRunner:
         return _of_agent(result), True
 
     async def calls_of(self, path: str, step: Step[Any]) -> Kept:
-        """Return where the decisions on the calls of a step's agent are kept."""
+        """Return the place of the decisions on the calls of a step's agent."""
         session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
         name = f"{cast(Agent, step.agent).name}/{session_key_of(self._options.get('tenant_id'), session)}"
         return Kept(name, cast("DurableStore | None", self._options.get("store")))
@@ -78,18 +78,18 @@ class StepRunner:
             has_begun = await store.load_session(key) is not None
             options = {**options, "session_id": session}
         if has_begun:
-            options = {**options, "context": None}  # its session has one
+            options = {**options, "context": None}  # its session already has a context
         return await Run(agent, **options).go(message=None if has_begun else message, decisions=decisions)
 
 
 def step_session(run: str, path: str, attempt: int) -> str:
-    """Return the id of the session of a step: a part that people can read, and a digest that no other step has."""
+    """Return the id of a step's session: a readable part, and a digest that is unique to the step."""
     whole = f"{run}/{path}" + (f"~{attempt}" if attempt else "")
     return f"{whole.replace('/', '.')[:150]}.{hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()}"
 
 
 class _OneCall:
-    """A model that asks for one call, and then is done."""
+    """A model that requests one call, and is then done."""
 
     def __init__(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> None:
         self._call = ToolCall(id="call", name=tool.name, arguments=arguments)
@@ -131,7 +131,7 @@ def read_previous(given: Mapping[str, Any] | None) -> dict[str, StepResult]:
     """Read the `step_results` of an earlier run.
 
     Raises:
-        InputError: saying what cannot be used.
+        InputError: naming the entry that cannot be used.
     """
     try:
         return {path: StepResult.model_validate(result) for path, result in (given or {}).items()}
@@ -143,10 +143,10 @@ def read_previous(given: Mapping[str, Any] | None) -> dict[str, StepResult]:
 def read_verdict(action: RunStep, result: StepResult | None, *, is_skipped: bool) -> Any:
     """Read a verdict at a gate of an earlier run, from its `step_results`; None if the gate asks people.
 
-    An approval of a value that people could change counts for whoever goes on after a later step.
+    If people could edit the value, its approval counts for a run that continues after a later step.
 
     Raises:
-        InputError: it is something else.
+        InputError: the result is not a verdict.
     """
     if result is None:
         return None

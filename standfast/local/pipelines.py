@@ -1,6 +1,6 @@
 """Runs pipelines in this process.
 
-`pipeline_loop` decides what is next; here functions are called, agents and tools run, and their results are kept.
+`pipeline_loop` decides the next actions. This module calls functions, runs agents and tools, and stores their results.
 """
 
 import asyncio
@@ -72,10 +72,10 @@ class PipelineRun:
         self._previous: dict[str, StepResult] = {}
         self._skipped: tuple[str, ...] = ()
         self._decisions: list[Decision] = []
-        self._own: Decision | None = None  # what going on after a gate means; nothing if that is approved already
-        self._judged: set[int] = set()  # of the decisions
-        self._places: dict[str, str] = {}  # where the verdicts of gates are kept, by path
-        self._waiting: dict[str, Gate | InterruptedResponse] = {}  # gates, and agents with calls that wait at theirs
+        self._own: Decision | None = None  # implied by continuing after a gate; None if that is approved
+        self._judged: set[int] = set()  # indexes of the decisions
+        self._places: dict[str, str] = {}  # places of the gates' verdicts, by path
+        self._waiting: dict[str, Gate | InterruptedResponse] = {}  # gates, and agents whose calls wait at gates
 
     def _kept_by(self, kept: Kept) -> None:
         self._kept, self._runner = kept, StepRunner(kept, name=kept.name, options=self._options)
@@ -125,13 +125,15 @@ class PipelineRun:
         await self._kept.begin(given, self._who)
         try:
             ended = await self._advance()
-        finally:  # also if a step has raised: gates before it were decided
+        finally:  # also after a step has raised: gates before it were decided
             await show_gates(self._store, Whose(self._kept.name, **self._who), self._gates.asked())
         await self._refuse_unused()
         return self._result(ended)
 
     async def _restarted(self, given: Any, run_key: str, first: str, *, store: DurableStore, is_new: bool) -> Any:
-        """Take what an earlier run came to before a step, unless this one has begun so; returns the input."""
+        """Take the results of an earlier run from before a step, unless this run has already begun with them. Return
+        the input.
+        """
         if not is_new:
             await self._kept.check(self._who)
             await check_restart(self._kept, run_key, first)
@@ -140,7 +142,7 @@ class PipelineRun:
         return earlier if given is None else given
 
     def _skip_to(self, name: str) -> None:
-        """Treat this stage and those before it as done; whoever asks for that approves the gates among them."""
+        """Treat this stage and the earlier ones as done. A caller that skips gates approves them."""
         stages = self._pipeline.stages[: stage_index(self._pipeline, name) + 1]
         self._skipped = tuple(stage.name for stage in stages)
         if isinstance(stages[-1], Step) and stages[-1].kind == "approval":
@@ -156,12 +158,12 @@ class PipelineRun:
     def _is_skipped(self, path: str) -> bool:
         return name_of(path.split("/")[0]) in self._skipped
 
-    # --- going on ---
+    # --- progress ---
 
     async def _advance(self) -> Ended | None:
-        """Carry out the next actions until the end; return None if all that is left waits for people.
+        """Carry out the next actions until the end. Return None if everything left waits for people.
 
-        If an action raises, no further one is started, and those that run are awaited, since they may have effects.
+        If an action raises, no further one is started. Running ones are awaited, since they may have effects.
         """
         running: dict[str, asyncio.Task[Done]] = {}
         error: BaseException | None = None
@@ -189,7 +191,7 @@ class PipelineRun:
                 running[action.key] = asyncio.create_task(self._do(action))
 
     def _collect(self, running: dict[str, asyncio.Task[Done]]) -> BaseException | None:
-        """Record what has ended; return what was raised."""
+        """Record the actions that have ended. Return the error, if one was raised."""
         error: BaseException | None = None
         for key in [key for key, task in running.items() if task.done()]:
             task = running.pop(key)
@@ -202,7 +204,7 @@ class PipelineRun:
     async def _do(self, action: Action) -> Done:
         try:
             return await self._carry_out(action)
-        except Exception as error:  # an exception of a user's function says where it was raised
+        except Exception as error:  # an exception from user code carries its own traceback
             key = "" if self._run_key is None else f", run_key={self._run_key!r}"
             error.add_note(f"at step '{action.path}' of pipeline '{self._pipeline.name}'{key}")
             raise
@@ -266,12 +268,12 @@ class PipelineRun:
         await self._kept.add(f"{path}?failed", result.response)
 
     def _went_back(self, gate: str) -> bool:
-        """Whether a gate's rejection has led back: what it asked for is still to be done, and it does not ask again."""
+        """Whether a gate's rejection has led back: its correction is still to do, and it does not ask again."""
         done = self._state.done.get(gate)
         return done is not None and done.value == REJECTED and self._state.planned(gate).goes_back
 
     async def _came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:
-        """Note the result of a step, and keep it if it is an output."""
+        """Note the result of a step, and store it if it is an output."""
         self._results[path] = result
         return await self._steps.came_to(path, step, result, began)
 
@@ -286,13 +288,13 @@ class PipelineRun:
     # --- gates ---
 
     async def _find_place(self, path: str) -> str:
-        """Return where the verdict of a gate is kept: beside earlier verdicts that a later failure has made void."""
+        """Return the place of a gate's verdict, next to earlier verdicts that a later failure has voided."""
         if path not in self._places:
             self._places[path] = f"{path}?{count}" if (count := await self._kept.count(f"{path}?again")) else path
         return self._places[path]
 
     async def _verdict(self, action: RunStep, step: Step[Any]) -> Done:
-        """Return what a gate means: by the verdict that is kept, by the result of an earlier call, or by asking."""
+        """Return a gate's verdict: from the store, from the result of an earlier call, or by asking."""
         path, place = action.path, await self._find_place(action.path)
         previous = read_verdict(action, self._previous.get(path), is_skipped=self._is_skipped(path))
         if await self._kept.find(place):
@@ -317,7 +319,7 @@ class PipelineRun:
         gate = Gate.of_step(path, GateRule.of(approval), shown, since=since, requesters=people)
         gate = (await recorded(self._kept, place, gate, step, self._pipeline.access.get("approve"))).at(now)
         decisions = [decision for decision in self._decisions if decision.gate == path]
-        if is_skipped:  # whoever treats the gate as done approves it
+        if is_skipped:  # a caller that treats the gate as done approves it
             decisions.append(Decision(gate=path, decision="approve", by=self._who["user_id"]))
         for decision in decisions:
             if decision is not self._own or gate.status != "approved":
@@ -329,7 +331,7 @@ class PipelineRun:
         return done if done.reason is not None else await self._steps.keep_verdict(action, step, gate.output, place)
 
     async def _refuse_unused(self) -> None:
-        """Refuse decisions at gates that were not open; with a store they are recorded as refused."""
+        """Refuse decisions at gates that were not open. With a store, they are recorded as refused."""
         unused = [one for one in self._decisions if id(one) not in self._judged and one is not self._own]
         if self._store is None or not unused:
             return
@@ -338,7 +340,7 @@ class PipelineRun:
             kept, own = await self._record_of(decision)
             has = await kept.has_counted(own)
             if has:
-                continue  # it was given before, and counted
+                continue  # the same decision was made before, and counted
             why = "was decided already" if decision.gate in self._places or has is False else "is not reached yet"
             problems.append(f"gate {decision.gate} {why}")
             await self._kept.record(decision, datetime.now(UTC), problems[-1])
@@ -346,7 +348,7 @@ class PipelineRun:
             raise InputError(f"{'; '.join(problems)}. What ran is kept: call again without these decisions")
 
     async def _record_of(self, decision: Decision) -> tuple[Kept, Decision]:
-        """Return where a decision is recorded, and the decision under the name that its gate has there."""
+        """Return the place of a decision's record, and the decision under the name that its gate has there."""
         agent = agent_at(self._pipeline, decision.gate)
         if agent is None:
             return self._kept, decision
@@ -356,7 +358,7 @@ class PipelineRun:
 
     async def _decide(self, gate: Gate, step: Step[Any], decision: Decision, now: datetime) -> Gate:
         self._judged.add(id(decision))
-        if decision is self._own or decision not in self._decisions:  # whoever goes on after a gate has seen it
+        if decision is self._own or decision not in self._decisions:  # a caller that continues after a gate has seen it
             decision = decision.model_copy(update={"digest": gate.shown_digest})
         may = self._pipeline.access.get("approve")
         return await judge(gate, decision, now, self._kept, step=step, may=may)

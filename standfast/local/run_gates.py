@@ -1,4 +1,4 @@
-"""Opens the gates of a run in this process before its calls run, and closes them by people's decisions."""
+"""Opens the gates of an in-process run before its calls run, and closes them by people's decisions."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -29,11 +29,11 @@ from standfast.stores.protocol import AgentStore, DurableStore
 
 
 class RunGates:
-    """The gates of a run. Every question and decision is written to the transcript before any call runs.
+    """The gates of a run. Every question and decision is written to the transcript before a call runs.
 
     Args:
-        is_invoked: a tool has started the run, so nobody is there to be asked.
-        emit: is told of decisions and escalations.
+        is_invoked: a tool has started the run, so there is nobody to ask.
+        emit: receives decisions and escalations.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RunGates:
         self._transcript = transcript
         self._is_invoked = is_invoked
         self._emit: Callable[[Event], None] = (lambda event: None) if emit is None else emit
-        self._earlier: list[str | None] = []  # who asked for earlier calls; without a store only their gates say who
+        self._earlier: list[str | None] = []  # requesters of earlier calls; without a store, only the gates name them
 
     def _asking(self, state: LoopState) -> Agent:
         """Return the agent of the conversation whose calls, or whose answer, are at the gates."""
@@ -66,7 +66,7 @@ class RunGates:
         return Kept(f"{self._agent.name}/{self._transcript.log.session.id}", cast("DurableStore | None", ledger))
 
     async def decide(self, decisions: Sequence[Decision], state: LoopState) -> LoopState:
-        """Apply decisions. What they approve is written before it runs, which only one run of a session can do."""
+        """Apply decisions. Each approval is written before its call runs; only one run of a session can write it."""
         have_run = {message.tool_call_id for message in self._transcript.messages if message.status == "completed"}
         standing = Standing(self._store, self._place)
         agent = self._asking(state)
@@ -79,14 +79,14 @@ class RunGates:
         return decided
 
     async def _show(self, state: LoopState) -> None:
-        """Show what waits on the board, before the transcript has it: what waits is never hidden."""
+        """Show waiting gates on the board before the transcript has them, so a waiting gate is never hidden."""
         await show_gates(self._store, Whose.of_session(self._transcript.log.session), asked_at(state))
 
     async def open(self, state: LoopState, calls: tuple[ToolCall, ...], claimed: Sequence[Gate] = ()) -> LoopState:
-        """Find out who must approve the calls, and write that with the calls.
+        """Find out who must approve the calls, and write the gates with the calls.
 
         Args:
-            claimed: the gates of an unsigned checkpoint; in a store their time begins anew.
+            claimed: the gates of an unsigned checkpoint; with a store, their time starts again.
         """
         requesters = await self._requesters(claimed)
         since = {gate.name: gate.opened or gate.since for gate in claimed} if self._store is None else {}
@@ -105,7 +105,7 @@ class RunGates:
         return await self.decide((), state) if is_decided else state
 
     async def hold(self, state: LoopState, held: Held, claimed: Gate | None = None) -> LoopState:
-        """Ask people about what guardrails have stopped, and write that with what the user has said.
+        """Ask people about what guardrails have stopped, and write the question with the user's messages.
 
         Args:
             claimed: the gate of an unsigned checkpoint.
@@ -123,7 +123,9 @@ class RunGates:
         return state
 
     async def _requesters(self, claimed: Sequence[Gate]) -> list[str | None]:
-        """Return who has spoken to the run, and whom the gates of an unsigned checkpoint name."""
+        """Return everyone who has sent the run a message, and the requesters that the gates of an unsigned checkpoint
+        name.
+        """
         spoke = [message.by for message in self._transcript.messages]
         users = [self._context.user_id, self._transcript.log.session.user_id]
         named = [person for gate in claimed for person in gate.requesters]
@@ -135,7 +137,7 @@ class RunGates:
 
     @property
     def _place(self) -> CallPlace:
-        """Where the calls are; a run is what the last message of the user has begun."""
+        """The place of the calls. A run starts with the user's last message."""
         log, messages = self._transcript.log, self._transcript.messages
         after = next((place for place, one in enumerate(reversed(messages)) if one.role == "user"), len(messages))
         begun = self._last_seq - after

@@ -1,4 +1,4 @@
-"""Carries out one run in this process. No rule about agents is made here; `agent_loop` decides."""
+"""Carries out one run in this process. The rules for agents are in `agent_loop`, not here."""
 
 import asyncio
 import logging
@@ -105,10 +105,10 @@ class Run:
         )
         self.usage: Usage | None = None
         self._counts = Counter[str]()  # how often each tool was requested
-        self._nested_usage: dict[str, Usage] = {}  # of agents that calls of the turn ran, by the call's id
+        self._nested_usage: dict[str, Usage] = {}  # usage of the agents that the turn's calls ran, by the call's id
         self._terminal: TerminalError | None = None
         self._log: Log
-        self._state: LoopState  # before the action that is being carried out
+        self._state: LoopState  # the state before the current action
         self._transcript: RunTranscript
         self._answers: Answers
         self._gates: RunGates
@@ -189,17 +189,17 @@ class Run:
             self._emit(RunStarted(self._agent.name, given.message, user_id=self._context.user_id))
         try:
             system = Message(role="system", content=prompt)
-            self._model.show([system, *self._transcript.messages])  # a turn that was left may end before a new message
+            self._model.show([system, *self._transcript.messages])  # an unfinished turn may end before a new message
             state = await self._take_in(given, await self._take_results(self._state))
             self._model.show([system, *self._transcript.messages])
             return await self._loop(state)
         finally:
             await self._log.flush()
 
-    # --- where the run begins ---
+    # --- the start of the run ---
 
     async def _heard(self, given: inputs.RunInput) -> Heard | None:
-        """Return what became of the message, if the session has it already."""
+        """Return the outcome of the message, if the session already has it."""
         if given.message_id is None:
             return None
         log, said = self._log, given.user_message(self._context.user_id)
@@ -207,14 +207,14 @@ class Run:
         return await find_heard(said, transcript, self._agent, log.session, self._store, is_pruned=log.is_pruned)
 
     def _answered_before(self, answer: MessageAnswer) -> RunResult:
-        """Return the result that the message had, and the session as it is now."""
+        """Return the result of the message, and the session in its current state."""
         result = run_result(
             self._agent, answer.state, answer.finish, answer.ending, answer.problem, self._transcript, {}, None
         )
         return replace(result, checkpoint=self._transcript.checkpoint(self._state))
 
     def _begin(self, given: inputs.RunInput) -> LoopState:
-        """Return the state from which the run starts, and show its transcript. Nothing is done or written yet."""
+        """Return the state from which the run starts, and show its transcript. This neither acts nor writes."""
         log, questions = self._log, given.credible_questions
         if not log.is_new:
             self._context.state = self._agent.read_state(log.session.state)
@@ -242,12 +242,12 @@ class Run:
             tools=self._speakers.tools(last_speaker(self._transcript.messages)),
             checkpoint=given.checkpoint,
         )
-        if given.message is not None and not state.gates:  # which people may have decided elsewhere
+        if given.message is not None and not state.gates:  # people may have decided elsewhere
             inputs.check_may_speak(state, self._log.session_id)
         return state
 
     async def _take_in(self, given: inputs.RunInput, state: LoopState) -> LoopState:
-        """Add the answer or the message. An answer to no question is a message; an empty one adds nothing."""
+        """Add the answer or the message. An answer without a question is a message; an empty one adds nothing."""
         message = given.message
         if not given.is_signed:
             state = await take_claims(given, state, self._transcript, self._answers, self._gates)
@@ -270,7 +270,7 @@ class Run:
             state = await self._end_turn(state)
         state = await self._transcript.hear(state)
         said = replace(given, message=message).user_message(self._context.user_id)
-        if said.message_id is not None:  # which a run on Temporal may have been sent, and not heard
+        if said.message_id is not None:  # a Temporal run may have received it without passing it to the model
             for heard in [one for one in self._transcript.messages if one.message_id == said.message_id]:
                 check_same(said, content_digest(heard), heard.by)
                 return state
@@ -278,7 +278,7 @@ class Run:
         return state.with_user_message()
 
     async def _take_results(self, state: LoopState) -> LoopState:
-        """Write the results that the ledger has of open calls. An earlier run was lost before it could write them."""
+        """Write the ledger's results of open calls. An earlier run was lost before it could write them."""
         if not state.open_calls or self._log.is_new or not has_ledger(self._store):
             return state
         found = await results_of(self._store, *self._coordinates(), state.open_calls)
@@ -349,13 +349,13 @@ class Run:
 
     async def _correct(self, state: LoopState, action: Correct) -> LoopState:
         self._transcript.add([Message(role="user", content=action.message)])
-        await self._transcript.write()  # the answer was paid for, whatever becomes of the next
+        await self._transcript.write()  # the answer was paid for, so it is kept even if the next one fails
         return state.corrected()
 
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
         calls = self._tool_calls(state, action)
         try:
-            await self._transcript.write_rest(state)  # no handler runs before what asks for it is stored
+            await self._transcript.write_rest(state)  # no handler runs before its call is stored
             await calls.run()
         except asyncio.CancelledError:
             await self._give_up(state, calls)
@@ -372,7 +372,7 @@ class Run:
         self._transcript.add(results := state.results(outcomes, used))
         state = state.settled(outcomes, used)
         await self._transcript.write(state.kept_questions)
-        if self._transcript.messages[-len(results) - 1].role == "tool":  # some calls of the turn had results before
+        if self._transcript.messages[-len(results) - 1].role == "tool":  # some calls of the turn already had results
             self._transcript.put_in_order()
         if cancellation.requested():  # the results are written first
             raise asyncio.CancelledError
@@ -382,10 +382,10 @@ class Run:
         return state
 
     async def _end_turn(self, state: LoopState) -> LoopState:
-        """Settle what an earlier run has left of a turn: its calls, or an answer that people have decided on.
+        """Settle the rest of an earlier run's turn: its calls, or an answer that people have decided on.
 
         Raises:
-            InputError: people are yet to be asked, before or after it.
+            InputError: people must decide first, before or after it.
         """
         match next_action(state):
             case CallModel() as action:
@@ -396,14 +396,14 @@ class Run:
         return state
 
     async def _call_left(self, state: LoopState, action: CallTools) -> LoopState:
-        """Settle the calls that an earlier run has left, in the context in which it asked for them."""
+        """Settle the calls that an earlier run has left, in the context in which it requested them."""
         before = kept_context(self._log.messages)
         if before in (None, self._transcript.said_in):
             return await self._call_tools(state, action)
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(in_context(self._agent, self._context, before))
-            except Exception as error:  # the session can go on without them
+            except Exception as error:  # the session can continue without them
                 action = not_carried_out(action, state.tools, self._agent.name, error_text(error))
             return await self._call_tools(state, action)
 
@@ -419,7 +419,7 @@ class Run:
             self._context.state = calls.agent_state.read()
 
     async def _give_up(self, state: LoopState, calls: ToolCalls) -> None:
-        """Keep what is known when the run is cancelled, so that the session can be resumed."""
+        """Store the known results when the run is cancelled, so that the session can be resumed."""
         outcomes = calls.outcomes()
         self._take_state(calls)
         try:
@@ -433,9 +433,9 @@ class Run:
             _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
 
     async def _answered(self, calls: ToolCalls, state: LoopState) -> list[Settled]:
-        """Return the outcomes of a turn, after the ledger has those of calls that were not run.
+        """Return the outcomes of a turn, after the outcomes of calls that did not run are in the ledger.
 
-        A cancel does not break it off: whoever awaits this raises it.
+        A cancel does not interrupt this; the caller raises it afterwards.
         """
         outcomes = calls.outcomes()
         told = (one for one in state.recorded(outcomes) if one[0].id not in calls.begun)
@@ -472,7 +472,7 @@ class Run:
     def _count_nested(self, call_id: str, usage: Usage) -> None:
         self._nested_usage[call_id] = usage + self._nested_usage.get(call_id)
 
-    # --- how the run ends ---
+    # --- the end of the run ---
 
     async def _finish(self, state: LoopState, finish: Finish, ending: Finish, problem: str | None) -> RunResult:
         try:
@@ -494,9 +494,9 @@ class Run:
 async def take_claims(
     given: RunInput, state: LoopState, transcript: RunTranscript, answers: Answers, gates: RunGates
 ) -> LoopState:
-    """Return the state of a run after its input was checked; its session is new, unless it has gates.
+    """Return the state of a run after its input was checked. Its session is new, unless it has gates.
 
-    Anyone may have written a checkpoint: guardrails and people are asked again about what it claims.
+    Anyone may have written a checkpoint, so guardrails and people are asked again about its claims.
     """
     is_new, guardrails = transcript.log.is_new, answers.guardrails(state.agent)
     if state.open_calls and is_new:
@@ -517,7 +517,7 @@ async def take_claims(
 
 
 async def call_hook(hook: Callable[[AgentContext], object] | None, context: AgentContext) -> None:
-    """Call a hook of the agent, if it has that hook."""
+    """Call a hook, if the agent has it."""
     if hook is not None:
         await call_users(hook, context)
 
@@ -535,8 +535,8 @@ def tool_contexts(
 
     Args:
         last_seq: the number of the transcript's last message in its session.
-        journal_key: what the keys of all calls begin with.
-        invoker: makes, for the key and the id of a call, what runs agents for it.
+        journal_key: the prefix of all call keys.
+        invoker: takes the key and the id of a call, and returns the object that runs agents for it.
     """
     scope, positions = coordinates(transcript, last_seq, journal_key)
 
@@ -559,7 +559,7 @@ def tool_contexts(
 
 
 def coordinates(transcript: Sequence[Message], last_seq: int, journal_key: str) -> tuple[str, dict[str, int]]:
-    """Return the beginning of the keys of the last turn's calls, and the places of the calls by id."""
+    """Return the prefix of the keys of the last turn's calls, and the places of the calls by id."""
     at = last_answer(transcript) or 0
     positions = {call.id: position for position, call in enumerate(transcript[at].tool_calls or ())}
     return turn_scope(journal_key, last_seq - (len(transcript) - 1 - at)), positions
@@ -578,8 +578,8 @@ def run_result(
     """Return the result of a run.
 
     Args:
-        ending: `finish`, after the agent's output type has judged it; `problem` is what does not fit.
-        counts: how often each tool was requested.
+        ending: `finish`, after the agent's output type has validated it; `problem` says why the output does not fit.
+        counts: the number of requests by tool.
     """
     budget = agent.loop.budget
     return RunResult(

@@ -41,8 +41,7 @@ _RETRY_DELAYS = (0.05, 0.2, 1.0)  # seconds; a locked database has waited for it
 class Log:
     """A run's session: its contents, and the writes to it.
 
-    A durable store is written to at once. A memory store gets everything at the end, and without a store nothing
-    is written at all.
+    A durable store is written at once. A memory store gets everything at the end. Without a store, nothing is written.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class Log:
         is_new: bool,
         is_pruned: bool = False,
     ) -> None:
-        if session.usage is None and messages:  # written by a version that kept no account
+        if session.usage is None and messages:  # written by a version that did not track usage
             session = session.model_copy(update={"usage": usage_of(messages)})
         self.session = session
         self.messages = messages
@@ -73,12 +72,12 @@ class Log:
 
     @property
     def is_stored(self) -> bool:
-        """Whether there is such a session: a run whose first model call failed has not written one."""
+        """Whether the session exists. A run whose first model call failed has not written one."""
         return not self.is_new or self.has_written
 
     @property
     def unheard(self) -> Unheard | None:
-        """Messages to the session that nobody has heard; None if there can be none."""
+        """The session's messages that the agent has not read; None if there can be none."""
         return Unheard(self.session, self._store) if has_ledger(self._store) and not self.is_new else None
 
     @property
@@ -105,7 +104,8 @@ class Log:
         try:
             self.last_seq = await self._append(self._store, session, messages, _RETRY_DELAYS)
         except asyncio.CancelledError:
-            # The write may have landed or not. Repeating it is harmless and settles that; only then may the run end.
+            # The write may or may not have landed. Repeating it is harmless and settles that. Only then may the run
+            # end.
             try:
                 self.last_seq = await to_the_end(partial(self._append, self._store, session, messages, ()))
                 self._version, self.session = self._version + 1, session
@@ -135,8 +135,8 @@ class Log:
         return await append()
 
     async def flush(self) -> None:
-        """Write what a memory store does not have yet."""
-        if self._store is not None and not self._store.durable and self.has_written:  # perhaps only its questions
+        """Write everything that a memory store does not have yet."""
+        if self._store is not None and not self._store.durable and self.has_written:  # perhaps only questions
             await self._store.save_session(self.session)
             await self._store.append_messages(self.session.id, self._unwritten, self.session)
             self._unwritten = []
@@ -156,14 +156,14 @@ async def open_log(
     create: bool,
     who: AgentContext,
 ) -> AsyncIterator[Log]:
-    """Open a session for one run, which then holds it: no other run may begin on it until this one has ended.
+    """Open a session for one run, which then holds it: no other run may start on it until this run has ended.
 
     Raises:
-        InputError: a malformed session id, or the session of another agent.
-        SessionNotFoundError: `create` is False and there is none.
+        InputError: a malformed session id, or another agent's session.
+        SessionNotFoundError: `create` is False and the session does not exist.
         SessionAccessDeniedError: it belongs to another user or tenant.
         SessionConflictError: another run holds it.
-        MemoryStoreNotDurableError: a memory store does not know the session and could not keep it.
+        MemoryStoreNotDurableError: a memory store does not have the session and could not keep it.
     """
     user_id, tenant_id = who.user_id, who.tenant_id
     if session_id is not None:
@@ -184,7 +184,7 @@ async def open_log(
     if not await hold(store, new.id):
         held = await store.load_session(new.id)
         if held is not None:
-            check_access(held, agent, user_id, tenant_id)  # a stranger learns nothing, not even of the run
+            check_access(held, agent, user_id, tenant_id)  # a stranger must learn nothing, not even that the run exists
         raise SessionConflictError(
             f"Session {session_id_of(new.id)} has a run in flight; wait for it to end, then run again"
         )
@@ -206,7 +206,7 @@ async def open_log(
 
 
 async def _check_free(store: AgentStore, new: Session, agent: Agent, session: Session | None) -> None:
-    """Refuse a session that is somebody else's, or that a Temporal run is at work on."""
+    """Refuse a session that belongs to another user, or that a Temporal run is at work on."""
     if session is not None:
         check_access(session, agent, new.user_id, new.tenant_id)
     await check_not_at_work(store, new.id)

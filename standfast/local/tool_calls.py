@@ -1,4 +1,4 @@
-"""Carries out tool calls in this process: in batches, with retries and timeouts, and through a cancel."""
+"""Carries out tool calls in this process, in batches, with retries and timeouts, and through a cancel."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,14 +30,14 @@ from standfast.tools import Asked, Failed, Outcome, Tool, ToolContext, Unknown
 
 
 class ToolCalls:
-    """The calls of one turn, and the action that says what to do with them.
+    """The calls of one turn, and the action that decides what to do with them.
 
     Args:
         context: makes the context of an attempt.
-        fence: is crossed before a call runs that may have run before.
-        emit: is called at every start and end; None if nobody listens.
-        store: keeps the results.
-        agent_state: the calls change it, and it is not kept before their results are.
+        fence: crossed before a call runs that may have run before.
+        emit: called at every start and end; None without listeners.
+        store: stores the results.
+        agent_state: changed by the calls, and never stored before their results.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ToolCalls:
         self._stopped_by: str | None = None
 
     def outcomes(self) -> list[Settled]:
-        """Return the outcome of every call of the turn, in call order, also of those that were not started."""
+        """Return the outcome of every call of the turn, in call order, including calls that were not started."""
         recovering, why = self._action.recovering, self._stopped_by
         outcomes = {
             call.id: not_started(self._tools.get(call.name), recovering=recovering, why=why)
@@ -73,7 +73,7 @@ class ToolCalls:
         return [(call, outcomes[call.id]) for call in self._state.open_calls]
 
     async def run(self) -> None:
-        """Carry out the action. If this is cancelled, `outcomes()` still tells what became of each call."""
+        """Carry out the action. Even if this is cancelled, `outcomes()` returns the outcome of each call."""
         recovering = self._action.recovering
         for batch in self._action.batches:
             if self._stopped_by is not None:
@@ -95,7 +95,7 @@ class ToolCalls:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            # Each is cancelled once, and waited for: a plain function among them ends in its own time.
+            # Each is cancelled once, then awaited: a plain function among them ends in its own time.
             unfinished = {task for task in tasks if not task.done()}
             for task in unfinished:
                 task.cancel()
@@ -115,7 +115,7 @@ class ToolCalls:
                 {} if gate is None or gate.edit is None else {"edited_by": gate.editor or "", "before": gate.arguments}
             )
             self._emit(ToolStarted(call, **edited))
-        self._outcomes[call.id] = cancelled(tool)  # until more is known, whatever interrupts this
+        self._outcomes[call.id] = cancelled(tool)  # the outcome until more is known, whatever interrupts this
         try:
             if tool is None:
                 outcome: Outcome = not_found(call.name, self._tools)
@@ -154,7 +154,7 @@ class ToolCalls:
             if outcome is not None and not isinstance(outcome, Unknown):
                 outcome = await self._fence.record(call, last, outcome)
         if outcome is None:
-            # Of a tool whose call nobody approved nothing is recorded.
+            # Without an approval, the schema that the call was made with is not recorded.
             may_be_another = recovering if gate is None else gate.schema_digest != tool.schema_digest
             if may_be_another:
                 refused = await refused_in_time(tool, call.arguments, approved=gate is not None)

@@ -1,4 +1,4 @@
-"""Holds the messages of a run in this process, and writes them to its session."""
+"""Holds the messages of an in-process run, and writes them to its session."""
 
 from collections.abc import Callable, Sequence, Set
 
@@ -16,9 +16,9 @@ class RunTranscript:
     """The messages of a run, shown to its model and written to its session.
 
     Args:
-        log: the session's.
+        log: the session's log.
         model: sees every message that is added.
-        agent: the one that runs; checkpoints are signed for it.
+        agent: the agent that runs; checkpoints are signed for it.
         context: has the agent's state, which is written with every message.
         key: signs checkpoints; None if they are not signed.
     """
@@ -47,7 +47,7 @@ class RunTranscript:
         return self._agent.write_state(self._context.state)
 
     def begin(self, messages: Sequence[Message], unwritten: Sequence[Message]) -> None:
-        """Begin with these messages, of which the last, `unwritten`, are not in the session yet."""
+        """Start with these messages. The last ones, `unwritten`, are not in the session yet."""
         self.messages, self.unwritten = list(messages), list(unwritten)
         self.call_ids = {call.id for message in messages for call in message.tool_calls or ()}
 
@@ -59,7 +59,7 @@ class RunTranscript:
         self._model.add(messages)
 
     def answer(self, response: LLMResponse, action: CallModel, tools: Set[str]) -> Message:
-        """Return what the model has answered as the message that comes next; `tools` are the names that exist."""
+        """Return the model's answer as the next message; `tools` are the names that exist."""
         return answer_message(
             response,
             turn=self.log.last_seq + len(self.unwritten),  # so that ids do not repeat after pruning
@@ -89,21 +89,21 @@ class RunTranscript:
             )
         self.add([result])
         await self.write(questions)
-        # An answer is written when it comes, which may be after the results of later calls.
+        # An answer is written when it arrives, which may be after the results of later calls.
         self.put_in_order()
 
     def put_in_order(self) -> None:
-        """Move results that came late to their calls."""
+        """Move late results to their calls."""
         self.messages = in_call_order(self.messages)
         self._model.put_in_order()
 
     async def write(self, questions: tuple[Question, ...] = ()) -> None:
-        """Write new messages, the agent's state, and open questions: all or nothing."""
+        """Write new messages, the agent's state and open questions, all or nothing."""
         messages, self.unwritten, before = self.unwritten, [], self.log.last_seq
         try:
             await self.log.write(messages, self.state(), questions)
         except BaseException:
-            if self.log.last_seq == before:  # a cancelled write may have landed all the same
+            if self.log.last_seq == before:  # a cancelled write may still have landed
                 self.unwritten = messages + self.unwritten
             raise
         if self._emit is not None:
@@ -111,7 +111,7 @@ class RunTranscript:
                 self._emit(MessageAdded(index, message))
 
     async def hear(self, state: LoopState) -> LoopState:
-        """Add the messages that were sent to earlier runs of the session on Temporal, and that no run has heard."""
+        """Add the messages that were sent to the session's earlier Temporal runs and that no run has read."""
         unheard = self.log.unheard if state.is_at_rest else None
         if unheard is None or not (kept := await unheard.take(self.messages)):
             return state
