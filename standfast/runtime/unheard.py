@@ -51,16 +51,18 @@ class Unheard:
     async def keep(self, messages: Sequence[KeptMessage], transcript: Iterable[Message]) -> dict[str, str | None]:
         """Keep messages, each once, except those in the transcript.
 
-        Returns, by id, those that the session has from another sender with the same `message_id`. The value is None,
-        or the reason why such a message is refused.
+        Returns, by id, those with the `message_id` of a message that was heard, or was sent under another id. The value
+        is None, or the reason why such a message is refused.
         """
-        there = [*transcript, *(one.message for one in await self._noted())]
-        known = {message.id for message in there}
+        heard = list(transcript)
+        there = [*heard, *(one.message for one in await self._noted())]
+        known, was_heard = {message.id for message in there}, {message.id for message in heard}
         by_sender = {message.message_id: message for message in there if message.message_id is not None}
         number, repeated = await length(self._store, self._said), dict[str, str | None]()
         for one in messages:
             before = by_sender.get(str(one.message.message_id))
-            if before is not None and before.id != one.id:
+            # Sent again to a run that was reset, a message has the id under which the session has heard it.
+            if before is not None and (before.id != one.id or one.id in was_heard):
                 repeated[one.id] = _refusal(one.message, before)
             elif one.id not in known:
                 number = await append(self._store, self._said, one.model_dump_json(), number)
