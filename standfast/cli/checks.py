@@ -178,9 +178,8 @@ async def _store_of_workers(client: "Client", task_queue: str, path: Named | Non
     noted = await noted_store(client, task_queue)
     if noted is None:
         return True, f"none is noted for queue {task_queue!r} yet: a worker notes its own when it starts"
-    if path is None or (
-        isinstance(path, str) and is_file(path) and not Path(path).is_file()
-    ):  # another check says that
+    is_missing = isinstance(path, str) and is_file(path) and not Path(path).is_file()  # another check says that
+    if path is None or is_missing:
         return True, f"all workers of queue {task_queue!r} have the store {noted}"
     async with existing_store(path) as store:
         identity = await store.identity()

@@ -193,10 +193,10 @@ async def _decide(
 
     by, word = who(given.pop("by")), "Approved" if decision == "approve" else "Rejected"
     choices = [Choice(run, item["name"], digest or item.get("digest")) for item, digest in chosen]
-    items = {item["name"]: item for item, _ in chosen}
     done: list[Item] = []
     refused: list[str] = []
-    for decided in await decide_each(people, choices, decision, by=by, **given):
+    each = await decide_each(people, choices, decision, by=by, **given)
+    for (item, _), decided in zip(chosen, each, strict=True):
         gate = decided.choice.gate
         if decided.error is not None:
             if len(chosen) == 1:
@@ -204,7 +204,7 @@ async def _decide(
             refused.append(str(decided.error))
             continue
         note = {} if decided.note is None else {"note": decided.note}
-        left = await _left(people, run, gate) if decision == "approve" and "quorum" in items[gate] else {}
+        left = await _left(people, run, gate) if decision == "approve" and "quorum" in item else {}
         done.append({"workflow_id": run, "gate": gate, "decision": decision, "by": by, **note, **left})
         if output.is_text:
             counted = f": {len(left['approved_by'])} of {left['quorum']} approvals" if left else ""
@@ -220,7 +220,7 @@ async def _decide(
 
 
 async def _left(people: "StandfastClient", run: str, gate: str) -> Item:
-    """Return who has approved at a gate that waits for more approvals, and how many it needs; nothing if it is open."""
+    """Return who has approved at a gate that waits for more, and how many it needs; nothing once it has them."""
     from standfast.runtime.stored_gates import is_in_process
     from standfast.temporal import StandfastClient
 

@@ -12,8 +12,7 @@ from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import who
 from standfast.cli.listening import access_of, check_proxy, listening_options, serve_until_stopped
 from standfast.cli.outputs import Output
-from standfast.cli.stores import check_workers_store
-from standfast.cli.web import application_of
+from standfast.cli.web import application_of, check_application_store
 from standfast.cli.workers import STORE
 
 if TYPE_CHECKING:
@@ -73,9 +72,7 @@ async def serve(
     local = Person(name=who(None), role="operator")
     with redirect_stdout(sys.stderr):  # standard output is the client's
         loaded = application_of(output, app, store)
-    if loaded.store is not None:
-        queue = None if app is None else task_queue  # it may be there before the workers of its application
-        await check_workers_store(client, output, store or loaded.store, loaded.store, task_queue=queue)
+    await check_application_store(client, output, loaded, app, store, task_queue)
     offered: dict[str, Any] = {
         "store": loaded.store,
         "agents": loaded.agents.values(),

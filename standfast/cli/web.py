@@ -85,9 +85,7 @@ async def web(
     local = None if people else Person(name=who(None), role="operator")
     access = access_of(people, local, https, proxy_header, proxies, output.note)
     loaded = application_of(output, app, store)
-    if loaded.store is not None:
-        queue = None if app is None else task_queue  # the page may be there before the workers of its application
-        await check_workers_store(client, output, store or loaded.store, loaded.store, task_queue=queue)
+    await check_application_store(client, output, loaded, app, store, task_queue)
     page = create_app(
         client,
         access=access,
@@ -126,6 +124,21 @@ def application_of(output: Output, app: str | None, store: str | None) -> Applic
             "No store: --store FILE|URL adds transcripts, decisions and pictures, and remembers who has signed out."
         )
     return Application(store=found)
+
+
+async def check_application_store(
+    client: "Client", output: Output, loaded: Application, app: str | None, store: str | None, task_queue: str
+) -> None:
+    """Check that the store is the workers' store: that of the queue if an application is served, else of any queue.
+
+    The server may start before the first worker of its application, in a namespace that other applications share.
+
+    Raises:
+        InputError: the workers have another store.
+    """
+    if loaded.store is not None:
+        queue = None if app is None else task_queue
+        await check_workers_store(client, output, store or loaded.store, loaded.store, task_queue=queue)
 
 
 def _slack() -> "SlackActions | None":

@@ -128,12 +128,16 @@ def edit_in_words(before: Any, after: Any) -> str:
 
 def edited_in_words(by: str, changes: str | None) -> str:
     """Return a line that names the editor, and the changes if they are known."""
-    return f"Edited by {by or 'somebody'}{f': {changes}' if changes else ''}"
+    return f"Edited {_by_whom(by, changes)}"
 
 
 def waiting_edit_in_words(by: str, changes: str | None) -> str:
     """Return what follows "Edited" at a gate that still waits: its message may quote what was asked before the edit."""
-    return f"{edited_in_words(by, changes).removeprefix('Edited ')}. The message was written before the edit."
+    return f"{_by_whom(by, changes)}. The message was written before the edit."
+
+
+def _by_whom(by: str, changes: str | None) -> str:
+    return f"by {by or 'somebody'}{f': {changes}' if changes else ''}"
 
 
 def _start(value: Any) -> Any:

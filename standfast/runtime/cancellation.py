@@ -25,21 +25,14 @@ class Cancellation:
         return 0 if self._task is None else self._task.cancelling()
 
 
-def is_cancel(error: BaseException) -> bool:
-    """Whether an error is a cancel, or a group that has one and otherwise only errors."""
-    if not isinstance(error, BaseExceptionGroup):
-        return isinstance(error, asyncio.CancelledError)
-    cancels, others = error.split(asyncio.CancelledError)
-    return cancels is not None and (others is None or isinstance(others, Exception))
-
-
 @contextlib.contextmanager
 def as_cancel() -> Iterator[None]:
-    """Raise a cancel instead of a group that contains one, which callers would not recognize as a cancel."""
+    """Raise a cancel instead of a group of one and plain errors, which callers would not recognize as a cancel."""
     try:
         yield
     except BaseExceptionGroup as error:
-        if not is_cancel(error):
+        cancels, others = error.split(asyncio.CancelledError)
+        if cancels is None or not (others is None or isinstance(others, Exception)):
             raise
         raise asyncio.CancelledError from error
 

@@ -76,12 +76,12 @@ async def answer_all(
     """Enter the answers to calls that do not run; return, by call id, the outcomes that count."""
     counts = {}
     for call, outcome in answers:
-        position, answer = positions[call.id], to_json(write_outcome(outcome)).decode()
-        entry = await answer_without_run(store, scope, position, call, answer)
+        answer = write_outcome(outcome)
+        entry = await answer_without_run(store, scope, positions[call.id], call, to_json(answer).decode())
         if entry.result is None:  # a run on Temporal has started it, and was lost
             counts[call.id] = left_open(tools.get(call.name))
         else:
-            counts[call.id] = read_outcome(told(read_result(entry), write_outcome(outcome)))
+            counts[call.id] = read_outcome(told(read_result(entry), answer))
     return counts
 
 

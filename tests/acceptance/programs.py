@@ -16,6 +16,7 @@ from uuid import uuid4
 ROOT = Path(__file__).parents[2]
 MARK = "STANDFAST_TEST_PROGRAM"  # in the environment of a program and all that it starts
 CTRL_C = "\x03"
+STANDFAST = (sys.executable, "-W", "error", "-c", "from standfast.cli import main; main(prog_name='standfast')")
 
 # A terminal's signals reach whose controlling terminal it is; a `preexec_fn` would warn in a process with threads.
 _AT_TERMINAL = (

@@ -7,7 +7,6 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from acceptance.programs import CTRL_C, ROOT, Terminal, left_running, listening, marked_environment, sinks
+from acceptance.programs import CTRL_C, ROOT, STANDFAST, Terminal, left_running, listening, marked_environment, sinks
 from activities import load_feed
 from standfast.temporal.client.servers import temporal_binary
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
-DEV = (sys.executable, "-W", "error", "-c", "from standfast.cli import main; main(prog_name='standfast')", "dev")
+DEV = (*STANDFAST, "dev")
 README = (ROOT / "README.md").read_text()
 READY = "Worker of triage, researcher, writer, editor, reviewer on queue standfast is ready"
 
@@ -164,7 +163,7 @@ def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path
         terminal.read_until("Worker of clerk on queue standfast is ready")
 
         def answer() -> str:
-            words = (*DEV[:-1], "start", "clerk", "-m", "hello", "--wait", "--address", address, "-o", "json")
+            words = (*STANDFAST, "start", "clerk", "-m", "hello", "--wait", "--address", address, "-o", "json")
             said = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
             assert said.returncode == 0, said.stderr
             return str(json.loads(said.stdout)["result"]["response"])
@@ -216,14 +215,14 @@ def test_the_first_approval_is_as_the_readme_says(tmp_path: Path) -> None:
         commands = re.findall(r"^\.venv/bin/standfast ((?:start|approve|show) .*?)(?:  +#.*)?$", README, re.MULTILINE)
         assert [command.split()[0] for command in commands] == ["start", "approve", "show"]
         for command in commands:
-            with Terminal(*DEV[:-1], *shlex.split(command), environment=at, cwd=tmp_path) as one:
+            with Terminal(*STANDFAST, *shlex.split(command), environment=at, cwd=tmp_path) as one:
                 if command.startswith("approve"):
                     one.read_until(r'Arguments +\{"order": 42, "amount": 129.9, "reason": "broken"\}')
                     one.read_until(r"Approve\? \[y/N\]")
                     one.type("y\n")
                 assert one.end() == 0, one.shown
             if command.startswith("approve"):
-                waiting = [*DEV[:-1], "watch", "clerk/order-42"]
+                waiting = [*STANDFAST, "watch", "clerk/order-42"]
                 subprocess.run(waiting, check=True, timeout=60, env=at, cwd=tmp_path, capture_output=True)
         assert "129.9 paid back for order 42" in one.shown
         terminal.type(CTRL_C)

@@ -12,9 +12,8 @@ import pytest
 from support.documents import DOCS
 from support.postgres import postgres_server, versions
 
-from acceptance.programs import Terminal, marked_environment
+from acceptance.programs import STANDFAST, Terminal, marked_environment
 
-STANDFAST = (sys.executable, "-c", "from standfast.cli import main; main(prog_name='standfast')")
 STEPS = re.split(r"^## \d\. ", (DOCS / "tutorial.md").read_text(), flags=re.MULTILINE)[1:]
 
 

@@ -112,6 +112,17 @@ async def nothing(temporal: Temporal, run: Run) -> None:
             assert await decides(temporal, run, "approve") == []
 
 
+async def check_resets(
+    temporal: Temporal, shop: Shop, first: Run, act: Callable[[Temporal, Run], Awaitable[None]]
+) -> None:
+    """Reset a run to each of its tasks, act on it, and check each time that what was told has happened."""
+    async for again in resets(temporal, first):
+        await act(temporal, again)
+        await ends(again)
+        await check_healthy(again)
+        await check(temporal, shop)
+
+
 async def cancel(temporal: Temporal, run: Run) -> None:
     await run.cancel()
 
@@ -136,11 +147,7 @@ async def test_what_was_told_not_to_have_run_does_not_run_after_a_reset(
         await check(temporal, shop)
         assert (sorted(shop.paid) == ["c1", "c2"]) == (reason == "nothing")
         monkeypatch.undo()
-        async for again in resets(temporal, first):
-            await act(temporal, again)
-            await ends(again)
-            await check_healthy(again)
-            await check(temporal, shop)
+        await check_resets(temporal, shop, first, act)
         on_temporal = await temporal.start(shop.agent, "more")
         await ends(on_temporal)
         await check(temporal, shop)
@@ -160,11 +167,7 @@ async def test_what_was_told_not_to_have_run_does_not_run_with_any_store(
         await REASONS[reason](temporal, shop, first)
         await ends(first)
         await check(temporal, shop)
-        async for again in resets(temporal, first):
-            await nothing(temporal, again)
-            await ends(again)
-            await check_healthy(again)
-            await check(temporal, shop)
+        await check_resets(temporal, shop, first, nothing)
         await ends(await temporal.start(shop.agent, "more"))
         await check(temporal, shop)
     assert sorted(shop.paid) != ["c1", "c2"]
@@ -184,11 +187,7 @@ async def test_calls_that_were_skipped_do_not_run_when_a_worker_has_their_tools_
     told = tool_contents(await temporal.messages())
     assert all("Not run: skipped by ada: gone" in content for _, content in told)
     async with (await temporal.elsewhere()).worker(shop.agent, llm=shop.llm):
-        async for again in resets(temporal, first):
-            await nothing(temporal, again)
-            await ends(again)
-            await check_healthy(again)
-            await check(temporal, shop)
+        await check_resets(temporal, shop, first, nothing)
         await ends(await temporal.start(shop.agent, "more"))
     assert tool_contents(await temporal.messages()) == told
     assert shop.paid == []
