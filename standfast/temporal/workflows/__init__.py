@@ -1,1 +1,1 @@
-"""The workflows: deterministic, without I/O, the same in every replay."""
+"""The workflows: deterministic, without I/O, identical in every replay."""

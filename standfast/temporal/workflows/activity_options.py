@@ -1,4 +1,4 @@
-"""Says how long each kind of activity may take, and how often it is tried: one table."""
+"""Defines the timeouts and retry policies of all activities in one table."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -13,12 +13,12 @@ from standfast.tools import RetryPolicy as LoopRetryPolicy
 
 HEARTBEAT = timedelta(seconds=10)
 MODEL_HEARTBEAT = timedelta(seconds=15)
-MODEL_TIMEOUT = timedelta(seconds=900)  # a long answer is paid for, heard or not; heartbeats tell of deaths
+MODEL_TIMEOUT = timedelta(seconds=900)  # a long answer is billed even if it is lost; heartbeats detect dead workers
 HOOK_TIMEOUT = timedelta(seconds=120)
-OUTAGE_WAITS = (timedelta(seconds=60), timedelta(seconds=900))  # between calls of a provider that is down: first, most
-WRITING = timedelta(days=30)  # for what a handler did, which is lost if it cannot be written; the handler has its own
+OUTAGE_WAITS = (timedelta(seconds=60), timedelta(seconds=900))  # between calls of a provider that is down: first, last
+WRITING = timedelta(days=30)  # a handler's effects are lost if they are not recorded; the handler has its own timeout
 
-# For what only reads and writes the store: it waits for as long as that takes, after a while in sight of people.
+# For activities that only read and write the store: they retry for as long as needed, visibly after a while.
 _STORE_RETRIES = RetryPolicy(
     initial_interval=timedelta(seconds=0.2),
     maximum_interval=timedelta(seconds=10),
@@ -27,25 +27,25 @@ _STORE_RETRIES = RetryPolicy(
 _WAIT = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
 STORE_OPTIONS: dict[str, Any] = {
-    "start_to_close_timeout": HOOK_TIMEOUT,  # the hook at a run's end is the user's, and may ask a model
+    "start_to_close_timeout": HOOK_TIMEOUT,  # the hook at a run's end is user code, and may call a model
     "heartbeat_timeout": MODEL_HEARTBEAT,
     "retry_policy": _STORE_RETRIES,
 }
 OPEN_OPTIONS: dict[str, Any] = {
-    "start_to_close_timeout": timedelta(seconds=10),  # meanwhile nobody can ask the run anything
-    # Longer waits are timers of the workflow: a worker cannot stop while it retries an activity itself (measured).
+    "start_to_close_timeout": timedelta(seconds=10),  # the run answers no queries in the meantime
+    # Longer waits are workflow timers: a worker cannot stop while it retries a local activity (measured).
     "local_retry_threshold": timedelta(seconds=1),
-    # Another worker may have what this one lacks, a store included: nothing is tried again here.
+    # Another worker may have what this worker lacks, including a store, so this worker does not retry.
     "retry_policy": replace(
         _STORE_RETRIES,
         maximum_attempts=1,
         non_retryable_error_types=[names.NOT_HERE, names.STORE_ERROR, names.STORE_AWAY],
     ),
 }
-# For the same on any worker that has what is missing, as soon as there is one.
+# For the same activity on any worker that has what is missing, as soon as one is available.
 OPEN_ELSEWHERE_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=30),
-    "heartbeat_timeout": HEARTBEAT,  # a worker that stops may take it, and lose it (measured: one time in ten)
+    "heartbeat_timeout": HEARTBEAT,  # a worker that is stopping may accept it and lose it (measured: one time in ten)
     "retry_policy": _STORE_RETRIES,
 }
 ATTACH_OPTIONS: dict[str, Any] = {
@@ -60,7 +60,7 @@ def model_options(retry: LoopRetryPolicy, asks: str) -> dict[str, Any]:
     """Return the options of a model call.
 
     Args:
-        asks: tells people what the activity does; see `summary`.
+        asks: describes the activity to people; see `summary`.
     """
     return {
         "summary": summary(asks),
@@ -78,9 +78,9 @@ def model_options(retry: LoopRetryPolicy, asks: str) -> dict[str, Any]:
 
 
 def until_the_outage_is_over(options: dict[str, Any], first: timedelta, longest: timedelta) -> dict[str, Any]:
-    """Return the options of a model call that has waited once, and is tried again for as long as its provider is down.
+    """Return the options of a model call that has waited once and is retried for as long as its provider is down.
 
-    Temporal counts the waits, so that a run gets no events meanwhile.
+    Temporal counts the waits, so the run gets no events in the meantime.
     """
     policy = replace(
         options["retry_policy"],
@@ -93,18 +93,18 @@ def until_the_outage_is_over(options: dict[str, Any], first: timedelta, longest:
 
 
 def until_the_store_is_back(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of an activity that failed for want of its store: it is tried until the store is back."""
+    """Return the options of an activity that failed because its store was away: it retries until the store is back."""
     policy = replace(
         options["retry_policy"],
         maximum_interval=timedelta(seconds=10),
         maximum_attempts=0,
-        non_retryable_error_types=[names.MODEL_UNAVAILABLE],  # the model's own policy counts these attempts
+        non_retryable_error_types=[names.MODEL_UNAVAILABLE],  # these attempts count towards the model's own policy
     )
     return {**options, "retry_policy": policy}
 
 
 def tool_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
-    """Return the options of one dispatch of a call: one attempt, or a few if it is safe to retry, never endless."""
+    """Return the options of one dispatch of a call: one attempt, or a few if a retry is safe, but never unlimited."""
     return {
         "summary": summary(asks),
         "start_to_close_timeout": timedelta(seconds=tool.timeout) + WRITING,
@@ -121,13 +121,13 @@ def tool_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
 
 NOTIFY_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=30),
-    "schedule_to_close_timeout": timedelta(days=1),  # by then people have looked for themselves
+    "schedule_to_close_timeout": timedelta(days=1),  # by then people have checked the outcome themselves
     "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=10)),
     "cancellation_type": ActivityCancellationType.ABANDON,
 }
 
 
-# For the board, which the run does not wait for: in its workflow task if that is quick, else on any worker.
+# For the board, which the run does not wait for: in its workflow task if that is quick, otherwise on any worker.
 SHOW_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=2),
     "schedule_to_close_timeout": timedelta(seconds=2),
@@ -142,7 +142,7 @@ SHOW_ELSEWHERE_OPTIONS: dict[str, Any] = {
 
 
 def settle_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
-    """Return the options for settling a call, where its `verify` may run: tried again until the call is settled."""
+    """Return the options for settling a call, which may run its `verify`: it retries until the call is settled."""
     return {
         "summary": summary(asks),
         "start_to_close_timeout": timedelta(seconds=max(tool.timeout, 30.0)),
@@ -152,5 +152,5 @@ def settle_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
 
 
 def summary(text: str) -> str:
-    """Return a summary that any server takes: one line of at most 200 bytes."""
+    """Return a summary that every server accepts: one line of at most 200 bytes."""
     return " ".join(text.split()).encode()[:200].decode(errors="ignore")

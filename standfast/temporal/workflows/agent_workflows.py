@@ -1,7 +1,7 @@
-"""The workflow of an agent: asks the loop what is next, carries it out with activities, reports back.
+"""The workflow of an agent: asks the loop for the next action, runs it as activities, and reports the outcome.
 
-It sees names, numbers and references. The transcript is in the store. What steers the run was recorded at its start.
-No code of the user's runs here.
+The workflow sees names, numbers and references. The transcript is in the store. Facts that steer the run were recorded
+at its start. No user code runs here.
 """
 
 from dataclasses import replace
@@ -44,7 +44,7 @@ from standfast.temporal.workflows.visibility import details, show_started
 from standfast.temporal.workflows.workers import Opening
 from standfast.tools import Returned
 
-STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost as much as 50 × 100
+STEPS = 100  # then a run continues as new: replay stays short, and 5,000 steps cost as much as 50 × 100
 
 _ONCE = (
     "message",
@@ -54,7 +54,7 @@ _ONCE = (
     "checkpoint",
     "step",
     "carried",
-)  # taken in by the first run of a chain
+)  # accepted by the first run of a chain
 _MESSAGE = 'Say something to the agent: {"text": "…", "images"?, "by"?}'
 _ANSWER = 'Answer a question: {"text": "…", "tool_call_id"?, "by"?}'
 _EXPORT = 'Make a checkpoint of the run, which a query returns: {"id"}'
@@ -82,7 +82,7 @@ class AgentRun(RunHandlers):
         )
         parts.inbox.parked.append(self._parked)
         self._mailbox, self._board, self._running = parts.mailbox, parts.board, parts.running
-        # Known before anybody can speak: whose run it is, and what was open in the run before.
+        # Set before any message can arrive: the run's owner, and the items that were open in the previous run.
         given: dict[str, Any] = data if isinstance(data, dict) else {}
         owner = given.get("user_id"), given.get("tenant_id")
         carried = carried_in(data) or {}
@@ -142,7 +142,7 @@ class AgentRun(RunHandlers):
             if self._running.cancelled:
                 self._run.loop = self._run.loop.unattended("Not run: the run was cancelled before people had decided")
             if self._running.cancelled and self._run.loop.open_calls:
-                await self._carry_out(next_action(self._run.loop))  # runs none of them: each is answered so
+                await self._carry_out(next_action(self._run.loop))  # runs no call: each gets this answer
             if self._running.cancelled:
                 await self._closing.cancelled()
             ended = await self._carry_out(next_action(self._run.loop))
@@ -181,7 +181,7 @@ class AgentRun(RunHandlers):
         return None
 
     async def _take_in_messages(self) -> None:
-        """Take in what the user said, where it cannot get between a call and its result."""
+        """Take in the user's messages at a point where none can come between a call and its result."""
         if self._running.resets:
             await self._messages.recall()
         state = self._run.loop
@@ -232,7 +232,10 @@ class AgentRun(RunHandlers):
         self._board.tell()
 
     async def _answer_again(self, answered: activity_types.AnsweredBefore) -> dict[str, Any]:
-        """Return the result of a message that was answered before. What was said meanwhile begins a new run."""
+        """Return the result of a message that was answered before.
+
+        A message that arrives in the meantime begins a new run.
+        """
         await self._messages.until_kept()
         await self._senders_told()
         if self._mailbox.messages:
@@ -316,7 +319,7 @@ class AgentRun(RunHandlers):
             await self._closing.write_questions()
 
     async def _ask_and_write(self, question: Question) -> None:
-        """Wait for an answer, and write it at once: before the others have come, and before the model is asked."""
+        """Wait for an answer, and write it at once: before other answers arrive, and before the model call."""
         asked = len(self._run.loop.questions)
         await self._questions.ask(question)
         if self._mailbox.unwritten:
@@ -324,10 +327,10 @@ class AgentRun(RunHandlers):
         if self._mailbox.unwritten or 0 < len(self._run.loop.questions) < asked:
             await self._closing.write_questions()
 
-    # --- going on as new ---
+    # --- continuing as new ---
 
     async def _leave_at_gates(self) -> None:
-        """Continue as new with the gates that are open; stay if somebody waits for the outcome of a decision."""
+        """Continue as new with the open gates; stay if a sender waits for the outcome of a decision."""
         if self._gates.is_leaving:
             await self._approvals.leave()
             await workflow.wait_condition(
@@ -340,8 +343,8 @@ class AgentRun(RunHandlers):
             self._continue_as_new_if_due()
 
     def _may_leave(self) -> bool:
-        """Whether nothing would be lost if the run continued as new now."""
-        late = any(answer.is_late for answer in self._mailbox.answers.values())  # only this history says when
+        """Whether the run can continue as new now without losing anything."""
+        late = any(answer.is_late for answer in self._mailbox.answers.values())  # only this history has the time
         needed = late or self._exports.requests or self._messages.is_keeping or self._parts.inbox.is_looking
         return not needed and may_continue()
 
@@ -351,7 +354,7 @@ class AgentRun(RunHandlers):
         given = {name: value for name, value in self._run.given.plain().items() if name not in _ONCE}
         carried = {**self._run.progress.carried(self._run.loop), **self._gates.carried()}
         if any(question.gate is None for question in self._run.loop.questions):
-            carried["asks"] = True  # earlier versions do not say so, and took their questions off the board
+            carried["asks"] = True  # earlier versions do not report it, and removed their questions from the board
         workflow.continue_as_new({**given, "carried": carried})
 
     # --- what is sent ---

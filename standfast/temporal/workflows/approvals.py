@@ -28,7 +28,7 @@ from standfast.tools import Approval, Duration
 from standfast.tools.approvals import OnTimeout
 
 _ATTRIBUTE = "_standfast_gates"  # of the user's workflow
-_ITEM_BYTES = 2_000  # of an item that waits, beside its message and the people
+_ITEM_BYTES = 2_000  # of a waiting item, besides its message and the people
 
 
 class _WorkflowGates(RunHandlers):
@@ -43,7 +43,7 @@ class _WorkflowGates(RunHandlers):
         )
         self._board = parts.board
         self._gates = GateKeeper(parts, self._journal_key)
-        self._asked: Counter[str] = Counter()  # how often the run has asked the same, by digest
+        self._asked: Counter[str] = Counter()  # how often the run has asked for the same approval, by digest
         self._looking: asyncio.Future[GateSurroundings] | None = None
         self._shows_whole, self._shown_bytes = False, 0
 
@@ -55,12 +55,12 @@ class _WorkflowGates(RunHandlers):
 
     @contextlib.contextmanager
     def _shown(self, gate: Gate, message: str) -> Iterator[None]:
-        """Keep room for a gate in the answer to the query `pending` until the block ends.
+        """Reserve room for a gate in the answer to the query `pending` until the block ends.
 
-        The history alone has the message of such a gate, so people could not look up what was cut.
+        Only the history has the message of such a gate, so people could not look up a part that was cut.
 
         Raises:
-            ApplicationError: of type `InputError`: there is no room, and nobody is asked.
+            ApplicationError: of type `InputError`: there is no room, and no approver is notified.
         """
         people = max(len(to_json([rule.users, rule.users, rule.groups])) for rule in gate.rule.chain)
         size = len(to_json(message)) + people + _ITEM_BYTES
@@ -79,11 +79,12 @@ class _WorkflowGates(RunHandlers):
             self._shown_bytes -= size
 
     async def digest(self, name: str, message: str) -> str:
-        """Return the digest of a gate that is to be opened; another one each time that the run asks the same.
+        """Return the digest of a gate that is about to open; it differs each time the run asks for the same approval.
 
-        Otherwise each would find the first one's verdict after a reset. Another run that asks the same has others: an
-        approval that is sent again must not count for a workflow that was started anew under the same id. The run's
-        surroundings are found out before, once. A worker without our activities cannot tell them.
+        Otherwise, after a reset, each gate would find the verdict of the first one. Another run that asks for the same
+        approval has other digests. A resent approval must not count for a workflow that was started again under the
+        same id. The run's surroundings are looked up once before that. A worker without the standfast activities cannot
+        look them up.
         """
         self._asked[digest_of(name, message)] += 1
         count = self._asked[digest_of(name, message)]
@@ -101,10 +102,10 @@ class _WorkflowGates(RunHandlers):
             found: GateSurroundings | bool = await workflow.execute_local_activity(
                 names.SEARCHABLE, {"run": self._journal_key}, **OPEN_OPTIONS
             )
-            if isinstance(found, bool):  # all that older versions returned
+            if isinstance(found, bool):  # older versions returned nothing else
                 return {"search": found}
-            # A seed that came before the first gate was not heard. The history has to tell of it: in a replay the run
-            # has the id that its last reset gave it from the beginning.
+            # A seed that came before the first gate was not received. The history must record it: in a replay, the run
+            # has the id from its last reset right from the beginning.
             self._parts.running.note_resets(found.get("was_reset", False))
             return found
         return {"search": False}
@@ -114,7 +115,7 @@ class _WorkflowGates(RunHandlers):
 
 
 class ApprovalResult(TypedDict):
-    """The decision at a gate: by people, or by its deadline."""
+    """The decision at a gate, made by people or by the gate's deadline."""
 
     status: Literal["approved", "rejected", "timed-out"]
     decision: Literal["approve", "reject"]
@@ -137,18 +138,18 @@ def approval(
     escalate_to: Approval | None = None,
     requester: str | None = None,
 ) -> Coroutine[Any, Any, ApprovalResult]:
-    """Wait in a workflow of your own until people have decided, or until their time is over.
+    """Wait in a user's workflow until people have decided, or until the deadline.
 
     The workflow takes the signals `approve` and `reject`, the update `decide` and the query `pending`, as a pipeline
-    does; signals that come before are kept. Each decision is recorded by a worker with a `StandfastPlugin`.
+    does. Signals that arrive earlier are kept. A worker with a `StandfastPlugin` records each decision.
 
     Args:
-        name: of the gate; each that is open at the same time has its own.
-        requester: who asked for it, for `exclude_requester`.
-        The others are those of `Approval`; the message is a text.
+        name: of the gate; gates that are open at the same time need different names.
+        requester: the person who asked for it, for `exclude_requester`.
+        The other arguments are the same as in `Approval`; the message is a text.
 
     Raises:
-        ApplicationError: when it is called, of type `DefinitionError`: an option cannot be used. When it is awaited, of
+        ApplicationError: when it is called, of type `DefinitionError`: an option is invalid. When it is awaited, of
             type `InputError`: the message is too large to be shown with those of the other open gates.
     """
     try:
@@ -165,24 +166,24 @@ def approval(
             exclude_requester=exclude_requester,
             escalate_to=escalate_to,
         )
-    except DefinitionError as error:  # raised as it is, it would fail the workflow's task again and again
+    except DefinitionError as error:  # raised unchanged, it would fail the workflow task again and again
         raise ApplicationError(f"approval({name!r}): {error}", type="DefinitionError", non_retryable=True) from None
     return ask(name, asked, message, requester)
 
 
 async def ask(name: str, asked: Approval, message: str, requester: str | None = None) -> ApprovalResult:
-    """Wait at a gate until people have decided, or until their time is over."""
+    """Wait at a gate until people have decided, or until the deadline."""
     gates, rule = _gates(), GateRule.of(asked)
     digest = await gates.digest(name, message)
-    # The time of a gate begins here. A replay has the time at which a local activity ended, but not the one at which
-    # it began if it took longer than a workflow task: the deadline would be another one.
+    # The gate's time begins here. A replay knows when a local activity ended, but not when it began if it outlasted a
+    # workflow task. The deadline would then differ.
     gate = Gate(name=name, rule=rule, digest=digest, since=workflow.now(), requesters=distinct_people([requester]))
     decided = await gates.wait_at(gate, message)
     return cast(ApprovalResult, {"status": decided.status, **decided.output})
 
 
 def _gates() -> _WorkflowGates:
-    """Return the gates of the run. The first call gives the workflow its handlers for decisions."""
+    """Return the gates of the run. The first call adds the handlers for decisions to the workflow."""
     instance = workflow.instance()
     gates: _WorkflowGates | None = getattr(instance, _ATTRIBUTE, None)
     if gates is None:
@@ -191,21 +192,22 @@ def _gates() -> _WorkflowGates:
         setattr(instance, _ATTRIBUTE, gates)
         workflow.set_query_handler(names.PENDING, gates.pending)
         workflow.set_query_handler(names.OUTCOME, gates.outcome)
-        if workflow.get_query_handler(names.STATUS) is None:  # a handler of the user's own stays
+        if workflow.get_query_handler(names.STATUS) is None:  # a handler defined by the user stays
             workflow.set_query_handler(names.STATUS, gates.status)
         workflow.set_update_handler(names.DECIDE_UPDATE, gates.decide_update, validator=gates._check_decide)
         workflow.set_signal_handler(names.APPROVE, gates.approve_signal)
         workflow.set_signal_handler(names.REJECT, gates.reject_signal)
-        if workflow.get_signal_handler(names.RESUME) is None:  # else nobody could end a pause at a gate
+        if workflow.get_signal_handler(names.RESUME) is None:  # otherwise a pause at a gate could not be ended
             workflow.set_signal_handler(names.RESUME, gates.resume_signal)
     return gates
 
 
 def _check_own_handlers() -> None:
-    """Refuse to take a name that the workflow has given to a handler of its own.
+    """Reject a name that the workflow already uses for its own handler.
 
     Raises:
-        ApplicationError: of type `DefinitionError`; runs in which an older version took the name go on with ours.
+        ApplicationError: of type `DefinitionError`; runs in which an older version took the name keep the standfast
+            handler.
     """
     taken = [
         f"{kind} {name!r}"

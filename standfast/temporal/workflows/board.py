@@ -1,4 +1,4 @@
-"""Shows people what a run waits for: in queries, by search attributes, on its page, and by notices."""
+"""Shows people what a run waits for: in queries, search attributes, its page in Temporal Web, and notices."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -23,25 +23,25 @@ from standfast.temporal.workflows.visibility import Refused, show_ended, show_wa
 from standfast.temporal.workflows.waiting import Waiting
 
 Details = Callable[[str, Sequence[Waiting], Refused], str]
-_SHOWN = 500  # characters of a message that the agent has not heard yet
+_SHOWN = 500  # characters of a message that the agent has not read yet
 
 
 class Board:
-    """What a run waits for, and how it ended.
+    """The items that a run waits for, and how the run ended.
 
     Args:
-        mailbox: what arrived at the run; people see what was refused, and what the agent has not heard yet.
-        details: returns the Markdown for the run's page from its status, what waits, and what was refused.
-        whose: returns whose run it is.
-        asks_groups: the run may ask groups of people; set when a gate asks one, if that is not known before.
+        mailbox: the messages sent to the run; people see the refused ones, and those the agent has not read yet.
+        details: returns the Markdown for the run's page from its status, the waiting items and the refused messages.
+        whose: returns the run's owner.
+        asks_groups: the run may ask groups of people; set when a gate asks a group, unless known earlier.
     """
 
     def __init__(
         self, mailbox: Mailbox, details: Details, whose: Callable[[], Whose], *, asks_groups: bool = False
     ) -> None:
         self.waiting: tuple[Waiting, ...] = ()
-        self.ended = ""  # the status with which the run has ended
-        self.error: str | None = None  # why the run has failed
+        self.ended = ""  # the final status of the run
+        self.error: str | None = None  # the reason why the run failed
         self.search = False  # the namespace has the search attributes
         self.notices = False  # the worker had webhooks when the run began
         self.asks_groups = asks_groups
@@ -50,7 +50,7 @@ class Board:
         self._details = details
         self._whose = whose
         self._called: dict[str, str] = {}  # the status of each called agent's run, by its call or step
-        self._told = "running"  # the status that the caller of this run knows
+        self._told = "running"  # the status that was last sent to the caller of this run
 
     @property
     def status(self) -> str:
@@ -70,7 +70,7 @@ class Board:
         return "paused" if "paused" in called else "running"
 
     def seen(self) -> dict[str, Any]:
-        """Return what `status` shows of every run."""
+        """Return the fields that `status` shows for every run."""
         seen: dict[str, Any] = {"waiting": self.pending(), "refused": self._mailbox.refused}
         if unheard := [user_message(said).content[:_SHOWN] for said in self._mailbox.messages]:
             seen["unheard"] = unheard
@@ -80,11 +80,11 @@ class Board:
         return within_query((item.plain() for item in self.waiting), self._whose()["run"])
 
     def gates(self) -> list[str]:
-        """Return the names of what waits to be approved."""
+        """Return the names of the items that need approval."""
         return [item.name for item in self.waiting if item.kind == "approval"]
 
     def overdue(self, *kinds: str) -> datetime | None:
-        """Return the earliest deadline that has passed among what waits of these kinds; None if none has."""
+        """Return the earliest deadline that has passed among the waiting items of these kinds; None if none has."""
         deadlines = [item.deadline for item in self.waiting if item.kind in kinds and item.deadline is not None]
         return min((deadline for deadline in deadlines if deadline <= workflow.now()), default=None)
 
@@ -97,12 +97,15 @@ class Board:
             self.notify(item)
 
     def begin_instead(self, *waiting: Waiting) -> None:
-        """Show these items in the place of all others."""
+        """Show these items instead of all others."""
         self.waiting = ()
         self.begin(*waiting)
 
     def progressed(self, name: str, approved_by: tuple[str, ...]) -> None:
-        """Show who has approved so far. The search attributes stay, since the run waits for the same people."""
+        """Show the people who have approved so far.
+
+        The search attributes stay unchanged, since the run waits for the same people.
+        """
         self.waiting = tuple(
             replace(item, approved_by=approved_by) if (item.kind, item.name) == ("approval", name) else item
             for item in self.waiting
@@ -111,7 +114,7 @@ class Board:
         self.rows.changed()
 
     def end(self, *ended: Waiting) -> None:
-        # By identity: two calls may wait for the same thing since the same time.
+        # By identity: two calls may have waited for the same thing since the same time.
         self.waiting = tuple(item for item in self.waiting if not any(item is one for one in ended))
         self._show()
 
@@ -121,7 +124,7 @@ class Board:
 
     @contextmanager
     def calling(self, name: str) -> Iterator[None]:
-        """Count the run of a called agent: while it waits, this one does.
+        """Count the run of a called agent: while that run waits, this run waits.
 
         Args:
             name: of the call or step.
@@ -139,7 +142,7 @@ class Board:
         self._called.pop(name, None)
 
     def take_called(self, data: Any) -> None:
-        """Take in the status of a called agent's run; a signal that names no such run changes nothing."""
+        """Take in the status of a called agent's run; a signal that names an unknown run changes nothing."""
         given = data if isinstance(data, dict) else {}
         name, status = given.get("name"), given.get("status")
         if not isinstance(name, str) or name not in self._called or status not in ("running", "waiting", "paused"):
@@ -149,18 +152,18 @@ class Board:
             self._show()
 
     def _tell_caller(self) -> None:
-        """Tell the run that has called this one whether it waits."""
+        """Tell the run that called this one whether it waits."""
         parent, status = workflow.info().parent, self._status()
         if parent is None or status == self._told or self.ended:
             return
         name: str | None = workflow.memo_value(names.CALLER_MEMO, None, type_hint=str)
-        if name is not None:  # else an earlier version has started it
+        if name is not None:  # otherwise an earlier version started it
             self._told = status
             caller = workflow.get_external_workflow_handle(parent.workflow_id)
             asyncio.create_task(_send(caller, {"name": name, "status": status}))  # noqa: RUF006  # the workflow holds it
 
     def end_run(self, status: str) -> None:
-        """End the run. What has arrived, but was not taken in, does not count."""
+        """End the run. Messages that have arrived but were not taken in do not count."""
         self.ended = status
         self.tell()
         if self.search:
@@ -172,12 +175,12 @@ class Board:
         workflow.set_current_details(self._details(self.status, self.waiting, self._mailbox.refused))
 
     def refuse(self, name: str, reason: str) -> None:
-        """Note why a message changes nothing. The sender of a signal is not told, and can look it up."""
+        """Note why a message changes nothing. The sender of a signal gets no reply, and can look up the reason."""
         self._mailbox.note(name, reason, workflow.now().isoformat())
         self.tell()
 
     def notify(self, item: Waiting, reminder: int | None = None) -> None:
-        """Notify people once of what waits. The run does not wait for that."""
+        """Notify people once of the waiting items. The run does not wait for the notices."""
         told = f"{item.kind}/{item.name}/{item.since.isoformat()}/{item.digest}/{reminder}"
         if not self.notices or told in self._mailbox.told:
             return
@@ -188,7 +191,7 @@ class Board:
         task = workflow.start_activity(
             names.NOTIFY,
             reference,
-            result_type=RawValue,  # nobody reads it
+            result_type=RawValue,  # nothing reads it
             **NOTIFY_OPTIONS,
             summary=summary(f"tell of {item.kind} {item.name}"),
         )
@@ -203,7 +206,7 @@ class Board:
 
 
 async def _send(caller: "workflow.ExternalWorkflowHandle[Any]", told: dict[str, str]) -> None:
-    with suppress(FailureError):  # it has ended
+    with suppress(FailureError):  # the run has ended
         await caller.signal(names.CALLED_STATUS, told)
 
 

@@ -1,4 +1,4 @@
-"""Writes what a run waits for to the store, beside the run, which never waits for that until it ends."""
+"""Writes a run's waiting items to the store in the background; the run waits for these writes only at its end."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from standfast.temporal.workflows.activity_options import SHOW_ELSEWHERE_OPTIONS
 from standfast.temporal.workflows.raw_results import read_result
 from standfast.temporal.workflows.waiting import Waiting
 
-_PUT_BYTES = 500_000  # of the items that one write puts in
-_UNKNOWN = {"?": None}  # what the store shows after a reset: no item has this key
+_PUT_BYTES = 500_000  # of the items that one write adds
+_UNKNOWN = {"?": None}  # the store's rows after a reset: no item has this key
 
 
 def whose(run: str, session: str | None, tenant_id: str | None, user_id: str | None) -> Whose:
-    """Return whose run it is, for its board; what nobody knows is left out."""
+    """Return the run's owner, for its board, without unknown values."""
     parent = workflow.info().parent
     known = {"session": session, "tenant_id": tenant_id, "user_id": user_id, "parent": parent and parent.workflow_id}
     return cast(Whose, {"run": run, **{name: value for name, value in known.items() if value}})
@@ -30,19 +30,19 @@ def whose(run: str, session: str | None, tenant_id: str | None, user_id: str | N
 class BoardRows:
     """The rows of a run's board in the store.
 
-    One write is made at a time, and has all that has changed meanwhile: first by the worker that has the run, in its
-    workflow task, then by any worker, for as long as the store is away. Its time is the server's, and later than that
-    of every write before, so that a run that was reset or replaced cannot undo what came after it.
+    The run makes one write at a time, with all changes since the last one. The run's own worker tries first, in its
+    workflow task; then any worker retries for as long as the store is away. A write's time is the server's, and later
+    than that of every earlier write. So a run that was reset or replaced cannot undo later writes.
 
     Args:
-        waiting: returns what the run waits for; nothing once it has ended.
-        whose: returns whose run it is.
+        waiting: returns the run's waiting items; none once the run has ended.
+        whose: returns the run's owner.
     """
 
     def __init__(self, waiting: Callable[[], Sequence[Waiting]], whose: Callable[[], Whose]) -> None:
         self.is_kept = False  # the workers' store had a board when the run began
-        self.stays: Callable[[], bool] = lambda: False  # whether what is shown stays, also what does not wait just now
-        self.keeps = False  # what the run before this one showed stays until it is asked again
+        self.stays: Callable[[], bool] = lambda: False  # shown items stay, even if they do not wait just now
+        self.keeps = False  # the previous run's items stay until they are asked again
         self._waiting, self._whose = waiting, whose
         self._shown: dict[str, None] = {}  # the keys in the store
         self._known: dict[int, tuple[Waiting, str, ShownItem]] = {}  # by identity: an item never changes
@@ -50,12 +50,12 @@ class BoardRows:
         self._writing: asyncio.Task[None] | None = None
         self._elsewhere: asyncio.Future[Any] | None = None
         self._is_ending = False
-        self._is_anothers = False  # the run before this one of the chain has written it
+        self._is_anothers = False  # written by the previous run of the chain
         if workflow.in_workflow():
-            self._loop = asyncio.get_running_loop()  # a reset is told outside of it
+            self._loop = asyncio.get_running_loop()  # a reset is detected elsewhere
 
     def carried(self) -> list[str]:
-        """Return the keys that the store shows, for the run as which this one continues."""
+        """Return the keys of the stored rows, for the run that continues this one."""
         return list(_UNKNOWN if self._writing is not None else self._shown)
 
     def take_over(self, carried: Sequence[str], *, keeps: bool = False) -> None:
@@ -63,20 +63,20 @@ class BoardRows:
         self._is_anothers = bool(carried) and (keeps or self.stays())
 
     def was_reset(self) -> None:
-        """Take in that the store shows what the run did after the point to which it was reset."""
+        """Take in that the store still shows items from after the point of the reset."""
         self._shown = dict(_UNKNOWN)
         self.changed()
 
     def changed(self) -> None:
-        """Write the board, unless that is being done."""
+        """Write the board, unless a write is already running."""
         if self.is_kept and self._writing is None and self._differs(self._items()):
             self._writing = self._loop.create_task(self._write())
 
     async def settled(self, *, ending: bool = False) -> None:
-        """Wait until the store shows what there is, or until the first attempt has failed.
+        """Wait until the store shows the current items, or until the first attempt has failed.
 
         Args:
-            ending: nobody tries again, since the run is over: a worker finds what is left, and takes it out.
+            ending: nothing retries, since the run is over: a worker finds the remaining rows and removes them.
         """
         self._is_ending = ending
         self.changed()
@@ -87,13 +87,13 @@ class BoardRows:
         await workflow.wait_condition(lambda: self._writing is None or (self._elsewhere is not None and not ending))
 
     def _items(self) -> dict[str, ShownItem]:
-        """Return what the run waits for, by key."""
+        """Return the run's waiting items, by key."""
         known, found = self._known, dict[str, ShownItem]()
         self._known = {}
         for waiting in self._waiting():
             _, key, shown = self._known[id(waiting)] = known.get(id(waiting)) or _shown(waiting)
             while key in found:
-                key += "+"  # two calls may wait for the same thing since the same time
+                key += "+"  # two calls may have waited for the same thing since the same time
             found[key] = shown
         if not self._is_ending and (self.keeps or self.stays()):
             found |= {key: ShownItem(item={}) for key in self._shown if key not in found}  # only its key is written
@@ -101,7 +101,7 @@ class BoardRows:
 
     def _differs(self, items: dict[str, ShownItem]) -> bool:
         if self.keeps and items.keys() == _UNKNOWN.keys():
-            return False  # the run before was writing, and a write without its keys would remove its rows
+            return False  # the previous run was writing, and a write without its keys would remove its rows
         return items.keys() != self._shown.keys() or self._is_anothers
 
     async def _write(self) -> None:
@@ -120,7 +120,7 @@ class BoardRows:
         self._writing = None
 
     async def _write_once(self, put: dict[str, ShownItem], keep: list[str]) -> list[str] | None:
-        """Return the items to be kept that the store did not have; None if nobody can write the board."""
+        """Return the kept items that were missing from the store; None if the board cannot be written."""
         last, info = self._at, workflow.info()
         self._at = max(workflow.now(), last + timedelta(microseconds=1)) if last is not None else workflow.now()
         reference: ShowReference = {
@@ -143,13 +143,13 @@ class BoardRows:
                     names.SHOW, reference, result_type=RawValue, **SHOW_ELSEWHERE_OPTIONS
                 )
                 found = read_result(await self._elsewhere)
-                if fits(names.SHOW, reference, found):  # else somebody has completed it by hand
+                if fits(names.SHOW, reference, found):  # otherwise an operator completed it by hand
                     return cast("list[str]", found)
                 if self._is_ending:
                     return list(keep)
         except (ActivityError, asyncio.CancelledError) as error:
             if self._is_ending:
-                return list(keep)  # once more, with what there is now
+                return list(keep)  # again, with the current items
             workflow.logger.warning("The board is not written any more: %s", error.__cause__ or error)
             self.is_kept = False
             return None

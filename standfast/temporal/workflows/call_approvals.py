@@ -1,4 +1,4 @@
-"""Has people decide on the calls of a turn that need approval, each at a gate of its own."""
+"""Waits for people's decisions on the calls of a turn that need approval, each at a separate gate."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from standfast.temporal.workflows.shared_state import RunState
 
 
 class CallApprovals:
-    """The gates of an agent's run. They are gates of calls, and nobody can decide on a call without having seen it.
+    """The gates of an agent's run. They are gates of calls, so nobody can decide on a call without having seen it.
 
     Args:
-        is_interrupted: whether the run has something else to do than to wait for decisions.
+        is_interrupted: whether the run has other work than waiting for decisions.
     """
 
     def __init__(self, run: RunState, parts: RunParts, journal_key: str, is_interrupted: Callable[[], bool]) -> None:
@@ -41,7 +41,7 @@ class CallApprovals:
         self.gates.is_leaving = self.gates.is_leaving or is_long()
 
     async def wait(self, questions: Sequence[Question]) -> None:
-        """Wait until a gate of the turn is decided; all are open at once."""
+        """Wait until one gate of the turn is decided; all of them are open at once."""
         for question in questions:
             gate = Gate.read(question.gate or {})
             if gate.name not in self._deciding:
@@ -54,7 +54,7 @@ class CallApprovals:
         self._take_passed()
 
     def _shown(self, gate: Gate) -> dict[str, Any]:
-        """Return what people see beside the message of a gate."""
+        """Return what people see besides the message of a gate."""
         turn = self._run.progress.turn
         if gate.holds:
             return dict(turn.arguments.get(gate.name, {}))
@@ -67,13 +67,16 @@ class CallApprovals:
         return {**shown, "reference": place}
 
     async def leave(self) -> None:
-        """Wait until no gate is waited at. Each wait ends by itself when the run is cancelled or continues as new."""
+        """Wait until no task waits at a gate.
+
+        Each wait ends automatically when the run is cancelled or continues as new.
+        """
         if self._deciding:
             await asyncio.gather(*self._deciding.values())
         self._take_passed()
 
     def _take_passed(self) -> None:
-        """Take in what became of gates."""
+        """Take in the outcomes of gates."""
         turn = self._run.progress.turn
         for name in [name for name, task in self._deciding.items() if task.done()]:
             gate = self._deciding.pop(name).result()
@@ -84,12 +87,12 @@ class CallApprovals:
     # --- what the gates ask of the run ---
 
     def _take_progress(self, gate: Gate) -> None:
-        """Take in who has approved so far; an export has that, too."""
+        """Take in who has approved so far; an export also includes it."""
         if gate.status == "open":
             self._run.loop = self._run.loop.decided(gate)
 
     def _call_at(self, gate: str) -> AtGate:
-        """Return what activities need to find the call that waits at a gate."""
+        """Return the arguments with which activities find the call that waits at a gate."""
         turn = self._run.progress.turn
         return {"call": [turn.number, turn.calls[gate].position]} if gate in turn.calls else {}
 
@@ -102,7 +105,7 @@ class CallApprovals:
 
 
 def _as_kept(decision: Decision) -> Decision:
-    """Return a decision with a reference in place of its edit, which is in the store."""
+    """Return a decision with a reference instead of its edit, which is in the store."""
     if decision.edit is None:
         return decision
     return decision.model_copy(update={"edit": edit_reference(decision.edit)})

@@ -1,7 +1,7 @@
-"""Carries out the tool calls of a turn: dispatches each, and finds out what became of it when its worker is lost.
+"""Runs the tool calls of a turn: dispatches each call, and determines its outcome when its worker is lost.
 
-The outcome of a lost call is read from the ledger, never from Temporal's error. No claim proves that the handler never
-ran, a result proves that it did, and a claim without a result means that nobody can tell.
+The outcome of a lost call is read from the ledger, never from Temporal's error. Without a claim, the handler never ran.
+With a result, the handler ran. With a claim but no result, the outcome is unknown.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from standfast.temporal.workflows.shared_state import RunState
 from standfast.tools import Failed, Outcome, Terminated, Unknown
 from standfast.tools.attempts import call_key
 
-REDISPATCHES = 8  # of a call that never started, before a person is asked to look at the workers
+REDISPATCHES = 8  # of a call that never started, before a person is asked to check the workers
 
-# After an operator's pause, unpause or reset, or the reset of a workflow, the first attempt may still be at work.
+# After an operator's pause, unpause or reset, or after a workflow reset, the first attempt may still be running.
 _STILL_RUNNING = (names.CALL_NOT_OURS, "ActivityReset", "ActivityPaused")
 
 
 class Calls:
-    """Carries out the calls of a run."""
+    """Runs the calls of a run."""
 
     def __init__(self, run: RunState, parts: RunParts) -> None:
         self.terminal: TerminalError | None = None  # the first of the turn, in call order
@@ -48,7 +48,7 @@ class Calls:
         self._board = parts.board
 
     async def run_all(self, action: CallTools[Call], state: RunLoop) -> list[Settled[Call]]:
-        """Carry out the action, and return the outcome of every open call, in call order."""
+        """Run the action, and return the outcome of every open call, in call order."""
         turn = self._run.progress.turn
         outcomes: dict[str, Outcome] = {}
         lost: list[tuple[Call, ...]] = []
@@ -81,10 +81,10 @@ class Calls:
         return [(call, outcomes[call.id]) for call in state.open_calls]
 
     async def run_again(self, call: Call, state: RunLoop, recorded: Callable[[], None]) -> Outcome:
-        """Run a call of which a person says that it has not happened; return its outcome.
+        """Run a call that did not happen according to a person; return its outcome.
 
         Args:
-            recorded: is called when the ledger knows what the person says, which may be long before the call has ended.
+            recorded: called when the ledger has the person's statement, which may be long before the call ends.
         """
         tool = state.tools.get(call.name)
         if tool is not None and (not tool.agent or workflow.patched(names.AGENTS_SETTLED)):
@@ -133,7 +133,7 @@ class Calls:
         )
 
     def _asked(self, call: Call) -> str:
-        """Return what identifies a call among those of all sessions, the same in a later run of this session."""
+        """Return the identity of a call among the calls of all sessions, the same in a later run of this session."""
         return f"{self._run.progress.opened.get('key')}/{self._run.progress.turn.seq}.{call.position}"
 
     # --- one tool ---
@@ -146,7 +146,7 @@ class Calls:
             outcome, error = await waits.holding(holder, self._try(call, turn, tool, reference))
             if outcome is not None:
                 return outcome
-            # It never started, and the fence proves it: it is dispatched again, and nobody needs to be asked.
+            # The call never started, and the fence proves it. The call is dispatched again without asking a person.
             if self._running.cancelled:
                 return self._inline(call, turn, not_started(tool))
             if error is not None and is_missing(error):
@@ -180,7 +180,8 @@ class Calls:
         try:
             found = await self._running.add(handle)
             if not is_reported(found, call_key(call.position, call.id, dispatch)):
-                # Somebody has completed the activity by hand: its result is the call's once the ledger has it.
+                # An operator completed the activity by hand: its result becomes the call's result once the ledger has
+                # it.
                 return await self._settle(call, turn, tool, said={"given": put_in(found)}), None
             return self._outcome(call, turn, found), None
         except ActivityError as error:
@@ -188,7 +189,8 @@ class Calls:
         except asyncio.CancelledError:
             if not self._running.cancelled:
                 raise
-            # It had ended when the cancel came. The SDK does not give its result then, but the ledger has it.
+            # The activity had ended when the cancel arrived. The SDK then does not return its result, but the ledger
+            # has it.
             return await self._settle(call, turn, tool), None
 
     def _outcome(self, call: Call, turn: Turn, written: types.WrittenOutcome) -> Outcome:
@@ -226,11 +228,10 @@ class Calls:
         recovering: bool = False,
         said: types.SettleReference | None = None,
     ) -> Outcome | None:
-        """Ask the ledger, and the tool's `verify` if the ledger cannot tell; None means that the call is to be run.
+        """Ask the ledger, then the tool's `verify` if the outcome is unknown; None means that the call must be run.
 
         Args:
-            said: what a person says of its outcome, to be entered in the ledger: `{"given": …}`, or
-                `{"not_happened": True}`.
+            said: a person's statement on the outcome, for the ledger: `{"given": …}`, or `{"not_happened": True}`.
         """
         asked = cast(types.SettleReference, {**self._reference(call, turn), **(said or {})})
         if recovering:
@@ -243,7 +244,7 @@ class Calls:
             if cause.cause.type == names.TIMED_OUT:
                 asked["timed_out"] = True
         found = await self._looked_up(call, turn, tool, asked)
-        # Another run of the session may have gone further: the next dispatch has the number after the last of all.
+        # Another run of the session may be further ahead: the next dispatch gets the number after the last of all.
         dispatch = turn.dispatches[call.position] = found["dispatch"]
         if found.keys() == {"dispatch"}:
             return None
@@ -257,22 +258,22 @@ class Calls:
         return lost
 
     async def _looked_up(self, call: Call, turn: Turn, tool: ToolFacts, asked: types.SettleReference) -> types.Verdict:
-        """Return what the ledger knows of a call. A person can spare the look, but not know its result."""
+        """Return the ledger's entry for a call. A person can skip `verify`, but cannot know the result."""
         nobody_knows: types.Verdict = {"claimed": True, "dispatch": turn.dispatches.get(call.position, 1)}
         options = settle_options(tool, f"what became of {call.name}")
         while True:
             try:
-                # If the run is cancelled, nobody has looked.
+                # If the run is cancelled, nothing was looked up.
                 return await self._workers.execute(names.SETTLE, asked, options, tool=call.name, otherwise=nobody_knows)
             except SkippedError as skipped:
                 return {**nobody_knows, "reason": f"whether it happened was not looked up, {skipped}"}
-            except ActivityError as error:  # an operator has failed it by hand, say
+            except ActivityError as error:  # for example, an operator has failed it by hand
                 if is_for_good(error) or not await self._pauses.pause(names.SETTLE, why(error)):
                     fail(error)
 
     def _lost(self, call: Call, tool: ToolFacts, found: types.Verdict, cause: ActivityError | None) -> Outcome:
-        """Return the outcome of a call of which the ledger knows only that it was started."""
-        is_safe = tool.safe_to_retry and "at_most_once" not in found  # by the tool as it was, and as it is
+        """Return the outcome of a call for which the ledger has only a claim."""
+        is_safe = tool.safe_to_retry and "at_most_once" not in found  # by the tool's old and current declaration
         if (cause is None and self._running.cancelled) or (
             cause is not None and isinstance(cause.cause, CancelledError)
         ):
@@ -284,25 +285,25 @@ class Calls:
 
 
 def _conditions(tool: ToolFacts, approved: types.LetThrough | None) -> list[str]:
-    """Say in words for people under what conditions a call runs."""
+    """Describe to people the conditions under which a call runs."""
     how = "safe to retry" if tool.safe_to_retry else "at most once"
     if approved is None:
         return [how]
     who = f" by {', '.join(approved['by'])}" if approved["by"] else ""
-    if "edit" in approved and "editor" not in approved:  # of a gate that an earlier version has opened
+    if "edit" in approved and "editor" not in approved:  # of a gate that an earlier version opened
         return [how, f"approved with an edit{who}"]
     edited = [f"edited by {approved['editor'] or 'somebody'}"] if "editor" in approved else []
     return [how, *edited, f"approved{who}"]
 
 
 def _times(error: ActivityError | None, tool: ToolFacts) -> str:
-    """Say how often a call was tried, if Temporal's error tells."""
+    """Say how often a call was tried, if Temporal's error has the number."""
     has_tried_all = error is not None and error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED
     return f" {tool.attempts} times" if has_tried_all else ""
 
 
 def _reason(error: ActivityError | None) -> str:
-    """Say in words for the model what Temporal's error means for a call."""
+    """Explain Temporal's error for a call to the model."""
     cause = None if error is None else error.cause
     match cause:
         case None:

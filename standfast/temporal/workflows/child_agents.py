@@ -1,4 +1,4 @@
-"""Runs an agent that is a tool as a child workflow, whose failure is an error for its caller and never an answer."""
+"""Runs an agent that is a tool as a child workflow; its failure is an error for the caller, never an answer."""
 
 from contextlib import suppress
 from typing import Any, cast
@@ -48,8 +48,9 @@ async def run_agent(
     Args:
         given: the child's input; its arguments are found by reference.
         asked: see `agent_result`.
-        lost: what an activity needs to find the call, if an earlier run may have started it. Its agent then goes on
-            in its session, in a workflow of another name: the one that was cancelled with that run has the first.
+        lost: the arguments with which an activity finds the call, if an earlier run may have started it. The agent then
+            continues its session in a workflow of another name. The workflow that was cancelled with the earlier run
+            has the first name.
     """
     name, spent = call.id, None
     approved = (given.call or {}).get("approved", {})
@@ -79,13 +80,13 @@ async def run_agent(
 
 
 async def _can_go_on(call: Call, given: AgentInput, running: Running, asked: str, lost: CallReference) -> bool:
-    """Whether an agent that was lost with its run can go on where it was: all that it did is in its session."""
+    """Whether an agent that was lost with its run can continue: its session has everything it did."""
     child = session_key_of(given.tenant_id, str(given.session_id))
     reference: LostReference = {**lost, "child": child, "asked": call_digest(asked)}
     look = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(f"lost: {call.shown}"))
     try:
-        return bool(await running.add(look) == LOST)  # and not what somebody has put in by hand
-    except FailureError:  # also of a cancel
+        return bool(await running.add(look) == LOST)  # and not a value that an operator entered
+    except FailureError:  # including a cancel
         return False
 
 
@@ -100,11 +101,11 @@ async def agent_result(
     shown: str = "",
     called: str = "",
 ) -> dict[str, Any]:
-    """Run an agent as the child workflow `<parent>/<name>`, or find the one that an earlier attempt has started.
+    """Run an agent as the child workflow `<parent>/<name>`, or find the one that an earlier attempt started.
 
     Args:
-        called: the call or step, if `name` is another.
-        asked: identifies what it is run for, among all runs. The name of a call does not.
+        called: the call or step, if different from `name`.
+        asked: identifies the agent's task among all runs. The name of a call does not.
     """
     child, digest = names.child_id(workflow.info().workflow_id, name), call_digest(asked)
     resets = running.resets
@@ -113,7 +114,7 @@ async def agent_result(
             agent,
             given.plain(),
             id=child,
-            # After a reset the same call must find what its agent did, not do it again.
+            # After a reset, the same call must find the agent's work, not repeat it.
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
@@ -123,19 +124,19 @@ async def agent_result(
         running.add(handle)
         if not running.attaches or await running.ended_or_reset(handle, resets):
             result = await handle
-            if not is_result(result):  # somebody else's workflow has the agent's name
+            if not is_result(result):  # an unrelated workflow has the agent's name
                 why = f"workflow {child} ended as no agent does"
                 raise ApplicationError(why, type="StandfastError", non_retryable=True)
             return cast("dict[str, Any]", result)
     if (found := await _attached(child, digest, running, pauses)) is not None:
         return found
-    # Providers' ids repeat: that one is the agent of another call. Or it is no longer kept.
+    # Provider ids repeat: that agent belongs to another call. Or it has expired.
     more = {"name": f"{name}.{digest}", "asked": asked, "shown": shown, "called": called or name}
     return await agent_result(agent, given, running, pauses, **more)
 
 
 async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -> dict[str, Any] | None:
-    """Return the result of an agent that runs already; None if it was asked something else, or is no longer kept."""
+    """Return the result of an agent that is already running; None if it was asked something else, or has expired."""
     reference: AttachReference = {"workflow_id": child, "asked": digest}
     failure = ""
     while True:
@@ -143,7 +144,8 @@ async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -
         try:
             found = await running.add(handle)
         except ActivityError as error:
-            # The agent's own failure is found again. An operator's is not, and its agent goes on meanwhile.
+            # The agent's own failure is found again. An operator's failure is not, and the agent continues in the
+            # meantime.
             if running.cancelled or failure == str(error.cause) or not workflow.patched(names.LOOKED_AGAIN):
                 raise
             failure = str(error.cause)
@@ -168,11 +170,11 @@ def _failure(name: str, error: FailureError) -> Outcome:
     if isinstance(cause, TerminatedError) or found == "WorkflowTerminatedError":
         return Failed(f"Agent '{name}' was terminated")
     if isinstance(cause, ApplicationError) and cause.type == "InputError":
-        return Failed(cut(cause.message, 8_192))  # what the model asked for cannot be read
+        return Failed(cut(cause.message, 8_192))  # the arguments from the model cannot be read
     if (
         isinstance(cause, ApplicationError)
         and cause.type == names.TERMINAL_ERROR
-        and workflow.patched(names.TERMINAL_KEPT)  # asked only then, since it is written into the history
+        and workflow.patched(names.TERMINAL_KEPT)  # asked only then, since the answer is written to the history
     ):
         return outcome_of_terminal_error(cause.message, cause.details)
     return Failed(agent_failure(name, str(cause or error)))

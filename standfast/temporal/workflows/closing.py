@@ -18,7 +18,7 @@ from standfast.temporal.workflows.shared_state import RunState
 
 
 class Closing:
-    """The end of a run, and what is written on the way to it."""
+    """The end of a run, and the writes before it."""
 
     def __init__(self, run: RunState, parts: RunParts, messages: Messages, calls: Calls) -> None:
         self._run, self._messages, self._calls = run, messages, calls
@@ -26,7 +26,7 @@ class Closing:
         self._running = parts.running
 
     async def write_questions(self) -> None:
-        """Write the questions and the results so far, for whoever opens the session while it waits."""
+        """Write the questions and the results so far, for readers of the session while it waits."""
         reference = self._run.reference(RunReference)
         reference["questions"] = self._run.questions()
         try:
@@ -34,7 +34,7 @@ class Closing:
         except ActivityError as error:
             fail(error)
         if seq is not None:
-            self._run.progress.opened.pop("agent_state", None)  # it was written, too
+            self._run.progress.opened.pop("agent_state", None)  # it was also written
             self._wrote(seq)
 
     def _wrote(self, seq: int) -> None:
@@ -42,10 +42,10 @@ class Closing:
         self._box.written()
 
     async def close(self, finish: Finish, ending: Finish) -> dict[str, Any] | None:
-        """End the run and return its result; None if the user has said something more meanwhile.
+        """End the run and return its result; None if the user has sent another message in the meantime.
 
         Args:
-            ending: `finish`, after the agent's output type and validators have judged it.
+            ending: `finish`, after the agent's output type and validators have accepted it.
         """
         last, complete = self._run.progress.last, finish.status == "complete"
         status, hook = str(ending.status), ending.hook if ending.hook in self._run.facts.hooks else None
@@ -68,25 +68,25 @@ class Closing:
             return self.result(status, {"response": last.get("text", ""), "error": why})
         if status == "error":
             return self.result(status, {"response": finish.response, "error": finish.response})
-        # The whole text of the last answer is in the store; the state has its beginning.
+        # The full text of the last answer is in the store; the state has its beginning.
         more = {} if finish.tripped is None else {"tripped": write_tripped(finish.tripped)}
         return self.result(status, {"response": response if finish.response else "", **more})
 
     async def cancelled(self) -> NoReturn:
         await self._messages.until_kept()
-        # Nobody has told the run what the model's activity wrote before it was cut off, not even at the first turn.
+        # The run does not know what the model's activity wrote before it was cut off, even at the first turn.
         if self._run.progress.seq or self._run.has_asked or self._has_asked_before_a_reset():
             await self._finish("cancelled", None)
         self._board.end_run("cancelled")
         raise asyncio.CancelledError
 
     def _has_asked_before_a_reset(self) -> bool:
-        """Whether the transcript may have calls that the run asked for before it was reset to its beginning."""
+        """Whether the transcript may have calls from before the run was reset to its beginning."""
         return self._running.resets > 0 and workflow.patched(names.RESETS_ANSWER)
 
     async def _finish(self, status: str, hook: str | None) -> Finished:
-        """Write what is unwritten, and call the hook of the end."""
-        # A run that was never answered leaves nothing behind: whoever says it again must not have said it twice.
+        """Write the remaining messages, and call the hook for the run's end."""
+        # A run that was never answered leaves nothing behind: a repeated message must not appear twice.
         unheard = status == "cancelled" or (status == "error" and self._run.progress.turn.number == 0)
         while True:
             reference = self._run.reference(FinishReference)

@@ -1,9 +1,9 @@
-"""Tells a run of a cancel or a reset before the SDK does.
+"""Detects a cancel or a reset of a run before the SDK reports it.
 
-The SDK takes in the signals of a workflow task first, and lets the run go on with them; then it takes in a cancel that
-came with the same task. A run that had just continued as new would lose the cancel, and never end: to the server, the
-run that was cancelled is over (measured: 12 of 25 cancels beside such a signal). It takes in a reset last, too, behind
-the signals that the reset has sent again.
+The SDK first applies the signals of a workflow task and lets the run continue. Only then does it apply a cancel that
+came with the same task. A run that had just continued as new would lose the cancel, and never end: for the server, the
+cancelled run is over (measured: 12 of 25 cancels beside such a signal). The SDK also applies a reset last, after the
+signals that the reset has sent again.
 """
 
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 
-_HAS_COME = "standfast_cancel_has_come"  # the functions by which a workflow asks what it cannot see
+_HAS_COME = "standfast_cancel_has_come"  # the functions by which a workflow asks about events it cannot see
 _WAS_RESET = "standfast_was_reset"
 
 
 def cancel_has_come() -> bool:
-    """Whether this task, or one before it, has brought a cancel of the workflow, also if nothing was cancelled yet."""
+    """Whether this task or an earlier one brought a cancel of the workflow, even if nothing was cancelled yet."""
     has_come: Callable[[], bool] = workflow.extern_functions()[_HAS_COME]
     return has_come()
 
 
 def reset_has_come() -> bool:
-    """Whether this task, or one before it, follows a reset of the workflow."""
+    """Whether this task or an earlier one follows a reset of the workflow."""
     was_reset: Callable[[], bool] = workflow.extern_functions()[_WAS_RESET]
     return was_reset()
 
@@ -33,7 +33,7 @@ def reset_has_come() -> bool:
 def create_told(
     create: Callable[[WorkflowInstanceDetails], WorkflowInstance], details: WorkflowInstanceDetails
 ) -> WorkflowInstance:
-    """Return a workflow that `create` makes, and that can ask whether a cancel or a reset has come."""
+    """Return a workflow made by `create` that can ask whether a cancel or a reset has arrived."""
     come: set[str] = set()
     told = {_HAS_COME: lambda: "cancel_workflow" in come, _WAS_RESET: lambda: "update_random_seed" in come}
     instance = create(replace(details, extern_functions={**details.extern_functions, **told}))

@@ -24,18 +24,19 @@ _TIMEOUT = timedelta(seconds=60)
 
 
 async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Run a guarded function, which is an activity, once people have let it through: by its `approval`.
+    """Run a guarded function, which is an activity, after its `approval` was granted.
 
-    What is run is what they have seen. It runs once for each time that the workflow asks for it, also after a reset.
+    The approved arguments are the ones that run. The function runs once for each time that the workflow asks for it,
+    even after a reset.
 
     Args:
-        arguments: positional ones, as an activity takes them.
-        options: those of `workflow.execute_activity`; it may take 60 seconds if no timeout is given.
+        arguments: positional arguments, as for an activity.
+        options: those of `workflow.execute_activity`; the timeout is 60 seconds if none is given.
 
     Raises:
-        ApplicationError: of type "approval-rejected" or "approval-timeout", with who has decided and why; of type
-            `DefinitionError` if the function is no activity, or has no guard; of type `InputError` if it cannot take
-            these arguments, or an operator has completed it by hand with what cannot be its result.
+        ApplicationError: of type "approval-rejected" or "approval-timeout", with the approver and the reason; of type
+            `DefinitionError` if the function is not an activity or has no guard; of type `InputError` if the arguments
+            do not fit the function, or an operator completed the activity with an invalid result.
         ActivityError: as from `workflow.execute_activity`.
     """
     guard = getattr(effect, GUARDED, None)
@@ -62,12 +63,12 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
 
 
 def _given(effect: Callable[..., Any], definition: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the arguments of a call by their names, as its activity is going to read them.
+    """Return the arguments of a call by name, as its activity will read them.
 
-    Another value than what people have seen would not be let through: where a `float` is declared, 7 becomes 7.0.
+    The guard would reject a value that differs from the approved one: where a `float` is declared, 7 becomes 7.0.
 
     Raises:
-        ApplicationError: of type `InputError`: no activity could read them, so nobody is to be asked.
+        ApplicationError: of type `InputError`: no activity could read the arguments, so no approver is notified.
     """
     try:
         here, converter = bound(effect, arguments, {}), workflow.payload_converter()
@@ -83,7 +84,7 @@ def _given(effect: Callable[..., Any], definition: Any, arguments: tuple[Any, ..
 
 
 class _Names:
-    """The names of a workflow's calls of effects: each that is under way has its own."""
+    """The names of a workflow's effect calls; calls in flight have different names."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -91,11 +92,11 @@ class _Names:
 
     @contextmanager
     def of_call(self, effect: str) -> Iterator[str]:
-        """Give the next call of an effect its name, which no other call has until the block ends."""
+        """Give the next effect call its name, which stays unique until the block ends."""
         while True:
             self._counts[effect] += 1
             name = effect if self._counts[effect] == 1 else f"{effect}-{self._counts[effect]}"
-            if name not in self._taken:  # by another effect, whose own name ends with a number
+            if name not in self._taken:  # by another effect whose name ends with a number
                 break
         self._taken.add(name)
         try:
@@ -105,10 +106,10 @@ class _Names:
 
 
 async def _let_through(name: str, guard: Any, given: dict[str, Any]) -> None:
-    """Wait until people have let a call through.
+    """Wait until people have approved a call.
 
     Raises:
-        ApplicationError: they have not.
+        ApplicationError: it was not approved.
     """
     shown = json.dumps(plain(given), ensure_ascii=False, indent=2)
     decided = await ask(name, guard.approval, f"{guard.approval.message or f'Run {guard.name}?'}\n{shown}")

@@ -1,4 +1,4 @@
-"""Makes checkpoints of an agent's run for those who ask for them."""
+"""Makes checkpoints of an agent's run on request."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from standfast.temporal.workflows.run_failures import why
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.shared_state import RunState
 
-_EXPORTED = 4  # checkpoints that a run keeps for those who asked for them by signal
+_EXPORTED = 4  # checkpoints that a run keeps for requests by signal
 
 
 class Exports:
-    """The checkpoints of a run. The transcript is whole only between two of its actions, so it makes them there."""
+    """The checkpoints of a run. The transcript is complete only between two actions, so checkpoints are made there."""
 
     def __init__(self, run: RunState, parts: RunParts) -> None:
         self._run, self._board, self._inbox, self._workers = run, parts.board, parts.inbox, parts.workers
@@ -53,7 +53,7 @@ class Exports:
             del self._exported[next(iter(self._exported))]
 
     def _pending(self, sent_id: str) -> dict[str, Any] | None:
-        """Return the outcome of a signal that asked for a checkpoint."""
+        """Return the outcome of a signal that requested a checkpoint."""
         request = self._exported.get(sent_id)
         if request is None:
             return None
@@ -62,7 +62,7 @@ class Exports:
         return {"refused": _not_exported(request)} if "error" in request or self._board.ended else {}
 
     async def serve(self) -> None:
-        """Make them where the transcript is whole: between two actions, with no call in flight."""
+        """Make the requested checkpoints between two actions: the transcript is complete, and no call is in flight."""
         run = self._run
         if run.loop.open_calls and not run.loop.gates:
             return
@@ -80,7 +80,7 @@ class Exports:
                 reference["say"] = unheard
             try:
                 exported = await self._workers.execute(names.EXPORT, reference)
-            except FailureError as error:  # nothing of the run depends on it
+            except FailureError as error:  # the run does not depend on it
                 exported = {"error": f"export: {why(error)}"}
             request.update(exported or {"error": "export: the run was cancelled"})
 

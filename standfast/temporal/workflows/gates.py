@@ -1,8 +1,9 @@
 """Decides the gates of a run by people's decisions and by deadlines; each decision is recorded before it counts.
 
-One consumer per gate takes decisions in the order in which they came. A deadline ends a gate only when its timer has
-fired and no decision waits. The history says whether a decision came in time, however long no worker ran: by the time
-at which an update was accepted, or by that of a signal's event. What was recorded before a reset is not asked again.
+One consumer per gate takes decisions in the order of arrival. A deadline ends a gate only when its timer has fired and
+no decision waits. The history tells whether a decision came in time, even if no worker ran for long. For an update, the
+time of acceptance counts; for a signal, the time of its event. Decisions recorded before a reset are not asked for
+again.
 """
 
 import asyncio
@@ -39,10 +40,10 @@ _DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrived:
-    """A decision that waits to be judged.
+    """A decision that has not been judged yet.
 
     Args:
-        at: when a worker took it; a signal may have been `sent` before.
+        at: when a worker received it; a signal may have been `sent` earlier.
         verdict: for an update; becomes the reason why the decision does not count, or None.
     """
 
@@ -53,14 +54,14 @@ class Arrived:
 
 
 class GateKeeper:
-    """The gates of a run, and the decisions at them.
+    """The gates of a run, and the decisions on them.
 
     Args:
         journal_key: of the run.
-        leave_if_long: sets `is_leaving` if the history has grown so long.
+        leave_if_long: sets `is_leaving` if the history has become too long.
         may_open: whether a gate that is not open may open later.
-        elsewhere: says where a gate that is not here may be.
-        as_kept: returns what the run keeps of a decision that counts.
+        elsewhere: returns where a gate may be that is not here.
+        as_kept: returns the part of a counting decision that the run keeps.
         recorded_with, recalled_with: return what else an activity needs to know of a gate: the one that records a
             decision, and the one that finds what was decided before a reset.
         progressed: takes in a gate after a decision.
@@ -79,8 +80,8 @@ class GateKeeper:
         recalled_with: Callable[[str], AtGate] = lambda gate: {},
         progressed: Callable[[Gate], None] = lambda gate: None,
     ) -> None:
-        self.left: dict[str, dict[str, Any]] = {}  # gates that are open while the run continues as new
-        self.is_leaving = False  # the run is about to continue as new, and does nothing but wait at gates
+        self.left: dict[str, dict[str, Any]] = {}  # gates that stay open while the run continues as new
+        self.is_leaving = False  # the run is about to continue as new, and only waits at gates
         self._board, self._inbox, self._running, self._workers = parts.board, parts.inbox, parts.running, parts.workers
         self._board.rows.stays = lambda: bool(self.left) and workflow.patched(names.STAYS_SHOWN)
         self._inbox.parked.append(self._parked)
@@ -90,25 +91,25 @@ class GateKeeper:
         self._as_kept, self._recorded_with, self._recalled_with = as_kept, recorded_with, recalled_with
         self._progressed = progressed
         self._arrived: dict[str, deque[Arrived]] = {}
-        self._closed: dict[str, str] = {}  # how gates were decided, by name
-        self._unrecorded: set[str | None] = set()  # ids of signals whose decisions the store may have, or not
+        self._closed: dict[str, str] = {}  # the decisions on gates, by name
+        self._unrecorded: set[str | None] = set()  # ids of signals whose decisions may or may not be in the store
         self._looked: dict[str, int] = {}  # by open gate, the number of resets after which it has looked for decisions
 
     def _parked(self) -> list[Any]:
-        """Return as JSON the decisions that wait to be judged."""
+        """Return the decisions that have not been judged yet, as JSON."""
         return [item.decision.model_dump() for items in self._arrived.values() for item in items]
 
     def _pending(self, sent_id: str) -> dict[str, Any] | None:
-        """Return `{}` for a signal whose decision waits to be judged: its outcome is not known yet."""
+        """Return `{}` for a signal whose decision has not been judged: its outcome is not known yet."""
         waiting = (item.sent for items in self._arrived.values() for item in items if item.sent is not None)
         return {} if sent_id in self._unrecorded or any(one.id == sent_id for one in waiting) else None
 
     def has_senders(self) -> bool:
-        """Whether somebody waits for the outcome of a decision."""
+        """Whether a sender waits for the outcome of a decision."""
         return any(item.verdict is not None for items in self._arrived.values() for item in items)
 
     def carried(self) -> dict[str, Any]:
-        """Return as JSON what must survive when the run continues as new: also decisions whose senders do not wait."""
+        """Return as JSON what must survive continue-as-new, including decisions whose senders do not wait."""
         arrived = {
             gate: [[item.decision.model_dump(), item.at.isoformat(), item.sent and item.sent.id] for item in items]
             for gate, items in self._arrived.items()
@@ -124,7 +125,7 @@ class GateKeeper:
         return {name: value for name, value in data.items() if value}
 
     def take_over(self, data: Mapping[str, Any]) -> None:
-        """Take in what the previous run carried over, before what has arrived meanwhile."""
+        """Take in the previous run's state before any messages that have arrived in the meantime."""
         for gate, items in data.get("arrived", {}).items():
             before = [
                 Arrived(Decision(**decision), datetime.fromisoformat(at), sent=Sent(id=sent_id) if sent_id else None)
@@ -138,7 +139,7 @@ class GateKeeper:
         self._inbox.mailbox.take_over(data.get("mailbox", {}))
 
     def refuse_closed_to_all(self) -> None:
-        """Refuse the decisions that came early, for gates that the run turns out not to have."""
+        """Refuse the early decisions for gates that the run turns out not to have."""
         for gate in [gate for gate in self._arrived if not self._may_open(gate)]:
             for item in self._arrived.pop(gate):
                 self._board.refuse(item.decision.decision, f"there is not a gate {gate}")
@@ -177,12 +178,12 @@ class GateKeeper:
         return decision
 
     def _hint(self, gate: str) -> str:
-        """Return what else there is to say of a gate that is not open here."""
+        """Return a further hint about a gate that is not open here."""
         again = "; the run was reset: what was decided before counts as soon as its gate is open again"
         return self._elsewhere(gate) + (again if self._running.resets else "")
 
     def _early(self) -> list[Decision]:
-        """Return the decisions at gates that are not open yet."""
+        """Return the decisions on gates that are not open yet."""
         open_gates = {*self.left, *self._board.gates()}
         return [item.decision for gate, items in self._arrived.items() if gate not in open_gates for item in items]
 
@@ -212,15 +213,17 @@ class GateKeeper:
     # --- a gate ---
 
     async def wait_at(self, gate: Gate, message: str, **shown: Any) -> Gate:
-        """Wait until a gate is decided or its time is over. It is still open if the run is cancelled or goes on as new.
+        """Wait until a gate is decided or its deadline passes.
+
+        The gate is still open if the run is cancelled or continues as new.
 
         Args:
-            shown: what else people see of it; see `Waiting`.
+            shown: what else people see of the gate; see `Waiting`.
         """
         self._looked.setdefault(gate.name, 0)
         try:
             return await self._wait_at(gate, message, shown)
-        except FailureError:  # the run fails, and nobody waits here any more
+        except FailureError:  # the run fails, and nothing waits here any more
             self._looked.pop(gate.name, None)
             raise
 
@@ -253,7 +256,7 @@ class GateKeeper:
             self._board.begin(waiting)
             gate = await self._asked(gate, arrived)
         if leaves := gate.status == "open" and not self._running.cancelled:
-            seen = {"seen": shown} if shown and not gate.is_call else {}  # a call's turn has what it shows
+            seen = {"seen": shown} if shown and not gate.is_call else {}  # the call's turn has the value to show
             self.left[gate.name] = {**gate.plain(), "message": message, **seen}
         self._board.end_gate(gate.name)
         if leaves:
@@ -271,7 +274,7 @@ class GateKeeper:
         return gate
 
     async def _in_advance(self, gate: Gate) -> Gate:
-        """Return a gate after the decisions on it that were made in advance, before anybody is asked."""
+        """Return a gate after the decisions that were made in advance, before people are asked."""
         if self._looked[gate.name] < self._running.resets:
             gate = await self._recall(gate)
         for decision in gate.unjudged:
@@ -280,11 +283,11 @@ class GateKeeper:
         return gate
 
     def note_run(self, calls: Iterable[str]) -> None:
-        """Take in which calls have run, for whoever still decides on one."""
+        """Take in which calls have run, for people who still try to decide on one."""
         self._closed.update((call, _HAS_RUN) for call in calls if call in self._closed)
 
     def _over(self, gate: str) -> str:
-        """Return why nobody can decide any more at a closed gate."""
+        """Return why a closed gate accepts no more decisions."""
         closed = self._closed[gate]
         if closed == _NOT_RUN:
             return answered_already(gate)
@@ -295,10 +298,10 @@ class GateKeeper:
         self._progressed(gate)
 
     async def _asked(self, gate: Gate, arrived: "deque[Arrived]") -> Gate:
-        """Return the gate as soon as it asks other people than now, or on another value, or nobody any more."""
+        """Return the gate as soon as its people or its value change, or it no longer asks anyone."""
         rule, digest = gate.rule, gate.shown_digest
         while gate.status == "open" and gate.rule is rule and not self._running.cancelled:
-            if gate.shown_digest != digest:  # somebody has changed what it shows
+            if gate.shown_digest != digest:  # the shown value was edited
                 return gate
             if self._looked[gate.name] < self._running.resets:
                 gate = await self._recall(gate)
@@ -329,9 +332,10 @@ class GateKeeper:
         return gate
 
     def _may_leave(self, gate: Gate, arrived: "deque[Arrived]") -> bool:
-        """Whether the run may continue as new with the decisions that wait; more may come than it can judge.
+        """Whether the run may continue as new with the waiting decisions.
 
-        A sender who waits for a verdict would lose it, and only this history says when a late signal was sent.
+        More decisions may arrive than it can judge. A sender who waits for a verdict would lose it, and only this
+        history has the time of a late signal.
         """
         return self.is_leaving and all(item.verdict is None and gate.at(item.at) == gate for item in arrived)
 
@@ -362,7 +366,7 @@ class GateKeeper:
                 {**STORE_OPTIONS, "summary": what},
                 otherwise="the run is cancelled",
             )
-        except FailureError as error:  # the store may have it all the same
+        except FailureError as error:  # the store may still have it
             self._unrecorded.add(sent_id)
             if arrived.verdict is not None:
                 arrived.verdict.set_result(f"it may count or not, since its record failed: {why(error)}")
@@ -378,7 +382,7 @@ class GateKeeper:
     async def _recall(self, gate: Gate) -> Gate:
         """Return the gate after the decisions from before a reset.
 
-        A gate whose call has run is approved. One whose call was answered without being run is rejected.
+        A gate whose call has run is approved. A gate whose call was answered without running is rejected.
         """
         self._looked[gate.name] = self._running.resets
         reference: RecallReference = {"run": self._journal_key, "gate": gate.name, **self._recalled_with(gate.name)}
@@ -399,7 +403,10 @@ class GateKeeper:
     # --- the end ---
 
     async def senders_told(self) -> None:
-        """Wait until every sender knows the outcome of a decision. At a gate that is not open it changed nothing."""
+        """Wait until every sender has the outcome of its decision.
+
+        A decision on a gate that is not open changed nothing.
+        """
         for gate in [gate for gate in self._arrived if gate not in self._looked]:
             for item in self._arrived.pop(gate):
                 if item.verdict is not None and not item.verdict.done():

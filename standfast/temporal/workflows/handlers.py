@@ -1,4 +1,4 @@
-"""Names the signals, updates and queries that every run has, and hands each to the part of the run that takes it."""
+"""Defines the signals, updates and queries of every run, and passes each to the part of the run that handles it."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _DECIDE = 'Decide at a gate: {"gate", "decision": "approve" | "reject", "by"?, "
 
 
 class RunHandlers:
-    """What can be sent to any run at any time, also before it starts and while it ends."""
+    """The handlers that any run has at any time, even before it starts and while it ends."""
 
     _parts: RunParts
     _gates: GateKeeper

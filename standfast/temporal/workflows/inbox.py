@@ -1,8 +1,8 @@
-"""Takes in what arrives at a run: reads it, refuses or keeps it, and holds the outcome for its sender.
+"""Receives the messages to a run: reads them, refuses or keeps them, and holds the outcome for the sender.
 
-A signal of the wrong shape would wedge a workflow for good, and so would an update without a validator (both
-measured). So handlers take whatever comes, read it themselves, and note or refuse what they cannot use. They only
-check and enqueue; the run itself decides.
+A signal of the wrong shape would wedge a workflow for good, and so would an update without a validator (both measured).
+So handlers accept any value, read it themselves, and note or refuse invalid ones. Handlers only check and enqueue; the
+run itself decides.
 """
 
 import asyncio
@@ -31,30 +31,30 @@ from standfast.temporal.workflows.raw_results import read_result
 from standfast.temporal.workflows.running import Running
 
 _LOOKS = 3  # at the history, if an operator fails them
-_REFUSED = 2_000  # characters of the reason that a refused sender reads
+_REFUSED = 2_000  # characters of the reason that the sender of a refused message reads
 _LOOKED_UP = (names.ANSWER, names.RESOLVE, names.RESUME)  # for the others, the activity that records them looks
-_SEEN = (names.APPROVE, names.REJECT)  # people see why these are refused, even if the sender was told
+_SEEN = (names.APPROVE, names.REJECT)  # people see why these are refused, even if the sender was notified
 T = TypeVar("T")
 
 
 class Inbox:
-    """What has come to a run.
+    """The messages that a run has received.
 
     Args:
-        taken: is called when a signal was taken in.
+        taken: called after each signal that was taken in.
     """
 
     def __init__(self, mailbox: Mailbox, board: Board, running: Running, taken: Callable[[], None]) -> None:
         self.mailbox = mailbox
-        # Functions of other parts of the run. Those in `parked` return as JSON what waits there to be taken in.
-        # Those in `pending` return the outcome of a signal by its id: `{}` if it is not known yet, None if the part
-        # does not have the signal.
+        # Functions of other parts of the run. The functions in `parked` return, as JSON, the messages that wait there
+        # to be taken in. The functions in `pending` return the outcome of a signal by its id: `{}` if it is not known
+        # yet, None if the part does not have the signal.
         self.parked: list[Callable[[], list[Any]]] = []
         self.pending: list[Callable[[str], dict[str, Any] | None]] = []
         self._board, self._running, self._taken = board, running, taken
         self._looking: dict[str, asyncio.Task[None]] = {}  # by the id of a signal that may have been refused before
-        self._new: set[str] = set()  # the ids of those that were not
-        self._signals: dict[tuple[str, str], int] = {}  # the number that came, by name and digest
+        self._new: set[str] = set()  # the ids of signals that were not refused
+        self._signals: dict[tuple[str, str], int] = {}  # the number of signals received, by name and digest
 
     # --- reading what came ---
 
@@ -69,7 +69,7 @@ class Inbox:
         return data
 
     def _check_room(self, name: str, data: Any, most: int) -> None:
-        """Refuse what would make all that waits here too large for a history."""
+        """Refuse a message that would make the waiting messages too large for a history."""
         if len(to_json(data)) > INLINE_BYTES:
             return  # it is refused when it is read
         parked = [item for parked in self.parked for item in parked()]
@@ -90,12 +90,14 @@ class Inbox:
     def take(
         self, name: str, data: Any, read: Callable[[Any, str | None], T], keep: Callable[[T, Sent], object]
     ) -> None:
-        """Take in a signal. If it has an id, its sender looks up its outcome, and sending it again changes nothing.
+        """Take in a signal.
+
+        If the signal has an id, its sender looks up its outcome, and sending it again changes nothing.
 
         Args:
-            read: takes what was sent, without its id, and the id: a signal with an id is read as strictly as an update.
-            keep: takes what was read, and the signal; returns what its sender is told, `{}` or None if that is not
-                known yet.
+            read: takes the value without its id, and the id. A signal with an id is read as strictly as an update.
+            keep: takes the read value and the signal; returns the reply to the sender, `{}`, or None if it is not known
+                yet.
         """
         sent = self._count(name, data)
         try:
@@ -133,12 +135,12 @@ class Inbox:
         return bool(self._looking)
 
     async def looked_up(self) -> None:
-        """Wait until it is known which of the signals that have come are new, unless the run is cancelled."""
+        """Wait until it is known which signals are new, unless the run is cancelled."""
         if self._looking:
             await workflow.wait_condition(lambda: not self._looking or self._running.cancelled)
 
     def _may_be_refused(self, sent: Sent) -> bool:
-        """Whether a signal may have been refused before the run was reset, which sends it again."""
+        """Whether a signal may have been refused before the run was reset; the reset sends it again."""
         if sent.name not in _LOOKED_UP or sent.id in self._new:
             return False
         return (self._running.resets > 0 or reset_has_come()) and workflow.patched(names.REFUSALS_STAY)
@@ -146,7 +148,7 @@ class Inbox:
     async def _take_new(
         self, sent_id: str, sent: Sent, read: Callable[[], T], keep: Callable[[T, Sent], object]
     ) -> None:
-        """Take in a signal unless its sender was told before a reset that it does not count."""
+        """Take in a signal, unless its sender learned before a reset that it does not count."""
         asks = f"whether {sent.name} was refused before the reset"
         reference: RefusedReference = {"sent": sent_id}
         is_refused = await self._look(names.REFUSED, reference, asks)
@@ -161,7 +163,7 @@ class Inbox:
 
     def _count(self, name: str, data: Any) -> Sent:
         """Count a signal; the number finds its event in the history."""
-        if json_problem(data, VALUES) is not None:  # it cannot be used
+        if json_problem(data, VALUES) is not None:  # it is invalid
             return Sent(name)
         digest = edit_digest(data)
         number = self._signals[name, digest] = self._signals.get((name, digest), 0) + 1
@@ -172,7 +174,7 @@ class Inbox:
         return self.mailbox.message_key(key, use_of(name, data)[1]) if name == names.MESSAGE else key
 
     def _knows(self, name: str, sent_id: str, data: Any) -> bool:
-        """Whether a signal with this id has its outcome already; people see it if another signal has used the id."""
+        """Whether a signal with this id already has an outcome; people see it if another signal has used the id."""
         use = use_of(name, data)
         if problem := self.mailbox.reused(sent_id, use[1]):
             self._board.refuse(name, f"{name}: {problem}")
@@ -182,13 +184,13 @@ class Inbox:
         return known is not None and "again" not in known
 
     async def when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
-        """Return the time of a signal's event. A handler only knows when a worker took the signal."""
+        """Return the time of a signal's event. A handler only knows when a worker received the signal."""
         reference: SentReference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
         found = await self._look(names.SENT, reference, f"when {sent.name} was sent")
         return otherwise if (moment := read_moment(found)) is None else moment
 
     async def _look(self, activity: ActivityName[TakenT, FoundT], reference: TakenT, asks: str) -> FoundT | None:
-        """Return what an activity finds in the history; None if an operator fails it again and again."""
+        """Return what an activity finds in the history; None if an operator fails it repeatedly."""
         for _ in range(_LOOKS):
             try:
                 found: FoundT | None = read_result(
@@ -203,16 +205,16 @@ class Inbox:
             return found
         return None
 
-    # --- what became of it ---
+    # --- outcomes ---
 
     def came_of(self, name: str, sent_id: str | None, refused: str, **more: Any) -> None:
-        """Keep for its sender the reason why a signal changes nothing; show it to people if nobody looks it up."""
+        """Keep the reason why a signal changes nothing for its sender; show it to people if no sender looks it up."""
         self.mailbox.came_of(sent_id, refused=refused[:_REFUSED], **more)
         if sent_id is None or name in _SEEN:
             self._board.refuse(name, refused)
 
     def outcome(self, sent_id: Any, digest: Any) -> dict[str, Any] | None:
-        """Return the outcome of a signal with an id: `{}` if it is not known yet, None if no such signal came."""
+        """Return the outcome of a signal with an id: `{}` if it is not known yet, None if no such signal arrived."""
         if not isinstance(sent_id, str):
             return None
         sent_id = remembered_id(sent_id)
@@ -229,7 +231,7 @@ class Inbox:
 
 
 def read_moment(found: object) -> datetime | None:
-    """Return a time with its zone, or None for anything else, such as what an operator has put in."""
+    """Return a time with its zone, or None for any other value, such as one that an operator entered."""
     try:
         moment = datetime.fromisoformat(str(found))
     except ValueError:
@@ -238,13 +240,13 @@ def read_moment(found: object) -> datetime | None:
 
 
 def sent_by_update(name: str) -> Sent:
-    """Return the sender of the update that is being handled, to whom its outcome is told."""
+    """Return the sender of the current update, who receives its outcome."""
     update = workflow.current_update_info()
     return Sent(name, id=f"update/{'' if update is None else update.id}")
 
 
 def refuse_by(read: Callable[[], object]) -> None:
-    """Refuse an update with what reading it raises."""
+    """Refuse an update if reading it raises an error."""
     try:
         read()
     except InputError as error:

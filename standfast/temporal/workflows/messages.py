@@ -1,4 +1,4 @@
-"""Keeps messages to an agent until it hears them, also in the store, where they outlive the run."""
+"""Keeps messages to an agent until the agent reads them; the store keeps them beyond the end of the run."""
 
 import asyncio
 from collections.abc import Collection
@@ -32,15 +32,15 @@ class Messages:
 
     def __init__(self, run: RunState, parts: RunParts, owner: Owner, first: Said | None) -> None:
         self.kept: set[str] = set()  # ids of messages that the store has
-        self._given_up: dict[str, str] = {}  # by id, why the store does not get a message
+        self._given_up: dict[str, str] = {}  # by id, the reason why a message is not stored
         self._run, self._owner = run, owner
-        self._seen: dict[str, tuple[str, str | None]] = {}  # by the id of its sender: its digest, and who said it
+        self._seen: dict[str, tuple[str, str | None]] = {}  # by sender id: the message's digest, and its author
         for said in (one for one in (first,) if one is not None):
             self.note(said)
         self._board, self._inbox, self._running, self._box = parts.board, parts.inbox, parts.running, parts.mailbox
         self._workers = parts.workers
         self._senders: dict[str, str] = {}  # by message, the id of the signal that brought it
-        self._updates: set[str] = set()  # the ids of messages whose updates wait until the store has them
+        self._updates: set[str] = set()  # the ids of messages whose updates wait until they are stored
         self._keeping: asyncio.Task[None] | None = None
         self._looked = 0  # the number of resets after which the run has looked for messages
 
@@ -85,7 +85,7 @@ class Messages:
         return self._box.read_message(self._inbox.one("message", data, extra), limit, self._owner, message_id)
 
     def _has(self, said: Said) -> bool:
-        """Whether this run was sent a message before, by the id of its sender.
+        """Whether this run received a message before, by its sender id.
 
         Raises:
             InputError: the id belongs to another message.
@@ -96,16 +96,16 @@ class Messages:
         return True
 
     def note(self, said: Said) -> None:
-        """Remember a message with an id of its sender: the same message counts once."""
+        """Remember a message by its sender id: the same message counts once."""
         if (message_id := message_id_of(said)) is not None:
             message = user_message(said)
             self._seen[message_id] = content_digest(message), message.by
 
     def _keep_signal(self, said: Said, sent: Sent) -> dict[str, Any]:
-        """Take in a message. In an open run, its sender is told that it counts once the store has it."""
+        """Take in a message. In an open run, the sender learns that the message counts once it is stored."""
         if self._has(said):
             return {"accepted": True}
-        # It is the same after a reset, which repeats the signal, and differs in the run that continues as new.
+        # The value is the same after a reset, which repeats the signal, and differs in the run that continues as new.
         message_id = f"signal/{workflow.info().original_execution_run_id}/{sent.digest}/{sent.number}"
         self._say(with_id(said, message_id))
         if sent.id is not None:
@@ -120,7 +120,7 @@ class Messages:
     # --- in the store ---
 
     def keep(self) -> None:
-        """Begin to keep messages in the store, where they outlive the run, as soon as the run is open."""
+        """Begin to store messages, where they outlive the run, as soon as the run is open."""
         if self._run.is_open and self._keeping is None and self._unkept():
             self._keeping = asyncio.create_task(self._keep_all())
 
@@ -153,7 +153,7 @@ class Messages:
             self._keeping = None
 
     def _drop_repeated(self, found: Kept) -> None:
-        """Drop messages that the session has already, and those whose id belongs to another message."""
+        """Drop messages that the session already has, and those whose id belongs to another message."""
         for message_id, reason in found.get("refused", {}).items():
             self._given_up[message_id] = reason
             if (sender := self._senders.pop(message_id, None)) is not None:
@@ -164,12 +164,12 @@ class Messages:
         self._box.messages = [said for said in self._box.messages if said_id(said) not in dropped]
 
     def _forget(self, refused: Collection[str]) -> None:
-        """Let the ids of messages that do not count be used again."""
+        """Release the ids of messages that do not count."""
         for said in [one for one in self._box.messages if said_id(one) in refused]:
             self._seen.pop(str(message_id_of(said)), None)
 
     def _refuse(self, messages: list[Said], reason: str) -> None:
-        """Tell the senders who wait that their messages do not count. The run still hears the other messages."""
+        """Tell waiting senders that their messages do not count. The run still takes in the other messages."""
         ids = [str(said_id(said)) for said in messages]
         self._given_up |= dict.fromkeys(ids, reason)
         self._forget(ids)
@@ -181,7 +181,7 @@ class Messages:
             self._box.messages = [said for said in self._box.messages if said_id(said) != message_id]
 
     async def until_kept(self) -> None:
-        """Wait until the store has the messages: it can note as heard only those that it has."""
+        """Wait until the messages are stored: the run can mark only stored messages as read."""
         await workflow.wait_condition(lambda: not self.is_keeping)
 
     async def senders_told(self) -> None:
@@ -191,12 +191,12 @@ class Messages:
     # --- what is heard ---
 
     async def take_all(self) -> None:
-        """Have the next model call hear the messages."""
+        """Pass the messages to the next model call."""
         await self.until_kept()
         self._run.progress.say += self._box.take_messages()
 
     def hear_first(self, said: Said) -> None:
-        """Take in a person's answer to the agent itself. If its sender waits, it is kept like a message."""
+        """Take in a person's answer to the agent itself. If its sender waits, the answer is kept like a message."""
         message_id = f"answer/{self._run.progress.turn.seq}"
         if message_id in self.kept or any(not call_id for _, call_id in self._box.unwritten):
             said = with_id(said, message_id)
@@ -204,7 +204,7 @@ class Messages:
         self.keep()
 
     async def recall(self) -> None:
-        """After a reset, find the messages from before it that the agent has not heard."""
+        """After a reset, find the earlier messages that the agent has not read."""
         if self._looked >= self._running.resets:
             return
         resets = self._running.resets
@@ -218,7 +218,7 @@ class Messages:
         self._box.messages[:0] = unheard
 
     async def recall_answer(self) -> dict[str, Outcome]:
-        """Return the answer that the agent itself was given before a reset, if the store has it; see `hear_first`."""
+        """Return the answer that the agent itself was given before a reset, if it is stored; see `hear_first`."""
         await self.recall()
         for said in [one for one in self._box.messages if said_id(one) == f"answer/{self._run.progress.turn.seq}"]:
             self._box.messages.remove(said)

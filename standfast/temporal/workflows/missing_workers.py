@@ -1,4 +1,4 @@
-"""Reads from the error of an activity what its worker does not have, its store included."""
+"""Reads from an activity's error what its worker lacks, including a store."""
 
 import asyncio
 from typing import Any, cast
@@ -13,7 +13,7 @@ from standfast.temporal.wire.snapshots import Surroundings
 
 
 class SkippedError(Exception):
-    """A person lets a run go on without a call or step that no worker has; the text says who, and why."""
+    """A person lets a run continue without a call or step that no worker has; the text says who, and why."""
 
     def __init__(self, name: str, skip: Resume) -> None:
         super().__init__(f"skipped by {skip.by or 'somebody'}: {skip.reason}")
@@ -24,13 +24,13 @@ _NOT_REGISTERED = "NotFoundError"  # the SDK's type for an activity that a worke
 
 
 def is_missing(error: FailureError) -> bool:
-    """Whether the error of an activity, or its cause, says that a worker does not have the agent or the tool."""
+    """Whether the error of an activity, or its cause, reports that a worker does not have the agent or the tool."""
     cause = error.cause or error
     return isinstance(cause, ApplicationError) and cause.type in (names.NOT_HERE, _NOT_REGISTERED)
 
 
 def is_unavailable(error: ActivityError) -> bool:
-    """Whether a model could not be called in as many attempts as it may have."""
+    """Whether a model could not be called within its maximum number of attempts."""
     cause = error.cause
     return isinstance(cause, TimedOut) or (
         isinstance(cause, ApplicationError) and cause.type == names.MODEL_UNAVAILABLE
@@ -38,12 +38,12 @@ def is_unavailable(error: ActivityError) -> bool:
 
 
 def is_users_fault(error: ActivityError) -> bool:
-    """Whether a function of the user's raised, such as a guardrail or the instructions: no other model mends that."""
+    """Whether a user function raised, such as a guardrail or the instructions: another model does not fix that."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == names.HOOK_ERROR
 
 
 def missing(error: FailureError, tool: str | None) -> tuple[str, str]:
-    """Return what a worker does not have: its kind and name, and a text for people."""
+    """Return what a worker lacks: its kind and name, and a text for people."""
     cause = cast(ApplicationError, error.cause or error)
     if cause.type == _NOT_REGISTERED:
         return str(tool), f"This worker has no tool '{tool}'"
@@ -51,48 +51,48 @@ def missing(error: FailureError, tool: str | None) -> tuple[str, str]:
 
 
 def details_of(error: FailureError) -> dict[str, Any]:
-    """Return the details of an activity's error. If an operator has failed it by hand, they may be anything."""
+    """Return the details of an activity's error. If an operator failed it by hand, they may be anything."""
     cause = error.cause or error
     details = cause.details if isinstance(cause, ApplicationError) else ()
     return details[0] if details and isinstance(details[0], dict) else {}
 
 
 def text_in(error: FailureError, name: str) -> str | None:
-    """Return a text of the details of an activity's error; None if they have none of this name."""
+    """Return a text from the details of an activity's error; None if they have no text of this name."""
     found = details_of(error).get(name)
     return found if isinstance(found, str) else None
 
 
 def surroundings_of(error: FailureError) -> Surroundings:
-    """Return the run's surroundings from the error of a worker that does not have what the run needs."""
+    """Return the run's surroundings from the error of a worker that lacks what the run needs."""
     flags = {name: found for name, found in details_of(error).items() if isinstance(found, bool)}
     return cast(Surroundings, {"search": False, **flags})
 
 
 def missing_step(error: FailureError) -> str | None:
-    """Return the path of the step that a worker does not have; None if it lacks something else."""
+    """Return the path of the step that a worker lacks; None if it lacks something else."""
     return text_in(error, "step")
 
 
 def is_store_away(error: FailureError) -> bool:
-    """Whether the error of an activity, or its cause, says that a worker could not use its store."""
+    """Whether the error of an activity, or its cause, reports that a worker could not use its store."""
     cause = error.cause or error
     return isinstance(cause, ApplicationError) and cause.type in (names.STORE_ERROR, names.STORE_AWAY)
 
 
 def is_store_behind(error: FailureError) -> bool:
-    """Whether the error of an activity, or its cause, says that the store lacks what the run has seen in it."""
+    """Whether the error of an activity, or its cause, reports that the store lacks rows that the run has seen."""
     cause = error.cause or error
     return isinstance(cause, ApplicationError) and cause.type == names.STORE_BEHIND
 
 
 def has_other_store(error: FailureError) -> bool:
-    """Whether a worker could use its store, but that is not the store of the run."""
+    """Whether a worker could use its store, but it is not the run's store."""
     return bool(cast(dict[str, object], surroundings_of(error)).get(names.OTHER_STORE))
 
 
 def may_pass(error: FailureError) -> bool:
-    """Whether an activity that failed once may succeed later: it took too long, or its error may pass."""
+    """Whether an activity that failed once may succeed later: it timed out, or its error may be transient."""
     cause = error.cause or error
     if isinstance(cause, ApplicationError):
         return not cause.non_retryable
@@ -100,7 +100,7 @@ def may_pass(error: FailureError) -> bool:
 
 
 def may_be_tried_again(error: FailureError) -> bool:
-    """Whether the store is back and it is the model that fails now, so that its attempts are counted anew."""
+    """Whether the store is back and now the model fails, so that its attempts are counted again from zero."""
     cause = error.cause or error
     return isinstance(cause, ApplicationError) and cause.type == names.MODEL_UNAVAILABLE and not cause.non_retryable
 
@@ -110,6 +110,6 @@ def put_in_by_hand(activity: str) -> str:
 
 
 def was_cancelled(trying: "asyncio.Future[Any]") -> bool:
-    """Whether an attempt was cancelled, by whatever error it says so."""
+    """Whether an attempt was cancelled, whatever error reports it."""
     error = None if trying.cancelled() else trying.exception()
     return trying.cancelled() or (error is not None and exceptions.is_cancelled_exception(error))

@@ -1,4 +1,4 @@
-"""Calls the model for an agent's next answer, until there is one or the run's state says what to do instead."""
+"""Calls the model for an agent's next answer, until there is one or the run's state has another action."""
 
 import asyncio
 from collections.abc import Callable
@@ -42,12 +42,12 @@ class ModelCalls:
 
     def __init__(self, run: RunState, parts: RunParts) -> None:
         self._again: asyncio.Future[ModelReply] | None = None  # a call that has outlasted an outage
-        self._has_given_up = False  # a person has given up on a fault of the user's own code
-        self._is_denied = False  # a person has refused to let the run use more than its budget
+        self._has_given_up = False  # a person has given up on an error in user code
+        self._is_denied = False  # a person has refused to let the run exceed its budget
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
     async def ask(self, number: int, action: CallModel) -> ModelReply | None:
-        """Return the model's answer; None if there is none, and the run's state says what to do instead."""
+        """Return the model's answer; None if there is none, and the run's state has the next action."""
         run = self._run
         run.has_asked = True
         while True:
@@ -82,11 +82,11 @@ class ModelCalls:
                 return None
 
     def _fallback(self, action: CallModel) -> str | None:
-        """Return the fallback to call; None if a person has let all models be called again meanwhile."""
+        """Return the fallback to call; None if a person has let all models be called again in the meantime."""
         return action.model if self._run.loop.fallback else None
 
     def _shown_model(self, agent: str, other: str | None) -> str:
-        """Return the model as people see it: another one, or the agent's own."""
+        """Return the model that people see: a fallback, or the agent's own."""
         named = self._run.progress.named
         return other or (self._run.facts.model_of(agent) if named is None else named)
 
@@ -113,7 +113,7 @@ class ModelCalls:
         return reference
 
     def _answered(self, reply: ModelReply) -> ModelReply:
-        """Stay with the model that has answered, if several were called in an outage."""
+        """Keep the model that answered, if several were called in an outage."""
         self._pauses.over("model")
         if "answered_by" in reply:
             model = reply.pop("answered_by")
@@ -125,7 +125,7 @@ class ModelCalls:
         return reply
 
     async def ask_for_more(self) -> None:
-        """If the run has spent its budget, wait until a person lets it go on; the calls of its turn wait, too."""
+        """If the run has spent its budget, wait until a person lets it continue; the calls of its turn also wait."""
         if self._is_denied or self._run.given.asks_caller:
             self._run.loop = self._run.loop.unattended("Not run: the budget is spent")
             return
@@ -141,9 +141,9 @@ class ModelCalls:
     async def _asks_again(
         self, reply: ModelReply | None, has_waited: bool, refer: Callable[[], ModelReference], options: dict[str, Any]
     ) -> bool:
-        """Take in that the model has refused, or that somebody completed the activity by hand with junk.
+        """Take in that the model refused, or that an operator completed the activity with an invalid result.
 
-        Wait for a person who can mend that, or for a model that was left.
+        Wait for a person who can fix that, or for an earlier model.
         """
         if has_waited:
             self._run.progress.down = None  # all models were called just now
@@ -160,7 +160,7 @@ class ModelCalls:
         return asks_again
 
     def _may_be_back(self, refusal: str) -> Down | None:
-        """Return what to wait for if the last model has refused: one that was left, and may be back."""
+        """Return what to wait for if the last model has refused: an earlier model that may be back."""
         loop, down = self._run.loop, self._run.progress.down
         if loop.has_fallback or not loop.fallback or down is None or not workflow.patched(names.OUTAGES_OUTLAST):
             return None
@@ -173,7 +173,7 @@ class ModelCalls:
         self._run.loop = self._run.loop.failed(why, for_good=self._has_given_up)
 
     async def _may_ask_again(self, error: ActivityError, reference: ModelReference, options: dict[str, Any]) -> bool:
-        """Wait for a person who can mend what keeps the model from being called, or until it passes by itself."""
+        """Wait for a person who can fix what blocks the model, or until it passes automatically."""
         if is_for_good(error):
             fail(error)
         changed = isinstance(error.cause, ApplicationError) and error.cause.type == names.MODEL_CHANGED
@@ -201,14 +201,14 @@ class ModelCalls:
         return await self._pause(why(error))
 
     def _passes(self, error: ActivityError) -> bool:
-        """Whether to wait out what a function of the user's has raised: its own model may be down, too."""
+        """Whether to wait out an error from a user function: the model that it calls may also be down."""
         passes = is_users_fault(error) and bool(details_of(error).get(names.PASSES))
         return passes and not self._run.facts.limits_retries and workflow.patched(names.OUTAGES_OUTLAST)
 
     async def _outlast(self, down: Down, reference: ModelReference, options: dict[str, Any]) -> bool:
-        """Call the models again, at growing intervals, until one can be called or a person says what to do.
+        """Call the models again, at growing intervals, until one can be called or a person decides.
 
-        Each run has intervals of its own: thousands that have met the same outage do not all call at once.
+        Each run has different intervals, so thousands of runs in the same outage do not all call at once.
         """
         if self._run.facts.loop.on_model_outage == "pause":
             return await self._pause(down.why)
@@ -231,12 +231,13 @@ class ModelCalls:
         if may_go_on and not was_cancelled(again):
             self._again = again
         elif not may_go_on and not was_cancelled(again) and again.exception() is None:
-            # It came when the run had given up. The end of the run answers its calls; it was paid for all the same.
+            # The answer arrived after the run had given up. The end of the run answers the answer's calls, since the
+            # answer was billed.
             self._count(asked, again.result())
         return may_go_on
 
     async def _pause(self, message: str, again: "asyncio.Future[Any] | None" = None, **shown: Unpack[Retries]) -> bool:
-        """Wait for a person, or until the models can be called; a person may have mended any of the models."""
+        """Wait for a person, or until the models can be called; a person may have fixed any of the models."""
         if not await self._pauses.pause("model", message, again, **shown):
             return False
         has_resumed = again is None or was_cancelled(again)
@@ -253,7 +254,7 @@ class ModelCalls:
 
 
 def _down(error: ActivityError) -> Down:
-    """Return why a model could not be called, and until when its provider asks to wait."""
+    """Return why a model could not be called, and the time until which its provider asks to wait."""
     cause = error.cause
     after = cause.next_retry_delay if isinstance(cause, ApplicationError) else None
     return Down(why(error), workflow.now() + (after or timedelta()))

@@ -1,4 +1,4 @@
-"""Pauses a run until people say how it goes on, after a failure or where no worker has what it needs."""
+"""Pauses a run, after a failure or for lack of a worker, until people decide how it continues."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Pauses:
     """The pauses of a run, which a resume ends.
 
     Args:
-        patience: returns the seconds that the run waits for a person, None for as long as it takes.
+        patience: returns the seconds that the run waits for a person, None for no limit.
         choose_model: takes in the model that a person chose with a resume.
     """
 
@@ -53,12 +53,12 @@ class Pauses:
     async def pause(
         self, name: str, message: str, mended: "asyncio.Future[Any] | None" = None, **shown: Unpack[Retries]
     ) -> bool:
-        """Wait until a person says what to do; True to try again, False if the run is to give up.
+        """Wait until a person decides; True to try again, False if the run must give up.
 
         Args:
-            mended: an attempt that goes on by itself; once it has ended, there is nothing to wait for. If it fails, the
+            mended: an attempt that runs automatically; once it has ended, the pause is over. If it fails, the
             next pause of this name keeps the deadline.
-            shown: what people see of such attempts.
+            shown: what people see of these attempts.
         """
         since = workflow.now()
         deadline = self.deadline(since)
@@ -91,11 +91,11 @@ class Pauses:
         return True
 
     def over(self, name: str) -> None:
-        """Forget the deadline of earlier pauses: what they waited for is done."""
+        """Forget the deadline of earlier pauses: the cause of the pause is gone."""
         self._deadlines.pop(name, None)
 
     def begin(self, waiting: Waiting) -> "asyncio.Future[Resume]":
-        """Show what waits, and return the future of the resume that ends it."""
+        """Show the waiting item, and return the future of the resume that ends it."""
         resumed: asyncio.Future[Resume] = asyncio.get_running_loop().create_future()
         self._resumes.append((waiting, resumed))
         self._board.begin(waiting)

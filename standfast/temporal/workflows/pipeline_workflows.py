@@ -1,7 +1,7 @@
-"""The workflow of a pipeline: asks the plan what may run, carries it out with activities and child workflows.
+"""The workflow of a pipeline: asks the plan which steps may run, and runs them as activities and child workflows.
 
-It sees names, numbers and references. Inputs and outputs are in the store. The plan was recorded at its start. No code
-of the user's runs here.
+The workflow sees names, numbers and references. Inputs and outputs are in the store. The plan was recorded at its
+start. No user code runs here.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from standfast.temporal.workflows.waiting import Waiting
 from standfast.temporal.workflows.workers import Opening
 from standfast.tools import Outcome
 
-NOTHING = object()  # was made for the next step, since the one before it has failed
+NOTHING = object()  # was made for the next step, since the step before it failed
 DONE = Done()
 CANCELLED = Done(reason="cancelled", error="the run was cancelled")
 
@@ -63,7 +63,7 @@ class PipelineRun(RunHandlers):
         self._tools: dict[str, ToolFacts] = {}
         self._tasks: dict[str, asyncio.Task[Done]] = {}
         self._is_leaving = False  # nothing more is started, since the run is about to continue as new
-        self._made: dict[str, asyncio.Future[Any]] = {}  # what activities make for the next steps, by key
+        self._made: dict[str, asyncio.Future[Any]] = {}  # the inputs that activities make for the next steps, by key
         self._result: dict[str, Any] | None = None
         self._parts = parts = RunParts(
             self._details, self._opening, self._learn, self._whose, asks_groups=True, taken=self._leave_if_long
@@ -77,7 +77,7 @@ class PipelineRun(RunHandlers):
             elsewhere=self._elsewhere,
             recorded_with=lambda gate: {"access": True},
         )
-        if carried:  # before anybody can ask: what was open in the run before is open
+        if carried:  # before any query arrives: the items that were open in the previous run are open
             self._gates.left = dict(carried["gates"])
             self._gates.take_over(carried)
 
@@ -115,7 +115,7 @@ class PipelineRun(RunHandlers):
                 self._tasks[action.key] = asyncio.create_task(self._do_unless_cancelled(action))
 
     def _collect(self, state: PipelineState) -> PipelineState:
-        """Take in what has ended; what was cancelled is not done."""
+        """Take in the work that has ended; cancelled work does not count as done."""
         for key in [key for key, task in self._tasks.items() if task.done()]:
             done = self._tasks.pop(key).result()
             if done is not CANCELLED:
@@ -220,7 +220,7 @@ class PipelineRun(RunHandlers):
     async def _call_tool(self, path: str, name: str | None) -> Done:
         turn, tools = Turn(path=path), self._tools
         shown = await self._make(path, "with")
-        if isinstance(shown, dict):  # a deploy has changed its tool since the start, or put another in its place
+        if isinstance(shown, dict):  # a deploy has changed or replaced its tool since the start
             name, tools = shown["tool"], {**tools, shown["tool"]: read_tool_facts(shown["facts"])}
             shown = shown["shown"]
         call = Call(path, str(name), 0, shown or "")
@@ -242,7 +242,7 @@ class PipelineRun(RunHandlers):
             gate, message, seen = Gate.read(before), before["message"], before.get("seen", {})
         else:
             shown = await self._make(path, "gate")
-            if shown.get("decided"):  # and used, before the run was reset
+            if shown.get("decided"):  # and used it before the run was reset
                 return action.done(shown.get("output"))
             rule, people = cast("dict[str, GateRule]", self._rules)[place_of(path)], shown.get("editors", ())
             gate = Gate.of_step(path, rule, shown, since=workflow.now(), requesters=[self._given.user_id, *people])
@@ -258,7 +258,7 @@ class PipelineRun(RunHandlers):
     # --- activities: keep a step's result and make the next input, in one ---
 
     async def _came_to(self, came_to: CameTo, done: Done = DONE) -> Done:
-        """Keep a step's result, and make the next step's input if exactly one thing follows."""
+        """Keep a step's result, and make the next step's input if exactly one step follows."""
         assert self._state is not None
         path = came_to["path"]
         reference: StepReference = {"run": self._run, "done": came_to}
@@ -275,7 +275,7 @@ class PipelineRun(RunHandlers):
         try:
             found = await self._step(reference, f"what {path} came to")
         except SkippedError as skipped:
-            # If the next step was skipped, this one is still kept, and the next one learns of it.
+            # If the next step was skipped, this result is still kept, and the next step receives the decision.
             making.set_result(NOTHING if skipped.name == path else skipped)
             if skipped.name == path:
                 raise
@@ -324,14 +324,14 @@ class PipelineRun(RunHandlers):
     def _done_keys(self) -> list[str]:
         return [key for key, done in self._done().items() if done.reason is None]
 
-    # --- going on as new ---
+    # --- continuing as new ---
 
     def _leave_if_long(self) -> None:
         self._is_leaving = self._is_leaving or is_long()
         self._gates.is_leaving = self._is_leaving and self._tasks.keys() <= set(self._board.gates())
 
     async def _continue_as_new(self) -> None:
-        """Continue as new with the gates that are open; stay if somebody has decided at one or cancels meanwhile."""
+        """Continue as new with the open gates; stay if a decision or a cancel arrives in the meantime."""
         gates, running = self._gates, self._running
         await self._parts.inbox.looked_up()
         await workflow.wait_condition(lambda: may_continue() or gates.has_senders() or running.cancelled)
@@ -396,5 +396,5 @@ class PipelineRun(RunHandlers):
 
 
 def _skipped(path: str, skipped: SkippedError) -> Done:
-    """Return the result of a skipped step: it fails, since later steps were written to read its output."""
+    """Return the result of a skipped step: it fails, since later steps need its output."""
     return Done(None, "skipped", f"Step '{path}': {skipped}")

@@ -1,16 +1,17 @@
-"""Keeps workers from taking events in out of the history's order, as queries make the SDK do.
+"""Keeps workers from applying events out of the history's order, which queries cause in the SDK.
 
 Such a history would not replay, and the run would be stuck for good. There are two faults (both seen with a bare
 workflow, at every try):
 
-- **A query that comes alone**, to a worker that does not have the run in its cache, brings the whole history. It
-  includes events that no completed task has seen: those for which no task has begun, and those of a task that another
-  worker has begun and may never complete. The SDK takes them in at once, and later events behind them, while a replay
-  takes in all of them together, signals first. So the worker forgets the run, and reads its history with the next task.
-  It cannot tell its own first task of a run from one that another worker has begun, and forgets the run after both.
-- **A query that comes with a task** ends the task at once, also while a local activity runs. If the activity has just
-  ended, its marker goes into the history with that task. The workflow hears of it with the next task, behind what
-  arrived in between. That task is failed, and begins again at once with the whole history, which is in order.
+- **A query that comes alone**, to a worker without the run in its cache, brings the whole history. The history includes
+  events that no completed task has seen. No task has begun for them, or another worker has begun the task and may never
+  complete it. The SDK applies these events at once, and later events after them. A replay applies all of them together,
+  signals first. So the worker evicts the run, and reads its history with the next task. The worker cannot distinguish
+  its own first task of a run from one that another worker has begun, and evicts the run after both.
+- **A query that comes with a task** ends the task at once, even while a local activity runs. If the activity has just
+  ended, its marker is written to the history with that task. The workflow gets the result with the next task, after the
+  events that arrived in between. The worker fails that task, which begins again at once with the whole history, in
+  order.
 """
 
 from collections import defaultdict
@@ -28,14 +29,14 @@ _AGAIN = "A query parted what a local activity came to from its task, which is b
 
 @dataclass(slots=True)
 class _Run:
-    """How far a run in the cache is, and whether its tasks brought it there.
+    """The progress of a cached run, and whether this worker's tasks brought it there.
 
     Args:
         task: the last task: when it began, and the size of its history.
-        length: the length of the history that was taken in.
-        first: the first task that brought this worker something new.
-        is_own: two tasks have brought something new, so the first of them was this worker's own.
-        is_ahead: something came in for which no task had begun.
+        length: the length of the applied history.
+        first: the first task that brought this worker new events.
+        is_own: two tasks have brought new events, so the first of them was this worker's own.
+        is_ahead: an event was applied for which no task had begun.
     """
 
     task: tuple[int, int] = (0, 0)
@@ -58,7 +59,7 @@ class _Run:
 
 
 def keep_order_beside_queries(worker: Worker) -> None:
-    """Make a worker, before it runs, forget a run or repeat a task where a query brought events too early."""
+    """Make a worker evict a run or repeat a task, before it runs, if a query brought events too early."""
     bridge = worker._bridge_worker
     poll = bridge.poll_workflow_activation
     runs: defaultdict[str, _Run] = defaultdict(_Run)
@@ -75,7 +76,8 @@ def keep_order_beside_queries(worker: Worker) -> None:
         elif any(not job.HasField("query_workflow") for job in activation.jobs):
             runs[run_id].take_in(activation)
         elif activation.jobs[0].query_workflow.query_id == _QUERY_ALONE and runs[run_id].may_be_ahead:
-            # The SDK takes in nothing else of the run until the query is answered, and it gets this before the answer.
+            # The SDK applies no other events of the run until the query is answered, and it gets this before the
+            # answer.
             bridge.request_workflow_eviction(run_id)
         return activation
 
@@ -83,7 +85,7 @@ def keep_order_beside_queries(worker: Worker) -> None:
 
 
 def _has_late_result(activation: WorkflowActivation) -> bool:
-    """Whether the end of a local activity comes together with what was sent after it; a replay has them in order."""
+    """Whether the end of a local activity comes together with messages sent after it; a replay has them in order."""
     jobs = activation.jobs
     return not activation.is_replaying and any(map(_is_local_result, jobs)) and any(map(_was_sent, jobs))
 

@@ -1,4 +1,4 @@
-"""Waits for people's answers to an agent's questions, and for what they find out about unknown outcomes."""
+"""Waits for people's answers to an agent's questions, and for their findings on unknown outcomes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,14 +27,14 @@ from standfast.temporal.workflows.waiting import Waiting
 from standfast.tools import Asked, Failed, Outcome, Returned, Unknown
 
 _ASKING = ("question", "unknown")  # the kinds of items that wait for an answer
-_RESOLVED = 20  # decisions of operators that `status` shows
+_RESOLVED = 20  # operators' decisions that `status` shows
 
 
 class Questions:
     """The questions of a run, and their answers.
 
     Args:
-        is_interrupted: whether the run has something else to do than to wait for an answer.
+        is_interrupted: whether the run has other work than waiting for an answer.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Questions:
     # --- waiting ---
 
     async def ask(self, question: Question) -> None:
-        """Wait until an open question has its answer. All that are open may be answered, in any order."""
+        """Wait until an open question has its answer. All open questions may be answered, in any order."""
         progress = self._run.progress
         since = progress.since = progress.since or workflow.now()
         deadline = self._pauses.deadline(since)
@@ -96,7 +96,7 @@ class Questions:
             self._answered(question, nobody_answered(question, deadline - since))
 
     def _with_answer(self) -> Question | None:
-        """Return the first question that has its answer, whether or not earlier questions have theirs."""
+        """Return the first question that has its answer, even if earlier questions are still open."""
         known = (self._box.answers, self._box.resolves, self._recalled)
         questions = self._run.loop.questions
         return next((one for one in questions if any((one.tool_call_id or "") in of for of in known)), None)
@@ -154,7 +154,10 @@ class Questions:
                 await self._run_again(question, call)
 
     async def _run_again(self, question: Question, call: Call) -> None:
-        """Run a call that did not happen. Until it has run, which may need a deploy, nobody can decide on it again."""
+        """Run a call that did not happen.
+
+        No further decision on the call is accepted until it has run, which may need a deploy.
+        """
         progress = self._run.progress
         progress.turn.dispatches.setdefault(call.position, 1)
         progress.unknown.pop(call.id, None)
@@ -196,7 +199,7 @@ class Questions:
         if gates and isinstance(data, dict) and call_id in (None, *(one.tool_call_id for one in gates)):
             call_id = call_id or gates[0].tool_call_id
             raise InputError(f"answer: call {call_id} waits to be approved, not for an answer; send `decide`")
-        # An answer that the run waits for lets it take in the rest, so there is always room for one.
+        # The run takes in the other messages after an answer that it waits for, so there is always room for one.
         is_awaited = isinstance(data, dict) and call_id in (None, *(question.tool_call_id for question in questions))
         data = self._inbox.one("answer", data, extra, most=AWAITED_BYTES if is_awaited else PARKED_BYTES)
         loop = Loop() if state is None else state.loop
@@ -209,7 +212,7 @@ class Questions:
         return {} if sender.id else {"accepted": True, "tool_call_id": answer.tool_call_id}
 
     async def _outcome(self, sent: Sent) -> dict[str, Any]:
-        """Return the outcome of an update, as soon as the store has what it brought."""
+        """Return the outcome of an update, as soon as its content is stored."""
         outcomes, board = self._box.outcomes, self._board
         await workflow.wait_condition(lambda: bool(outcomes.get(str(sent.id))) or bool(board.ended))
         outcome = outcomes.pop(str(sent.id), {"refused": f"{sent.name}: the run has ended, and may have taken it in"})
@@ -241,7 +244,7 @@ class Questions:
 
 
 def _told_once_written(sent: Sent) -> Sent:
-    """Return whom to tell once the store has an answer: nobody without an id, or in older runs, which tell earlier."""
+    """Return the sender to notify once an answer is stored: none without an id, or in older runs, which reply early."""
     is_told = sent.id is not None and workflow.patched(names.ANSWERS_WRITTEN)
     return sent if is_told else replace(sent, id=None)
 

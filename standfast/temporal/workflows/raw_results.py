@@ -1,7 +1,7 @@
-"""Reads the results of activities so that none can wedge a workflow, also one of a user's own.
+"""Reads the results of activities so that no result can wedge a workflow, including a user's own workflow.
 
-The SDK decodes a result before any code of the workflow runs. One that cannot be decoded, which an operator has put in
-by hand, would fail the workflow's task again and again. So activities are asked for their results as they came.
+The SDK decodes a result before any workflow code runs. A result that cannot be decoded, such as one entered by an
+operator, would fail the workflow task again and again. So activities return their results undecoded.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from standfast.messages import cut, error_text
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """A payload that could not be read; whoever checks values refuses it and shows why."""
+    """A payload that could not be read; the code that validates values rejects it and shows the reason."""
 
     reason: str
 
@@ -28,10 +28,10 @@ def undecodable(error: Exception) -> Undecodable:
 
 
 def read_result(found: RawValue | None, kind: Any = None) -> Any:
-    """Return the result of an activity, which was asked for with `result_type=RawValue`.
+    """Return the result of an activity that was called with `result_type=RawValue`.
 
     Args:
-        kind: the type that it is read as; any by default.
+        kind: the type to decode it as; any by default.
     """
     if not isinstance(found, RawValue):  # completed without a result
         return None

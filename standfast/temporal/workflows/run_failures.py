@@ -1,4 +1,4 @@
-"""Says in words what a run fails with, and why an activity or child of it failed."""
+"""Describes the failure of a run, and the reason why its activity or child failed."""
 
 from typing import NoReturn
 
@@ -12,12 +12,12 @@ _FOR_GOOD = ("SessionConflictError", "SessionAccessDeniedError")
 
 
 def is_for_good(error: FailureError) -> bool:
-    """Whether an activity has failed since the session is not the run's: nobody can repair that."""
+    """Whether an activity failed because the session is not the run's: this cannot be repaired."""
     return isinstance(error.cause, ApplicationError) and error.cause.type in _FOR_GOOD
 
 
 def failed(error: FailureError) -> ApplicationError:
-    """Return the error that fails a run like its activity: nobody can repair it, or the input was wrong."""
+    """Return the error that fails a run like its activity: it cannot be repaired, or the input was wrong."""
     cause = error.cause or error
     if isinstance(cause, ApplicationError) and cause.type == names.STEP_ERROR:
         kind = text_in(error, "type") or "StandfastError"
@@ -30,7 +30,7 @@ def failed(error: FailureError) -> ApplicationError:
 
 
 def why(error: FailureError) -> str:
-    """Return in words why an activity or child failed."""
+    """Return the reason why an activity or child failed, as text."""
     cause = error.cause or error
     return cause.message if isinstance(cause, ApplicationError) else error_text(cause)
 

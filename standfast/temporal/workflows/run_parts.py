@@ -1,4 +1,4 @@
-"""Puts together the parts that every run has, and reads the run's input."""
+"""Assembles the parts that every run has, and reads the run's input."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 def read_input(read: Callable[[Any], T], data: Any, extra: tuple[Any, ...], **ours: bool) -> T:
-    """Return the input of a run; fail the run if it cannot be used.
+    """Return the input of a run; fail the run if the input is invalid.
 
     Args:
-        extra: arguments after the one that it takes.
-        ours: for each key that no caller may give, whether standfast itself has started this run.
+        extra: arguments after the input.
+        ours: for each key reserved for standfast, whether standfast itself started this run.
     """
     try:
         if extra:
@@ -37,7 +37,7 @@ def read_input(read: Callable[[Any], T], data: Any, extra: tuple[Any, ...], **ou
 
 
 class RunParts:
-    """The parts that runs of agents, of pipelines and of users' workflows have in common."""
+    """The parts shared by the runs of agents, pipelines and users' workflows."""
 
     def __init__(
         self,

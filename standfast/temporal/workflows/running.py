@@ -1,4 +1,4 @@
-"""Runs a workflow to its end, with the activities and children that a cancel or a reset has to reach."""
+"""Runs a workflow to its end, with the activities and children that a cancel or a reset must reach."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,37 +15,37 @@ from standfast.temporal.workflows.coming_cancels import cancel_has_come
 from standfast.temporal.workflows.run_failures import fail, why
 
 HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")
-TELLING = timedelta(seconds=60)  # in which a run that has ended tells those who were sending something
-EVENTS = 4_000  # of a history, after which a run continues as new while it waits: replay stays short
+TELLING = timedelta(seconds=60)  # in which a run that has ended replies to waiting senders
+EVENTS = 4_000  # of a history, after which a waiting run continues as new: replay stays short
 _FIRST_TASK = 3  # events up to the beginning of the first task
 
 
 class Running:
     """The activities and children that run now.
 
-    They are kept in the order in which they began, which is the order of the commands that cancel them. That of a set
-    would differ at each replay.
+    They are kept in the order in which they began, which is the order of the commands that cancel them. The order of a
+    set would differ at each replay.
     """
 
     def __init__(self) -> None:
         self.cancelled = False
         self.resets = 0  # of the workflow; the store has what was acknowledged after the point of a reset
-        self.wakes = False  # at a reset; a run that was begun by an older worker sleeps until the next thing comes
-        self.attaches = False  # to its agents after a reset; a run that was begun by an older worker may wait for ever
+        self.wakes = False  # at a reset; a run begun by an older worker sleeps until the next event
+        self.attaches = False  # to its agents after a reset; a run begun by an older worker may wait for ever
         self._handles: dict[asyncio.Future[Any], None] = {}
         self._when_reset: list[Callable[[], None]] = []
         if workflow.in_workflow():
-            # The only sign of a reset that a workflow gets, at the same place in every replay.
+            # The only sign of a reset that a workflow gets, at the same point in every replay.
             workflow.register_random_seed_callback(lambda seed: self._was_reset())
             self._loop = asyncio.get_running_loop()
 
     def _was_reset(self) -> None:
         self.note_resets(1)
         if self.wakes:
-            self._loop.call_soon(lambda: None)  # otherwise nobody looks at a condition if the seed comes alone
+            self._loop.call_soon(lambda: None)  # otherwise no condition is checked if the seed comes alone
 
     def when_reset(self, react: Callable[[], None]) -> None:
-        """Call a function whenever the workflow turns out to have been reset."""
+        """Call a function whenever the workflow detects a reset."""
         self._when_reset.append(react)
 
     def note_resets(self, count: int) -> None:
@@ -54,7 +54,10 @@ class Running:
             react()
 
     def cancel(self) -> None:
-        """Cancel what runs and what will run. Each is waited for, so that its outcome is known."""
+        """Cancel all current and future work.
+
+        The run waits for each activity and child, so that its outcome is known.
+        """
         self.cancelled = True
         for handle in list(self._handles):
             handle.cancel()
@@ -70,11 +73,11 @@ class Running:
     async def ended_or_reset(self, handle: "asyncio.Future[Any]", resets: int) -> bool:
         """Wait until a child has ended or the workflow was reset once more; return whether the child has ended.
 
-        The server tells the end of a child to one run of its parent. Another one, which is reset later to a point
-        behind the child's start, would wait for ever.
+        The server reports the end of a child to one run of its parent. Another run, which is reset later to a point
+        after the child's start, would wait for ever.
 
         Args:
-            resets: how many there were before the child was started.
+            resets: the number of resets before the child was started.
         """
         await workflow.wait_condition(lambda: handle.done() or self.resets > resets)
         if not handle.done():
@@ -83,7 +86,7 @@ class Running:
         return handle.done()
 
     async def until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> bool:
-        """Wait for a condition, the deadline or a cancel; return whether it was the deadline."""
+        """Wait for a condition, the deadline or a cancel; return whether the deadline passed."""
         timeout = None if deadline is None else max(0.0, (deadline - workflow.now()).total_seconds())
         try:
             await workflow.wait_condition(
@@ -97,10 +100,10 @@ class Running:
 async def run_to_end(
     main: Awaitable[dict[str, Any]], running: Running, board: Board, senders_told: Callable[[], Awaitable[None]]
 ) -> dict[str, Any]:
-    """Run to the end. A cancel goes to what runs now; the run ends when all of that has ended.
+    """Run to the end. A cancel goes to the current work; the run ends when all of that has ended.
 
     Args:
-        senders_told: waits until whoever was sending something knows its outcome.
+        senders_told: waits until every waiting sender has its outcome.
     """
 
     async def to_its_end() -> dict[str, Any]:
@@ -134,10 +137,10 @@ async def run_to_end(
 
 
 async def until_told(condition: Callable[[], bool]) -> None:
-    """Wait at the end of a run until whoever was sending something knows its outcome, or for a minute.
+    """Wait at the end of a run until every waiting sender has its outcome, or for a minute.
 
-    What records it may wait for a store that is away, or for an operator who has paused it. Its sender then learns
-    that it may count or not.
+    The recording activity may wait for a store that is away, or for an operator who has paused it. Its sender then
+    learns that the message may or may not count.
     """
     if not condition():
         timeout = TELLING if workflow.patched(names.TELLING_ENDS) else None
@@ -146,27 +149,27 @@ async def until_told(condition: Callable[[], bool]) -> None:
 
 
 def carried_in(data: Any) -> dict[str, Any] | None:
-    """Return what the previous run has carried over if this one continues it as new; None otherwise."""
+    """Return the state carried over by the previous run if this run continues it as new; None otherwise."""
     if workflow.info().continued_run_id is None or not isinstance(data, dict):
         return None
     return data.get("carried")
 
 
 def began_again() -> bool:
-    """Whether the first task of a run may not be its first: it may have been reset to its beginning.
+    """Whether the first task of a run may be a repetition: the run may have been reset to its beginning.
 
-    After a reset, the history has that task's failure in it. It also has one if the task failed by itself, and it is
-    longer if a signal began the run. Such runs look into the store in vain.
+    After a reset, the history contains that task's failure. The history also contains a failure if the task simply
+    failed, and it is longer if a signal began the run. Such runs search the store in vain.
     """
     return workflow.info().get_current_history_length() > _FIRST_TASK
 
 
 def is_long() -> bool:
-    """Whether the history has grown so long that the run should continue as new."""
+    """Whether the history is so long that the run should continue as new."""
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.get_current_history_length() > EVENTS
 
 
 def may_continue() -> bool:
-    """Whether a run can continue as new now: neither a cancel nor the outcome of an update would be lost."""
+    """Whether a run can continue as new now without losing a cancel or the outcome of an update."""
     return workflow.all_handlers_finished() and not cancel_has_come()

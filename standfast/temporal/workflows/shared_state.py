@@ -1,4 +1,4 @@
-"""Holds what the parts of an agent's run share."""
+"""Holds the state that the parts of an agent's run share."""
 
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -20,13 +20,13 @@ ReferenceT = TypeVar("ReferenceT", bound=RunReference)
 
 @dataclass(slots=True)
 class RunState:
-    """What the parts of an agent's run share.
+    """The shared state of an agent's run.
 
     Args:
         given: its input.
-        facts: those of the agent, once the run is open.
+        facts: the agent's facts, once the run is open.
         loop: the state of the loop, once the run is open.
-        has_asked: the model was asked.
+        has_asked: the model was called.
     """
 
     given: AgentInput = field(default_factory=AgentInput)
@@ -40,22 +40,22 @@ class RunState:
         return [question.model_dump() for question in self.loop.questions]
 
     def whose(self) -> Whose:
-        """Return whose run it is, for its board."""
+        """Return the run's owner, for its board."""
         run = self.progress.run or workflow.info().original_execution_run_id
         return whose(run, self.progress.session, self.given.tenant_id, self.given.user_id)
 
     def run_reference(self) -> Located:
-        """Return the journal key, unless activities find it by the run id of the workflow.
+        """Return the journal key, unless activities find it by the workflow's run id.
 
-        The run id is that key itself, or the store has the key under it. After a reset neither is so.
+        The run id is that key itself, or the store has the key under it. After a reset, neither is true.
         """
         progress = self.progress
         return {} if workflow.info().run_id in (progress.run, progress.kept_by) else {"run": progress.run}
 
     def reference(self, kind: type[ReferenceT]) -> ReferenceT:
-        """Return what an activity needs to find the run's data, to which the rest of its kind is added.
+        """Return the arguments with which an activity finds the run's data; further arguments of its kind are added.
 
-        What has its usual value is left out: histories are long.
+        Default values are omitted: histories are long.
         """
         progress, given, info = self.progress, self.given, workflow.info()
         turn = progress.turn

@@ -1,4 +1,4 @@
-"""Lets activities wait for the store of a run, and shows people that as one item."""
+"""Lets activities wait for a run's store, and shows people the wait as one item."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 class StoreWaits:
-    """The activities of a run that wait for its store, shown as one item however many they are.
+    """The activities of a run that wait for its store, shown as one item regardless of their number.
 
     Args:
-        begin, end: show something that waits, and take that back.
-        learn: takes in the run's surroundings, from the error of an activity that could not use its store.
-        pause: waits for a person, or for an attempt that goes on by itself; see `Pauses.pause`.
+        begin, end: show a waiting item, and remove it.
+        learn: takes in the run's surroundings from the error of an activity that could not use its store.
+        pause: waits for a person, or for an automatic attempt; see `Pauses.pause`.
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class StoreWaits:
         self._begin, self._end, self._learn = begin, end, learn
         self._shown: Waiting | None = None
         self._count = 0
-        # Activities that may hold what the store does not have, and whether each has said that it does.
+        # Activities that may hold data that is not stored, and whether each has reported it.
         self._holders: dict[str, bool] = {}
 
     async def run(self, attempt: Callable[[dict[str, Any]], Awaitable[T]], options: dict[str, Any]) -> T:
-        """Return the result of an activity that needs the store, however long the store is away; people see that.
+        """Return the result of an activity that needs the store, however long the store is away; people see the wait.
 
         Args:
             attempt: runs the activity with these options.
 
         Raises:
             ActivityError: it failed for another reason.
-            ApplicationError: the store is older than the run, and a person accepts that.
+            ApplicationError: the store is older than the run, and a person has accepted that.
         """
         while True:
             since = workflow.now()
@@ -73,7 +73,7 @@ class StoreWaits:
                     raise
                 self._learn(error)
                 self._add(why(error), since, has_other_store(error))
-            # Not in a `finally`: a worker that drops the run closes it outside of the workflow's loop.
+            # Not in a `finally`: a worker that evicts the run closes it outside the workflow's loop.
             try:
                 result = await attempt(until_the_store_is_back(options))
             except (FailureError, asyncio.CancelledError) as error:
@@ -94,16 +94,16 @@ class StoreWaits:
             workflow.logger.warning("Waits for its store: %s", message)
 
     def _remove(self) -> None:
-        """Remove the item that `_add` has shown, once no activity waits any more."""
+        """Remove the item that `_add` shows, once no activity waits any more."""
         self._count -= 1
         if not self._count and self._shown is not None:
             gone, self._shown = self._shown, None
             self._end(gone)
 
     async def holding(self, holder: str, work: Awaitable[T]) -> T:
-        """Return the result of an activity that may report meanwhile that the store does not take what it holds."""
+        """Return the result of an activity that may report, while it runs, that the store rejects the data it holds."""
         self._holders[holder] = False
-        # Not in a `finally`: a worker that drops the run closes it outside of the workflow's loop.
+        # Not in a `finally`: a worker that evicts the run closes it outside the workflow's loop.
         try:
             found = await work
         except (Exception, asyncio.CancelledError):
@@ -117,7 +117,7 @@ class StoreWaits:
             self._remove()
 
     def take_signal(self, data: object) -> None:
-        """Take in a report of `write_in_sight`; one that no running activity can have sent changes nothing."""
+        """Take in a report of `write_in_sight`; a report that no running activity can have sent changes nothing."""
         given = data if isinstance(data, dict) else {}
         holder, message = given.get("holder"), given.get("message")
         if isinstance(holder, str) and isinstance(message, str) and self._holders.get(holder) is False:

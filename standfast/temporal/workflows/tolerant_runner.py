@@ -1,7 +1,7 @@
-"""Runs our workflows so that no payload can wedge one, and those of users so that no failure can.
+"""Runs standfast's workflows so that no payload can wedge one, and users' workflows so that no failure can.
 
-Otherwise malformed JSON fails the workflow task again and again if it is the input, or in the details of a failure, and
-is dropped silently if it is a signal (all measured).
+Otherwise malformed JSON fails the workflow task again and again if it is in the input or in a failure's details. In a
+signal, malformed JSON is dropped silently (all measured).
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from standfast.temporal.workflows.workflow_types import Unknown, base_of, workfl
 
 
 class AgentWorkflowRunner(WorkflowRunner):
-    """A runner like the one it is given, with a converter that never fails for workflows of agents."""
+    """Wraps a runner; workflows of agents get a converter that never fails."""
 
     def __init__(self, runner: WorkflowRunner | None, workflows: Sequence[type]) -> None:
         self._runner = runner or UnsandboxedWorkflowRunner()
@@ -44,7 +44,7 @@ class AgentWorkflowRunner(WorkflowRunner):
         if det.defn.cls is Unknown:
             base = base_of(det.info, self._has_agents_alone)
             if base is None:
-                # This fails only the task, so that Temporal goes on offering it to workers.
+                # This fails only the task, so Temporal keeps offering it to workers.
                 raise RuntimeError(f"This worker has no agent and no workflow type '{det.info.workflow_type}'")
             known = workflow._Definition.must_from_class(workflow_type(cast(Any, base), det.info.workflow_type))
             det = replace(det, defn=known, disable_eager_activity_execution=True)  # other workers have its activities
@@ -61,9 +61,9 @@ class AgentWorkflowRunner(WorkflowRunner):
 
 
 def _tolerant(kind: type[FailureConverter]) -> type[FailureConverter]:
-    """Return a converter of failures that never fails: an operator may fail an activity with any details.
+    """Return a failure converter that never fails: an operator may fail an activity with any details.
 
-    Users' own workflows need it, too: no code of theirs runs before the error of an activity of ours was read.
+    Users' workflows also need it: the error of a standfast activity is read before any of their code runs.
     """
 
     class Tolerant(kind):  # type: ignore[misc, valid-type]
@@ -82,7 +82,7 @@ class _Elsewhere(WorkflowInboundInterceptor):
 
 
 class _NotHereFirst(WorkflowOutboundInterceptor):
-    """Keeps the server from giving this worker first an activity that is meant for another one."""
+    """Keeps the server from offering this worker first an activity that is meant for another worker."""
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
         reference = input.args[0] if input.args else None

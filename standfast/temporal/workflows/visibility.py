@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from standfast.pipeline_loop import Done
     from standfast.temporal.workflows.waiting import Waiting
 
-_GROUP_BYTES = 1_800  # a server takes 2,048
-# Temporal Web sends what it shows through an address, which may not be too long.
+_GROUP_BYTES = 1_800  # the server's limit is 2,048
+# Temporal Web puts what it shows into a URL, whose length is limited.
 _ROWS = 40  # of a pipeline's steps, the last
-_ITEMS = 10  # of what waits, the first
+_ITEMS = 10  # of the waiting items, the first
 _MESSAGE_BYTES = 2_000
 _CODE = 200  # characters of a name
 _ARGUMENTS_BYTES = 4_000
@@ -32,9 +32,9 @@ _WHAT = {
     "worker": "a worker that has",
     "store": "the",
 }
-_MARKUP = re.compile(r"[\\`*_~<>&|:.#!\[\]]")  # these can be escaped in Web's Markdown; other marks cannot
-_LEADING = re.compile(r"^([-+]+|[0-9]+\))(?: |$)")  # would be drawn as a bullet, a rule or another number
-Refused = Sequence[Mapping[str, str]]  # messages that changed nothing, and why
+_MARKUP = re.compile(r"[\\`*_~<>&|:.#!\[\]]")  # these can be escaped in Web's Markdown; other characters cannot
+_LEADING = re.compile(r"^([-+]+|[0-9]+\))(?: |$)")  # would be rendered as a bullet, a rule or another number
+Refused = Sequence[Mapping[str, str]]  # messages that changed nothing, and the reasons
 STATUS = SearchAttributeKey.for_keyword(names.STATUS_ATTRIBUTE)
 WAITING = SearchAttributeKey.for_keyword_list(names.WAITING_ATTRIBUTE)
 DEADLINE = SearchAttributeKey.for_datetime(names.DEADLINE_ATTRIBUTE)
@@ -44,7 +44,7 @@ TENANT = SearchAttributeKey.for_keyword(names.TENANT_ATTRIBUTE)
 
 
 def show_started(session: str | None, tenant: str | None) -> None:
-    """Make the run findable by its session and tenant."""
+    """Set the search attributes for a run's session and tenant."""
     updates: list[Any] = [STATUS.value_set("running")]
     if session is not None:
         updates.append(SESSION.value_set(session))
@@ -54,7 +54,7 @@ def show_started(session: str | None, tenant: str | None) -> None:
 
 
 def show_waiting(status: str, waiting: "Sequence[Waiting]", *, groups: bool) -> None:
-    """Make the run findable by what it waits for, if anything, and by the `groups` that it asks."""
+    """Set the search attributes for a run's waiting items, if any, and for the `groups` that it asks."""
     asked = _fitting(sorted({group for item in waiting for group in item.groups}))
     group: list[Any] = [GROUP.value_set(asked) if asked else GROUP.value_unset()] if groups else []
     if not waiting:
@@ -73,7 +73,7 @@ def show_waiting(status: str, waiting: "Sequence[Waiting]", *, groups: bool) -> 
 
 
 def _fitting(groups: list[str]) -> list[str]:
-    """Return as many groups as the value of a search attribute may have."""
+    """Return as many groups as fit into the value of a search attribute."""
     size, fitting = 0, []
     for group in groups:
         size += len(group.encode()) + 8
@@ -87,7 +87,7 @@ def show_ended(status: str) -> None:
 
 
 def details(run: RunState, status: str, waiting: "Sequence[Waiting]", refused: Refused) -> str:
-    """Return the Markdown that stands on a run's page."""
+    """Return the Markdown for a run's page."""
     turns = _turns(run.loop) if run.is_open else []
     first = " · ".join([f"**{status}**", *turns, f"session {_code(run.progress.session_id)}"])
     return "\n".join([first, *_waits(waiting), *_last(refused)])
@@ -96,7 +96,7 @@ def details(run: RunState, status: str, waiting: "Sequence[Waiting]", refused: R
 def pipeline_details(
     done: "Mapping[str, Done]", running: Sequence[str], status: str, waiting: "Sequence[Waiting]", refused: Refused
 ) -> str:
-    """Return the Markdown that stands on the page of a pipeline's run."""
+    """Return the Markdown for the page of a pipeline's run."""
     steps = {key: "failed" if came.reason else "done" for key, came in done.items()} | dict.fromkeys(running, "runs")
     steps |= {item.name: "waits" for item in waiting if item.name in steps}
     rows = [f"- {_code(key)} {state}" for key, state in steps.items() if "?" not in key]
@@ -115,7 +115,7 @@ def _waits(waiting: "Sequence[Waiting]") -> list[str]:
 
 
 def _shown(item: "Waiting") -> list[str]:
-    """Return an item that waits, with all that a person should see before ending it, and how to end it."""
+    """Return a waiting item with all that a person should see before ending it, and how to end it."""
     lines = [f"#### Waits for {_WHAT[item.kind]}{f' {_code(item.name)}' if item.name else ''}", *_quote(item.message)]
     if item.tool is not None:
         lines += [f"The tool {_code(item.tool)} with", *_block(cut(_arguments(item), _ARGUMENTS_BYTES))]
@@ -134,7 +134,7 @@ def _values(item: "Waiting") -> str:
 
 
 def _value(one: Mapping[str, Any]) -> str:
-    """Return a value that a gate shows as text; the page draws it."""
+    """Return a value that a gate shows as text; the page renders it."""
     if one["kind"] == "left-out":
         return f"{one['size']:,} bytes, which the page and `standfast pending --full` show"
     if one["kind"] == "image":
@@ -212,7 +212,7 @@ def _arguments(item: "Waiting") -> str:
 
 
 def _last(refused: Refused) -> list[str]:
-    """Return why the last message changed nothing. The sender of a signal does not learn it otherwise."""
+    """Return the reason why the last message changed nothing. The sender of a signal has no other way to learn it."""
     if not refused:
         return []
     last = refused[-1]
@@ -220,7 +220,7 @@ def _last(refused: Refused) -> list[str]:
     return ["", f"Last refused, {at}: {_plain(last['reason'])}"]
 
 
-# --- words of people and models, which Temporal Web shows as they are and not as markup ---
+# --- texts of people and models, which Temporal Web shows verbatim and not as markup ---
 
 
 def _plain(text: str) -> str:
@@ -253,7 +253,7 @@ def _time(at: datetime) -> str:
 
 
 def shown_usage(whose: str, usage: Usage | None) -> str:
-    """Return a usage in words."""
+    """Return a usage as text."""
     used = usage or Usage()
     cost = "" if used.cost is None else f" and {used.cost:.4f} US dollars"
     return f"{used.total_tokens:,} tokens{cost} by {whose}"

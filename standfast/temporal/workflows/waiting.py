@@ -1,4 +1,4 @@
-"""Describes what a run waits for: as a person sees it, and as JSON."""
+"""Describes the items that a run waits for, for people and as JSON."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,26 +7,29 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Something that a person can end; most of it nobody else can.
+    """An item that a person can end; most items can end in no other way.
 
     Args:
-        kind: "question", "unknown" (a call whose outcome nobody knows), "approval", "pause", "worker" (none has what
-            the run needs), or "store" (none can use it; this ends by itself).
-        name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
-        digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
-        then: what happens to an approval at its deadline, in words.
-        remember: of a call, the widest scope of a standing approval that may be given with it; "" if none may.
-        retry_at, retry_every: of a pause that passes by itself, when that is tried first, and the longest interval
-            later, in seconds.
-        can_skip: a person may have the run go on without it.
-        quorum, approved_by: how many must approve, and who has.
-        tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
-        edit: the schema of these arguments, by which people change them.
-        requesters: who asks for an approval: everybody who spoke to the run, or the one that a workflow names.
-        shown: of a pipeline's gate, what people see beside the message; of what is large, only the sizes.
-        size, reference: of what is cut, the bytes of all of it, and where the store has it; see `load_arguments` and
+        kind: "question", "unknown" (a call whose outcome is unknown), "approval", "pause", "worker" (no worker has what
+            the run needs), or "store" (no worker can use it; the item ends automatically).
+        name: the call or gate of the item; for a pause, the action that failed; for a worker, the agent, tool or step.
+        digest, approvers, groups: of an approval: the digest of the shown value, and the people who may decide; none
+        means anyone.
+        then: the effect of the deadline on an approval, as text.
+        remember: of a call, the widest scope of a standing approval that may be given with it; "" if none is allowed.
+        retry_at, retry_every: of a pause that ends automatically, the time of the first attempt, and the longest later
+            interval, in seconds.
+        can_skip: a person may let the run continue without it.
+        quorum, approved_by: the number of approvals needed, and the people who have approved. tool, arguments: of the
+        call that needs approval; large arguments as a shortened text.
+        edit: the schema of these arguments, for people who edit them.
+        requesters: the people who ask for an approval: everyone who sent the run a message, or the person a workflow
+            names.
+        shown: of a pipeline's gate, what people see besides the message; for large values, only the sizes.
+        size, reference: of a shortened value, its full size in bytes and its place in the store; see `load_arguments`
+        and
             `load_shown`.
-        edited_by, changes: of an edit, the editor, "" for an unnamed one, and the changes in words.
+        edited_by, changes: of an edit, the editor, "" if unnamed, and the changes as text.
     """
 
     kind: str
@@ -55,7 +58,7 @@ class Waiting:
     changes: str | None = None
 
     def is_gate(self, name: str) -> bool:
-        """Whether it is the gate of this name."""
+        """Whether the item is the gate of this name."""
         return self.kind == "approval" and self.name == name
 
     def plain(self) -> dict[str, Any]:

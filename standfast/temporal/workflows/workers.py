@@ -1,4 +1,4 @@
-"""Runs activities on a worker that has what they need, and shows people when no worker has."""
+"""Runs activities on a worker that has what they need, and shows people when no worker has it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -51,7 +51,7 @@ class Workers:
     """The workers of a run, and its waits for them.
 
     Args:
-        opening: returns the activity that opens the run, or looks for a worker that could, and its reference.
+        opening: returns the activity that opens the run, or searches for a worker that could, and its reference.
         learn: takes in the run's surroundings before the run is open.
     """
 
@@ -97,13 +97,14 @@ class Workers:
         """Return the result of an activity, from a worker that has what it needs.
 
         Args:
-            tool: what it needs besides the agent or pipeline.
-            otherwise: what is returned if the run is cancelled before it has a result that it can use.
+            tool: a tool that it needs besides the agent or pipeline.
+            otherwise: the value to return if the run is cancelled before it has a usable result.
 
         Raises:
             ActivityError: it failed for another reason.
-            ApplicationError: it was completed by hand with what no run can use, and nobody wants it tried again.
-            SkippedError: a person goes on without it.
+            ApplicationError: it was completed by hand with an unusable result, and a person does not want another
+                attempt.
+            SkippedError: a person lets the run continue without it.
         """
 
         reference, tries = self._with_receipt(activity, reference), 0
@@ -137,8 +138,9 @@ class Workers:
     async def _may_repeat(self, activity: str, reference: dict[str, Any], tries: int) -> bool:
         """Whether to run an activity again whose result cannot be used.
 
-        A result without a receipt is that of an older worker, or of a person who completed the activity by hand. The
-        activity then runs again, which changes nothing if it was done. Otherwise, and now and then, a person is asked.
+        A result without a receipt comes from an older worker, or from a person who completed the activity by hand. The
+        activity then runs again, which changes nothing if its work was done. Otherwise, and from time to time, a person
+        is asked.
         """
         if "receipt" in reference and tries % _REPEATS:
             return True
@@ -147,12 +149,12 @@ class Workers:
     async def step(self, reference: StepReference, options: dict[str, Any]) -> Stepped | None:
         """Return the result of a step's activity. If a user's function raises, another version or a resume tries again.
 
-        The activity is told which versions have raised, and the server offers it to workers until one has another
-        version. So a run that waits gets no events, and tries each version once. What was done is kept, and the next
-        attempt goes on from there.
+        The activity knows which versions have raised, and the server offers it to workers until one has another
+        version. So a waiting run gets no events, and tries each version once. Finished work is kept, and the next
+        attempt continues from there.
 
         Raises:
-            ActivityError: it failed for another reason, or nobody wants it tried again.
+            ActivityError: it failed for another reason, or a person does not want another attempt.
         """
         raised: list[str] = []
         trying: Awaitable[Any] = self.execute(names.STEP, reference, options)
@@ -192,7 +194,7 @@ class Workers:
     # --- workers ---
 
     async def open(self) -> Any:
-        """Open the run on a worker that can; return None if the run is cancelled before there is one."""
+        """Open the run on a suitable worker; return None if the run is cancelled before there is one."""
         activity, reference = self._opening()
         try:
             return await workflow.execute_local_activity(activity, reference, **OPEN_OPTIONS)
@@ -206,7 +208,7 @@ class Workers:
             return await self._open_elsewhere(activity, reference)
 
     async def _open_elsewhere(self, activity: ActivityName[OpenReference, Any], reference: OpenReference) -> Any:
-        """Open the run on any worker, since the one that runs its workflow could not."""
+        """Open the run on any worker, since the run's own worker could not."""
         try:
             return await self._open_with_store(activity, reference, "on a worker that can")
         except (asyncio.CancelledError, ActivityError) as error:
@@ -219,10 +221,11 @@ class Workers:
     async def _open_with_store(
         self, activity: ActivityName[OpenReference, Any], reference: OpenReference, asks: str
     ) -> Any:
-        """Return what opens the run.
+        """Return the result of opening the run.
 
         Raises:
-            ApplicationError: it was completed by hand with what no run can use, and nobody wants it tried again.
+            ApplicationError: it was completed by hand with an unusable result, and a person does not want another
+                attempt.
         """
         options = {**OPEN_ELSEWHERE_OPTIONS, "summary": asks}
         while True:
@@ -240,10 +243,11 @@ class Workers:
             self._learn(surroundings_of(error))
 
     async def await_worker(self, error: FailureError, tool: str | None = None, path: str | None = None) -> Any:
-        """Wait until a worker has what the last one lacked; return what it opens, None if the run is cancelled.
+        """Wait until a worker has what the last one lacked; return the result of opening, None if the run is cancelled.
 
         Args:
-            tool, path: a tool or step that it needs besides the agent or pipeline; a person may go on without it.
+            tool, path: a tool or step that it needs besides the agent or pipeline; a person may let the run continue
+            without it.
 
         Raises:
             SkippedError: a person has done so.
@@ -277,7 +281,7 @@ class Workers:
 
 
 async def _unless(skipped: "asyncio.Future[Resume] | None", found: "asyncio.Future[T]") -> T | None:
-    """Return what is found, or None as soon as a person lets the run go on without it."""
+    """Return the result of the search, or None as soon as a person lets the run continue without it."""
     if skipped is None:
         return await found
     either: list[asyncio.Future[Any]] = [found, skipped]

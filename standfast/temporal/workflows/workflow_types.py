@@ -1,7 +1,7 @@
-"""The workflow types of a worker: one for each of its agents and pipelines, and one for all that it does not have.
+"""The workflow types of a worker: one for each of its agents and pipelines, and one for all unknown types.
 
-A worker that refused a run because it lacks the agent would fail its workflow task again and again, and nobody could
-ask the run why. Our workflows contain no code of the user's, so any worker can carry them. Only their activities wait.
+A worker that refused a run for lack of its agent would fail the workflow task again and again, and queries for the
+reason would fail. standfast's workflows contain no user code, so any worker can run them. Only their activities wait.
 """
 
 import functools
@@ -20,7 +20,7 @@ from standfast.temporal.workflows.pipeline_workflows import PipelineRun
 
 @functools.lru_cache(maxsize=256)
 def workflow_type(base: "type[AgentRun] | type[PipelineRun]", name: str) -> type:
-    """Return the workflow type of an agent or pipeline: a class of its own, since a type has one name."""
+    """Return the workflow type of an agent or pipeline: a separate class, since a type has one name."""
 
     def body(namespace: dict[str, Any]) -> None:
         def __init__(self: Any, data: Any = None, *extra: Any) -> None:  # noqa: N807
@@ -33,13 +33,13 @@ def workflow_type(base: "type[AgentRun] | type[PipelineRun]", name: str) -> type
         run.__qualname__ = f"{name}.run"
         namespace |= {"__module__": __name__, "__init__": workflow.init(__init__), "run": workflow.run(run)}
 
-    # Without the sandbox: it contains no code of the user's, and a sandbox would cost 0.1 to 9 ms a workflow.
+    # Without the sandbox: it contains no user code, and a sandbox would cost 0.1 to 9 ms a workflow.
     return workflow.defn(name=name, sandboxed=False)(types.new_class(name, (base,), {}, body))
 
 
 @workflow.defn(dynamic=True, sandboxed=False)
 class Unknown:
-    """Stands for every type that a worker does not know; the runner puts the right one in its place."""
+    """Represents every type that a worker does not know; the runner replaces it with the right type."""
 
     @workflow.run
     async def run(self, values: Sequence[RawValue]) -> None:
@@ -47,7 +47,7 @@ class Unknown:
 
 
 class AgentAtFirstSight(AgentRun):
-    """A run of a type that this worker does not know, without a mark of ours, that looks like an agent's."""
+    """A run of an unknown type, without a standfast mark, that looks like an agent's."""
 
     async def drive(self) -> dict[str, Any]:
         """Run to the end, but leave the run to other workers if its input is a pipeline's."""
@@ -57,10 +57,10 @@ class AgentAtFirstSight(AgentRun):
 
 
 def base_of(info: workflow.Info, has_agents_alone: bool) -> "type[AgentRun] | type[PipelineRun] | None":
-    """Return what a workflow of an unknown type is: an agent's, a pipeline's, or None for one of the user's.
+    """Return the kind of a workflow of an unknown type: an agent's, a pipeline's, or None for a user's workflow.
 
-    A run that standfast started says what it is. Another one is an agent's if its name and id look like those of an
-    agent, and the worker has nothing but agents.
+    A run that standfast started names its kind. Any other run is an agent's if its name and id look like an agent's,
+    and the worker has only agents.
     """
     if names.PIPELINE_MEMO in info.raw_memo:
         return PipelineRun
