@@ -1,1 +1,1 @@
-"""Activities, which do everything that needs I/O for workflows: models, tools, stores, hooks, webhooks."""
+"""Activities, which do all I/O for workflows: models, tools, stores, hooks, webhooks."""

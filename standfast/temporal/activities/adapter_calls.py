@@ -23,7 +23,7 @@ from standfast.temporal.wire.activity_types import ModelReference
 
 
 class ModelRefusedError(Exception):
-    """The model cannot be called like this, and calling again would not help."""
+    """The model cannot be called with this request, and another attempt would not help."""
 
 
 async def call_adapter(
@@ -48,14 +48,16 @@ async def call_adapter(
 def failure_of(
     error: Exception, agent: Agent, model: str | None, *, may_pause: bool, is_paid: bool = False
 ) -> Exception:
-    """Say whether calling again may help, and when; see `retry_delay`. Temporal's policy says how often.
+    """Return a failure that tells whether another attempt may help, and when; see `retry_delay`.
 
-    A long wait is one of the run's: while an activity waits, people see nothing of it, and no deadline ends it. In an
-    outage the run's own waits grow, and a provider that asks for a shorter one does not change that.
+    Temporal's policy limits the attempts.
+
+    A long wait is the run's: while an activity waits, people cannot see the wait, and no deadline ends it. In an outage
+    the run's own waits grow, and a shorter wait requested by the provider does not change that.
 
     Args:
-        may_pause: whether the run pauses when no attempt is left, and does not end.
-        is_paid: whether the model was asked before a function of the user's raised: each attempt would ask it again.
+        may_pause: whether the run pauses, rather than ends, when no attempt is left.
+        is_paid: whether the model was called before a user function raised: each attempt would call it again.
     """
     waits = _wait_in_outage()
     if isinstance(error, ApplicationError) and error.type == names.HOOK_ERROR and error.details:
@@ -79,12 +81,12 @@ def failure_of(
         type=names.MODEL_UNAVAILABLE,
         non_retryable=too_long,
         next_retry_delay=None if after is None else timedelta(seconds=after),
-        category=ApplicationErrorCategory.BENIGN,  # it is logged already, on one line
+        category=ApplicationErrorCategory.BENIGN,  # already logged, on one line
     )
 
 
 def soonest(failures: Sequence[Exception]) -> Exception:
-    """Return the failure of the model that may be called again before the others, which may not be at all."""
+    """Return the failure of the model that may be called again first; the others may not be callable at all."""
     passing = [one for one in failures if isinstance(one, ApplicationError)]
     if not passing:
         return failures[-1]
@@ -92,26 +94,26 @@ def soonest(failures: Sequence[Exception]) -> Exception:
 
 
 def _wait_in_outage() -> float | None:
-    """Return the seconds until the next attempt of an activity that goes on until an outage is over; None of others."""
+    """Return the seconds until the next attempt of an activity that waits out an outage; None for other activities."""
     info = activity.info()
     policy = info.retry_policy
     if policy is None or policy.maximum_attempts:
         return None
     longest = (policy.maximum_interval or policy.initial_interval * 100).total_seconds()
-    doubled = min(info.attempt - 1, 60)  # a larger power of the factor is no float, and the wait is the longest by then
+    doubled = min(info.attempt - 1, 60)  # a larger power overflows a float; the wait has its maximum by then
     return min(longest, policy.initial_interval.total_seconds() * policy.backoff_coefficient**doubled)
 
 
 def with_shown_notices(
     agent: Agent, messages: list[Message], transcript: Transcript, reference: ModelReference, covered: int
 ) -> list[Message]:
-    """Show the warnings and nudges of the run in their places, except those that a compressed view has taken in."""
+    """Show the run's warnings and nudges in their places, except those that a compressed view has absorbed."""
     result = messages
     said = len(reference.get("say", ()))
     for after, kind, what in reversed(reference.get("notices", ())):
         if after <= covered and covered:
             continue
-        # Everything after the answer that it is about, and after that answer's results, came later.
+        # Messages after this notice's answer, and after that answer's results, came later.
         at = max(0, len(messages) - said - (transcript.seq - after))
         while at < len(messages) and messages[at].role == "tool":
             at += 1

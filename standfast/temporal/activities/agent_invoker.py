@@ -1,4 +1,4 @@
-"""Runs an agent for a tool's handler, as a workflow of its own that the same call finds again."""
+"""Runs an agent for a tool's handler, as a separate workflow that the same call finds again."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -28,12 +28,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Invocations:
-    """The agents that one tool call runs; used from the handlers' loop, while the client belongs to the worker's.
+    """The agents that one tool call runs; used from the handlers' loop, while the client belongs to the worker's loop.
 
     Args:
-        sampler: answers for the model of the agent that makes the call; None if no tool of it may ask.
+        sampler: answers for the model of the agent that makes the call; None if none of its tools may ask.
         context: of the run, as JSON.
-        left: the tokens that the run could use when the call was dispatched; None if nothing limits them.
+        left: the tokens that the run could use when the call was dispatched; None without a limit.
     """
 
     _loop: asyncio.AbstractEventLoop
@@ -74,7 +74,7 @@ class Invocations:
         return await self._run(agent, given, *(() if written is None else (written,)))
 
     async def ask_model(self, message: str, *, max_tokens: int) -> dict[str, str]:
-        """Let the model of the call's agent answer; see `ModelAsker`."""
+        """Get an answer from the model of the call's agent; see `ModelAsker`."""
         left = None if self._left is None else self._left - (0 if self.spent is None else self.spent.total_tokens)
         agent = check_sampler(self._sampler, left)
         check_depth(agent, self._depth)
@@ -91,7 +91,8 @@ class Invocations:
 
     async def _run(self, agent: Agent, given: AgentInput, *more: object) -> dict[str, str]:
         asked, number, is_first = self._asked.name(self._record.key, self._call_id, agent.name, given, *more)
-        # The first agent of a call has the call's own name. Others, and a retry, differ by a digest of their question.
+        # The first agent of a call has the call's own name. Other agents, and a retry, get a digest of their question
+        # in their names.
         name = self._call_id if is_first else f"{self._call_id}.{asked}.{number}"
         handle, session = await self._there(self._start(agent.name, name, asked, given))
         try:
@@ -110,7 +111,7 @@ class Invocations:
         self.spent = self.spent if spent is None else spent + self.spent
 
     async def _usage_of(self, session: str) -> Usage | None:
-        """Return what an agent has used that has no result."""
+        """Return the usage of an agent that has no result."""
         kept = await self._store.load_session(session)
         return None if kept is None else kept.usage
 
@@ -125,7 +126,7 @@ class Invocations:
         session_id = child_session(session_id_of(self._record.session), f"{name}.{asked}")
         plain = {**given.plain(), "session_id": session_id}
         workflow_id = names.child_id(self._info.workflow_id or "", name)
-        # A run of the session under another workflow id may have asked this agent before; the agent's session says so.
+        # A run of the session under another workflow id may have called this agent before; the agent's session tells.
         there = await self._store.load_session(session := session_key_of(given.tenant_id, session_id))
         if there is not None and there.workflow_id not in (None, workflow_id):
             return self._client.get_workflow_handle(str(there.workflow_id)), session
@@ -144,7 +145,7 @@ class Invocations:
             handle = self._client.get_workflow_handle(workflow_id)
             if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) == asked:
                 return handle, session
-            # An earlier attempt began with another question: this is another agent, under a name of its own.
+            # An earlier attempt began with another question: this is a different agent, with a different name.
             return await self._start(agent, f"{self._call_id}.{asked}.0", asked, given)
 
 

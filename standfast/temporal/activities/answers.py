@@ -1,4 +1,4 @@
-"""Gets the next answer of a run: from its model, or from the gate that has held it; guardrails check each."""
+"""Gets the next answer of a run from its model, or from the gate that has held it; guardrails check each answer."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ from standfast.temporal.wire.turn_records import KeptView, held_in
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What comes next in a transcript.
+    """The next messages of a transcript.
 
     Args:
-        checked: the answer, or what people decide on first.
-        context: in which the agent has answered.
-        said: what the user has said that the answer has heard and the transcript does not have.
-        shorter: the compressed context, if it was compressed for this.
+        checked: the answer, or the gate that people decide on first.
+        context: the context in which the agent has answered.
+        said: the user's messages that the model has read and the transcript does not have yet.
+        shorter: the compressed context, if it was compressed for this answer.
     """
 
     checked: Message | Held
@@ -54,18 +54,18 @@ class Answers:
 
     def __init__(self, host: AgentHost) -> None:
         self._host = host
-        self._unpriced: set[tuple[str, str]] = set()  # models that a warning was logged for
+        self._unpriced: set[tuple[str, str]] = set()  # models for which a warning was logged
         self._shorter: Recent[tuple[str, int], tuple[bytes, list[Message]]] = Recent()  # of turns without an answer yet
 
     async def decided(self, reference: ModelReference) -> Question | None:
-        """Return the gate that has held what comes next, as it was decided, with what it holds; None if none has."""
+        """Return the decided gate that has held the next answer, with the held content; None if there is none."""
         if (gate := reference.get("decided")) is None:
             return None
         record = await self._host.load_record(reference["run"], reference["turn"] - 1)
         return held_in(record, gate)
 
     async def release(self, agent: Agent, transcript: Transcript, answer: Message) -> Answered:
-        """Return an answer that people have decided on, once the agent's output validators have looked at it."""
+        """Return an answer that people have decided on, once the agent's output validators have checked it."""
         context = await transcript.context(agent)
         validated = await self._host.thread.run(guardrails_in(agent, context).validated(answer))
         return Answered(validated, context)
@@ -79,14 +79,14 @@ class Answers:
         tell: Callable[[str], None] | None,
         decided: Question | None,
     ) -> Answered:
-        """Ask the model, and have the guardrails check what the user has said and what it answers.
+        """Call the model, and have the guardrails check the user's messages and the answer.
 
         Args:
-            tell: takes the words of the answer as they come.
-            decided: what the user said was held, and people let the model be asked.
+            tell: takes the words of the answer as they arrive.
+            decided: the user's messages were held, and people have approved the model call.
         """
         context, host = await transcript.context(agent), self._host
-        # What was said after people have looked waits for another answer.
+        # Messages that arrived after people looked wait for another answer.
         said = [] if decided is not None else [user_message(one) for one in reference.get("say", ())]
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
@@ -110,8 +110,8 @@ class Answers:
             failure = failure_of(error, agent, reference.get("model"), may_pause=may_pause, is_paid=is_paid)
             if failure is error:
                 raise
-            if not isinstance(error, ApplicationError):  # that of a function of the user's is logged already
-                # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
+            if not isinstance(error, ApplicationError):  # an error in a user function is already logged
+                # The traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
                 note_failure(agent, reference.get("model"), error)
             raise failure from None
         self._shorter.pop((reference["run"], reference["turn"]), None)
@@ -131,9 +131,9 @@ class Answers:
         return Answered(await host.thread.run(guardrails.checked(message)), context, said, shorter)
 
     async def _compressed(self, agent: Agent, turn: tuple[str, int], messages: list[Message]) -> list[Message] | None:
-        """Return the compressed context; an attempt that finds the same messages again does not make it anew.
+        """Return the compressed context; an attempt that finds the same messages again reuses it.
 
-        Making it may have cost money, and in an outage there are many attempts.
+        Compression may have cost money, and an outage has many attempts.
         """
         rule = agent.loop.context_compression
         if rule is None or not rule.applies_to(messages):

@@ -1,6 +1,7 @@
-"""Signed links by which one person decides at one gate, from a message, without signing in.
+"""Signed links with which one person decides on one gate, from a message, without signing in.
 
-The page that a link opens only shows the item and asks: mail scanners follow links. The form on it decides.
+The page behind a link only shows the item and asks for confirmation: mail scanners follow links. The decision is made
+with the form on the page.
 """
 
 import hashlib
@@ -21,13 +22,13 @@ SHORTEST_SECRET = 20  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalLinks:
-    """Makes links for one person: anybody with such a link decides as that person, so send it to nobody else.
+    """Makes links for one person: anyone with such a link decides as that person, so send it to nobody else.
 
     Args:
-        page: address of the page, such as "https://runs.example.com"; it must know that person as an approver.
+        page: the page's address, such as "https://runs.example.com"; the page must know that person as an approver.
         secret: the same as the page's: `Access(link_secret=…)`, or STANDFAST_LINK_SECRET for `standfast web`.
-        by: the person who decides with it.
-        valid: how long it is valid; not beyond the gate's deadline, and not if something else is asked meanwhile.
+        by: the person who decides with the link.
+        valid: how long the link is valid; never after the gate's deadline, or once the gate asks something else.
 
     Raises:
         DefinitionError: naming the argument and the rule.
@@ -51,7 +52,7 @@ class ApprovalLinks:
         _serializer(self.secret)
 
     def to(self, workflow_id: str, item: Mapping[str, Any]) -> str:
-        """Return the link to a gate that waits; `item` is as in `pending`."""
+        """Return the link to a waiting gate; `item` is as in `pending`."""
         until = time.time() + cast(float, self.valid)  # seconds since it was declared
         if "deadline" in item:
             until = min(until, datetime.fromisoformat(item["deadline"]).timestamp())
@@ -60,7 +61,7 @@ class ApprovalLinks:
 
 
 class Link(NamedTuple):
-    """The contents of a link: the person, the gate of a run, what it shows, since when, and until when (Unix time)."""
+    """The contents of a link: the person, the run's gate, the shown item, its start, and the expiry (Unix time)."""
 
     workflow_id: str
     gate: str
@@ -79,7 +80,7 @@ def read_link(secret: str, token: str) -> Link:
     """Return the contents of a link.
 
     Raises:
-        InputError: nobody who has the secret made it, or it is too old.
+        InputError: it was not made with the secret, or it has expired.
     """
     from itsdangerous import BadSignature
 

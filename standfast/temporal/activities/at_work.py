@@ -11,7 +11,7 @@ from standfast.stores.workers import AtWork
 from standfast.temporal.client.run_ends import find_run
 from standfast.temporal.wire.activity_types import Located
 
-_MOST = 100  # marks that are looked at in one go
+_MOST = 100  # marks that are checked in one pass
 
 
 def mark(reference: Located) -> AtWork:
@@ -26,7 +26,7 @@ def mark(reference: Located) -> AtWork:
 
 
 async def begin_work(store: DurableStore, reference: Located) -> None:
-    """Mark a run's session, unless the workflow that has marked it before still runs.
+    """Mark a run's session, unless the workflow that marked it before is still running.
 
     Raises:
         SessionConflictError: naming that workflow.
@@ -34,7 +34,7 @@ async def begin_work(store: DurableStore, reference: Located) -> None:
     ours = mark(reference)
     theirs = await store.begin_work(ours)
     while theirs != ours:
-        # Of the runs of one workflow id only one can run.
+        # Only one of the runs of a workflow id can be running.
         is_older = (theirs.namespace, theirs.workflow_id) == (ours.namespace, ours.workflow_id)
         if not is_older and await is_running(activity.client(), theirs):
             raise SessionConflictError(f"Session {ours.session_id} has a run in flight: workflow {theirs.workflow_id}")
@@ -42,7 +42,7 @@ async def begin_work(store: DurableStore, reference: Located) -> None:
 
 
 async def note_run(store: DurableStore, reference: Located) -> None:
-    """Note which run works for a session, or for none, so that all that is kept for it can be found and deleted."""
+    """Note which run works for a session, or for none, so that all stored data of the run can be found and deleted."""
     if has_deletion(store):
         info = activity.info()
         await store.note_run(
@@ -56,7 +56,7 @@ async def note_run(store: DurableStore, reference: Located) -> None:
 
 
 async def check_writer(session: Session) -> None:
-    """Refuse a session while the workflow that wrote to it last still runs: it may be sent more messages.
+    """Refuse a session while the workflow that last wrote to it is still running: it may receive more messages.
 
     Raises:
         SessionConflictError: naming that workflow.
@@ -75,7 +75,7 @@ async def end_work(store: DurableStore, reference: Located) -> None:
 
 
 async def is_running(client: Client, work: AtWork) -> bool:
-    """Whether a workflow runs; True where nobody can tell."""
+    """Whether a workflow is running; True if that is unknown."""
     if work.namespace != client.namespace:
         return True
     found = await find_run(client, work.workflow_id)
@@ -83,7 +83,7 @@ async def is_running(client: Client, work: AtWork) -> bool:
 
 
 async def drop_ended(client: Client, store: DurableStore, after: str) -> str:
-    """Remove marks of workflows that were terminated or have failed; return the session after which to look next."""
+    """Remove marks of workflows that were terminated or failed; return the session after which to continue."""
     marks = [work for work in await store.find_work() if work.session_id > after][:_MOST]
     for work in marks:
         if not await is_running(client, work):

@@ -1,7 +1,7 @@
-"""Finds out that a store is older than a run: it was put back from a backup, or has lost what it acknowledged.
+"""Detects that a store is older than a run: it was restored from a backup, or has lost acknowledged writes.
 
-A run knows the number of its session's last message, the turns that are recorded, and the calls that have a result. A
-store that lacks one of these is behind the run. Whoever finds that lets a new epoch of the store begin: see `restores`.
+A run knows the number of its session's last message, the recorded turns, and the calls that have a result. A store that
+lacks one of these is behind the run. The activity that detects this begins a new epoch of the store: see `restores`.
 """
 
 import logging
@@ -27,10 +27,10 @@ LOST = "a run that the store has lost"  # the owner of calls that may have run a
 
 
 async def behind(host: "AgentHost", run: str, what: str) -> StoreBehindError:
-    """Return the error of a store that is behind a run, and begin a new epoch of it, unless that has begun.
+    """Return the error of a store that is behind a run, and begin a new epoch of the store, unless one has begun.
 
     Args:
-        what: what the run knows, and the store does not.
+        what: the data that the run knows and the store lacks.
 
     Raises:
         StandfastError: the run has another store, or its records were deleted.
@@ -50,7 +50,7 @@ async def behind(host: "AgentHost", run: str, what: str) -> StoreBehindError:
 
 
 async def _last_record(host: "AgentHost", run: str) -> TurnRecord | None:
-    """Return the record of the last turn that the store still has of a run."""
+    """Return the record of the last stored turn of a run."""
     last, turn = None, 1
     while (kept := await host.store.load_reply(run, turn)) is not None:
         last, turn = (turn, kept), turn + 1
@@ -58,34 +58,34 @@ async def _last_record(host: "AgentHost", run: str) -> TurnRecord | None:
 
 
 async def check_session(host: "AgentHost", reference: RunReference, session: Session | None) -> None:
-    """Check that a session has what its run has seen in it.
+    """Check that a session has all messages that its run has seen in it.
 
     Raises:
-        StoreBehindError: it was put back to an earlier state, or is not there yet.
+        StoreBehindError: it was restored to an earlier state, or is not there yet.
     """
     seq = reference["seq"]
     if not seq or (session is not None and session.last_seq >= seq):
         return
     run, turn = reference["run"], reference["turn"]
     if activity.info().activity_type == names.CALL_MODEL:
-        turn -= 1  # the one that the run knows of
+        turn -= 1  # the one that the run knows
     kept = await host.store.load_reply(run, turn) if turn else ""
     if session is None and kept is not None:
         return  # its records are there: it was deleted
     if session is not None and kept:
         record = read_record(run, turn, kept)
         if not record.key.startswith(f"{session.key}/"):
-            return  # deleted, and made anew
+            return  # deleted and created again
     has = 0 if session is None else session.last_seq
     what = f"the run knows {seq} messages of session {session_id_of(reference['session'])}, and the store has {has}"
     raise await behind(host, run, what)
 
 
 async def check_conflict(host: "AgentHost", reference: RunReference, error: StandfastError) -> None:
-    """Check whether a write was refused because the store is behind its run, and not because of another writer.
+    """Check whether a write was refused because the store is behind its run, rather than because of another writer.
 
     Raises:
-        StoreBehindError: it is.
+        StoreBehindError: it is behind.
     """
     try:
         await check_session(host, reference, await host.store.load_session(reference["session"]))
@@ -103,7 +103,7 @@ async def finish_call(
     state: Literal["done", "failed"],
     result: str,
 ) -> bool:
-    """Record the result of a call; also if the store was put back while the handler ran, and knows nothing of it."""
+    """Record the result of a call, even if the store was restored during the handler and has no entry of the call."""
     finish = partial(store.finish, scope, key, owner=owner, state=state, result=result)
     with suppress(InputError):
         if await finish():
@@ -115,10 +115,10 @@ async def finish_call(
 
 
 async def claim_if_lost(host: "AgentHost", record: TurnRecord, position: int, dispatch: int) -> None:
-    """Claim a call that the store knows nothing of, if its claim may have been lost: it is never taken for unstarted.
+    """Claim a call without an entry if its claim may have been lost: the call must never count as unstarted.
 
     Args:
-        dispatch: the number of the last dispatch that the run knows of.
+        dispatch: the number of the last dispatch that the run knows.
     """
     call, store = record.calls[position], host.store
     tool = record.tools.get(call.name)

@@ -1,4 +1,4 @@
-"""Writes to the store what runs wait for, for people who look without asking a worker."""
+"""Writes the runs' waiting items to the store, for people who look without asking a worker."""
 
 from datetime import datetime
 from typing import Any
@@ -27,13 +27,13 @@ class BoardActivities:
 
     @json_activity(names.SHOW)
     async def show(self, reference: ShowReference) -> list[str]:
-        """Show exactly what a run waits for; return the keys of items that the store should have, and has not."""
+        """Store exactly the items that a run waits for; return the keys of items missing from the store."""
         with Guard(self._host, beats=False):
             store, info = self._host.store, activity.info()
             if (why := self._host.misplaced.get(info.task_queue)) is not None:
                 raise SessionStoreError(why)
             if info.workflow_type in self._host.agents or info.workflow_type in self._host.pipelines:
-                await self._host.check_run(reference["run"])  # a workflow of a user's own does not record its store
+                await self._host.check_run(reference["run"])  # a user's workflow does not record its store
             if not has_waits(store):
                 raise SessionStoreError(
                     f"The store {store!r:.80} of this worker has no board; see standfast.stores.Waits"

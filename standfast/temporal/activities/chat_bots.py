@@ -13,35 +13,35 @@ from standfast.temporal.activities.posts import failure, request
 from standfast.temporal.activities.slack_messages import PASSING, SlackButtons, slack_problem
 from standfast.temporal.activities.teams_messages import TeamsButtons
 
-Place = dict[str, str]  # of a message that was posted, as its chat names it
+Place = dict[str, str]  # the chat's identifier of a posted message
 _JSON = "application/json; charset=utf-8"
-_EARLY = 300.0  # seconds before its end that a token is not used any more
+_EARLY = 300.0  # seconds before its expiry at which a token is no longer used
 
 
 class Bot(Protocol):
-    """A bot in a conversation of a chat."""
+    """A bot in a chat's conversation."""
 
     def approval(self, run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> dict[str, Any]:
         """Return a message about an approval, with buttons."""
         ...
 
     def closed(self, run: str, item: Mapping[str, Any], link: str | None, said: str) -> dict[str, Any]:
-        """Return a message about an approval that does not wait any more."""
+        """Return a message about an approval that no longer waits."""
         ...
 
     async def post(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> Place | None:
         """Post a message, and return its place.
 
         Raises:
-            ApplicationError: it was not taken.
+            ApplicationError: the chat did not accept it.
         """
         ...
 
     async def change(self, place: Place, message: Mapping[str, Any]) -> None:
-        """Put another message in the place of one.
+        """Replace a message.
 
         Raises:
-            ApplicationError: it was not taken.
+            ApplicationError: the chat did not accept it.
         """
         ...
 
@@ -75,7 +75,7 @@ class SlackBot:
 
 
 class TeamsBot:
-    """A bot of Teams, in a conversation."""
+    """A Teams bot, in a conversation."""
 
     def __init__(self, url: str, buttons: TeamsButtons) -> None:
         self._url, self._buttons = url, buttons

@@ -1,6 +1,7 @@
-"""Says in the words of every chat what an approval asks, what a button stands for, and what was decided.
+"""Writes the chat-independent texts of an approval: the request, the data of its buttons, and the decision.
 
-Slack and Teams draw the same parts in their own forms. A message has a button to approve only if it shows all of it.
+Slack and Teams render the same parts in their own formats. A message has a button to approve only if it shows the whole
+request.
 """
 
 import base64
@@ -21,13 +22,13 @@ APPROVE, EDIT, REJECT, OPEN = (f"standfast.{name}" for name in ("approve", "edit
 NOT_WHOLE = "It cannot be approved from here, since this message does not show all of it."
 STILL = "Still waiting"
 OVER = "This is not waiting any more"
-MOST = 9_000  # characters of what is decided on
+MOST = 9_000  # characters of the value that is decided on
 _FACT = 500  # characters
 _TYPED = 1_000  # characters of a comment or an edit that a message shows
 
 
 class Mark(NamedTuple):
-    """The gate that a button decides at, what it shows, and since when."""
+    """The gate that a button decides on, the value it shows, and its start."""
 
     workflow_id: str
     gate: str
@@ -44,15 +45,15 @@ class Mark(NamedTuple):
         return asked == ("approval", self.gate, self.since, self.digest)
 
     def write(self) -> str:
-        """Return it as text without characters that a chat escapes."""
+        """Return the mark as text without characters that a chat escapes."""
         return base64.urlsafe_b64encode(json.dumps(self).encode()).decode()
 
     @classmethod
     def read(cls, text: str) -> "Mark":
-        """Return what `write` wrote.
+        """Return the mark that `write` wrote.
 
         Raises:
-            InputError: it wrote another text.
+            InputError: the text is not from `write`.
         """
         try:
             found = read_json(base64.urlsafe_b64decode(text.encode()).decode())
@@ -65,7 +66,7 @@ class Mark(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A text of a message: words, or a value in which every sign counts."""
+    """A text of a message: words, or a value in which every character counts."""
 
     kind: Literal["words", "value"]
     text: str
@@ -76,9 +77,9 @@ class Shown:
     """The parts of a message about an approval.
 
     Args:
-        left: characters for which there is room.
-        is_whole: they show all that is decided on.
-        facts: what a reader wants to know besides, by name; they come after the first part.
+        left: the characters that still fit.
+        is_whole: the parts show the whole value that is decided on.
+        facts: further information for the reader, by name; it comes after the first part.
     """
 
     left: int
@@ -95,7 +96,7 @@ class Shown:
         self._add("value", text)
 
     def _add(self, kind: Literal["words", "value"], text: str) -> None:
-        shown = visible(text[: 2 * self.left + 1])  # what is cut off cannot fit: two characters at most become one
+        shown = visible(text[: 2 * self.left + 1])  # the part beyond this cannot fit: at most two characters become one
         if (more := len(shown) - self.left + max(0, len(text) - 2 * self.left - 1)) > 0:
             self.is_whole = False
             shown = f"{shown[: self.left]}… [{more:,} more characters]"
@@ -103,7 +104,7 @@ class Shown:
         self.parts.append(Part(kind, shown))
 
     def leave(self, what: str) -> None:
-        """Say of a part that it is not shown."""
+        """Note that a part is not shown."""
         self.words(f"{what}, which is not shown here")
         self.is_whole = False
 
@@ -128,7 +129,7 @@ class Shown:
 
     @classmethod
     def of(cls, run: str, item: Mapping[str, Any], most: int = MOST) -> "Shown":
-        """Return an approval in as many characters as there may be."""
+        """Return an approval in at most this many characters."""
         found = cls(most)
         found.words(item["message"])
         facts = {
@@ -155,28 +156,28 @@ class Shown:
 
 
 def has_form(item: Mapping[str, Any]) -> bool:
-    """Whether there is something to edit."""
+    """Whether there are arguments to edit."""
     return isinstance(item.get("arguments"), dict) and bool(item["arguments"])
 
 
 def head(item: Mapping[str, Any]) -> str:
-    """Return a line that says what waits, for notifications; a chat may interpret it, so each escapes it."""
+    """Return a line about the waiting item, for notifications; some chats interpret it, so each escapes it."""
     return f"{STILL if item.get('reminder') else 'Waiting'} for {item['kind']}: {visible(item['message'])}"
 
 
 def progress(item: Mapping[str, Any], typed: str = "") -> str:
-    """Return in words who has approved so far, while others must, too."""
+    """Return who has approved so far, as text, while further approvals are needed."""
     approved = item.get("approved_by") or ()
     return f"Approved by {', '.join(approved)}, {len(approved)} of {item['quorum']}{typed}"
 
 
 def passed_on(by: str, typed: str = "") -> str:
-    """Return the words of a message whose item was edited, so that others must approve the edit."""
+    """Return the text of a message whose item was edited, so that other people must approve the edit."""
     return f"Edited by {by}. Others must approve the edit, in another message{typed}"
 
 
 def counted(rows: Sequence[DecisionRecord], mark: Mark) -> list[DecisionRecord]:
-    """Return those of the audit trail that counted at a gate since it asks."""
+    """Return the audit entries that counted at a gate since it opened."""
     since = datetime.fromisoformat(mark.since)
     return [
         row
@@ -186,12 +187,12 @@ def counted(rows: Sequence[DecisionRecord], mark: Mark) -> list[DecisionRecord]:
 
 
 def outcome(rows: Sequence[DecisionRecord], mark: Mark) -> str:
-    """Return in words what became of a gate, as far as the audit trail of its run says it."""
+    """Return the outcome of a gate as text, as far as the run's audit trail has it."""
     if not (found := counted(rows, mark)):
         return OVER
     last = found[-1]
     edits = [place for place, row in enumerate(found) if row.edit is not None]
-    found = found[edits[-1] if edits else 0 :]  # an edit ends earlier approvals
+    found = found[edits[-1] if edits else 0 :]  # an edit voids earlier approvals
     same = [row for row in found if row.decision == last.decision]
     by = ", ".join(distinct_people(row.by for row in same)) or "somebody"
     typed = "".join(said_with(row.edit, row.comment) for row in same)
@@ -199,7 +200,7 @@ def outcome(rows: Sequence[DecisionRecord], mark: Mark) -> str:
 
 
 def said_with(edit: Any, comment: str | None) -> str:
-    """Return what somebody has changed and said, as far as a message shows it."""
+    """Return a person's edit and comment, as far as a message shows them."""
     changed = "" if edit is None else f"\nInstead with: {_short(visible_json(edit, indent=None))}"
     return changed + ("" if comment is None else f"\nComment: {_short(visible(comment))}")
 

@@ -1,7 +1,7 @@
-"""Finds the activities of workers that died, and tells Temporal at once, without waiting for heartbeats.
+"""Finds the activities of dead workers, and reports them to Temporal at once, without waiting for heartbeats.
 
-A worker holds its own name in the store as long as it lives. A process that can take the name knows that the worker is
-dead: no clock, no process table.
+A worker holds its own name in the store for as long as it lives. If another process can take the name, the worker is
+dead: this needs no clock and no process table.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire import names
 
 _LOG = logging.getLogger("standfast")
-LOOK_EVERY = 1.0  # seconds, if the store says nothing else; one read of a table that is nearly always small
-MARKS_EVERY = 3  # looks; each asks the server about every session that somebody is at work on
+LOOK_EVERY = 1.0  # seconds, unless the store has another value; one read of a table that is nearly always small
+MARKS_EVERY = 3  # passes; each asks the server about every session with a mark
 
 
 @asynccontextmanager
 async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator[None]:
-    """Keep this worker known as alive, and report the calls of workers that are dead."""
-    with contextlib.suppress(StoreError):  # else as soon as the store is there
+    """Keep this worker marked as alive, and report the calls of dead workers."""
+    with contextlib.suppress(StoreError):  # otherwise as soon as the store is there
         await become_known(host)
     watching = asyncio.create_task(_watch(client, host))
     try:
@@ -42,14 +42,14 @@ async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator
     finally:
         watching.cancel()
         await asyncio.wait({watching})
-        if host.is_known and host.is_last:  # another worker of the same plugin goes on under the name
+        if host.is_known and host.is_last:  # another worker of the same plugin continues under the name
             host.is_known = False
             await host.store.drop_worker(host.worker)
             await host.store.let_go(host.worker)
 
 
 async def become_known(host: AgentHost) -> None:
-    """Make this worker known as alive before it begins a call: others would take the call for a dead worker's."""
+    """Mark this worker as alive before it begins a call: other workers would treat the call as a dead worker's."""
     if host.is_known:
         return
     host.scope = await host.store.hold_scope()
@@ -68,7 +68,7 @@ async def _watch(client: Client, host: AgentHost) -> None:
             await report_lost_calls(client, host.store, host.worker)
             if looks % MARKS_EVERY == 0:
                 after = await drop_ended(client, host.store, after)
-                host.epoch = await current_epoch(host.store, looks=False)  # where it is was looked at when it began
+                host.epoch = await current_epoch(host.store, looks=False)  # its place was checked when it began
             looks += 1
             told = ""
         except (StoreError, RPCError) as error:
@@ -79,12 +79,12 @@ async def _watch(client: Client, host: AgentHost) -> None:
 
 
 async def report_lost_calls(client: Client, store: DurableStore, worker: str) -> int:
-    """Fail the calls of dead workers once; return how many."""
+    """Fail the calls of dead workers once; return their number."""
     calls = [call for call in await store.running_calls() if call.worker != worker]
     lost, scope = 0, scope_of(worker)
     for name in sorted({call.worker for call in calls}):
         if not scope or scope_of(name) != scope or not await store.hold(name):
-            continue  # alive, or another worker reports its calls just now; or nobody here can tell
+            continue  # alive, or another worker is reporting its calls; or this process cannot tell
         try:
             for call in calls:
                 if call.worker == name:
@@ -102,7 +102,7 @@ async def _report(client: Client, store: DurableStore, call: RunningCall) -> Non
         type=names.WORKER_DIED,
         next_retry_delay=timedelta(milliseconds=1),
     )
-    # First, or the next workflow task would be put into the dead worker's own queue and wait there (2 s, measured).
+    # First, or the next workflow task would go to the dead worker's own queue and wait there (2 s, measured).
     await _tell_server(
         call,
         client.workflow_service.reset_sticky_task_queue(

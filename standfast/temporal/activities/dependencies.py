@@ -1,4 +1,4 @@
-"""Makes what callbacks depend on, once for each activity that calls them, on the handlers' loop."""
+"""Makes the dependencies of callbacks, once for each activity that calls them, on the handlers' loop."""
 
 import asyncio
 import logging
@@ -26,11 +26,11 @@ from standfast.time_limits import time_limit
 from standfast.tools import Outcome, ToolContext
 
 _LOG = logging.getLogger("standfast")
-_WAITS = (0.2, 1.0)  # seconds, before another try
+_WAITS = (0.2, 1.0)  # seconds, before another attempt
 
 
 def context_of_turn(agent: Agent, record: TurnRecord) -> AgentContext:
-    """Return the context of an agent as it was when it asked for the calls of a turn, without that of the run."""
+    """Return the agent's context from when it asked for the calls of a turn, without the run's context."""
     return AgentContext(
         AgentIdentity(record.agent_id, agent.name),
         agent.read_state(record.state),
@@ -41,21 +41,21 @@ def context_of_turn(agent: Agent, record: TurnRecord) -> AgentContext:
 
 
 def guardrails_in(agent: Agent, context: AgentContext, passed: Question | None = None) -> Guardrails:
-    """Return the guardrails of an agent, each called with what the agent's `deps` makes then; see `Guardrails`."""
+    """Return the guardrails of an agent; each call gets freshly made `deps` of the agent; see `Guardrails`."""
     return Guardrails(agent, lambda check: run_with_deps(agent, check, replace(context)), passed)
 
 
 def guardrails_at(agent: Agent, context: AgentContext, written: str | None) -> Guardrails:
-    """Return the same for a context without that of the run, which is `written`."""
+    """Return the same for a context without the run's context, which is `written`."""
     context.context = agent.read_context(written)
     return guardrails_in(agent, context)
 
 
 async def run_with_deps(agent: Agent, function: Callable[[AgentContext], Any], context: AgentContext) -> Any:
-    """Call a hook, or the instructions, with what the agent's `deps` has made; that is closed afterwards.
+    """Call a hook, or the instructions, with the agent's `deps`, which are closed afterwards.
 
     Raises:
-        ApplicationError: as of `run_hook`, also if nothing could be made.
+        ApplicationError: as of `run_hook`, even if the `deps` could not be made.
     """
     stack = AsyncExitStack()
 
@@ -85,14 +85,15 @@ async def call_with_deps(
     seconds: float,
     has_begun: bool,
 ) -> Outcome | None:
-    """Run an attempt at a tool's call, or ask its `verify`, with what the agent's `deps` has made.
+    """Run an attempt at a tool's call, or its `verify`, with the agent's `deps`.
 
     Args:
         written: the run's context.
-        call: gets the seconds that are left.
-        seconds: the time limit of the attempt. After it the call counts as lost, may be verified and run again, and
-            must not begin.
-        has_begun: the call may have run; then nobody knows its outcome if nothing can be made. Else it has not run.
+        call: gets the remaining seconds.
+        seconds: the time limit of the attempt. After this time the call counts as lost, may be verified and run again,
+            and must not begin.
+        has_begun: the call may have run; its outcome is then unknown if the `deps` cannot be made. Otherwise it has not
+            run.
     """
     if agent.deps is None and agent.context is None:
         return await call(context, seconds)
@@ -116,7 +117,7 @@ async def call_with_deps(
 
 
 async def with_step_deps(host: AgentHost, caller: Agent, reference: CallReference, record: TurnRecord) -> Agent:
-    """Return the caller of a tool; if it is a pipeline with `deps`, they are made for the step."""
+    """Return the caller of a tool; if it is a pipeline with `deps`, make them for the step."""
     path = reference.get("path")
     if path is None:
         return caller
@@ -134,10 +135,10 @@ async def with_step_deps(host: AgentHost, caller: Agent, reference: CallReferenc
 async def _enter_in_time(
     stack: AsyncExitStack, agent: Agent, context: AgentContext, written: str | None, seconds: float
 ) -> float:
-    """Enter what the agent's `deps` makes of a run's context; return the seconds that are left.
+    """Make and enter the agent's `deps` for a run's context; return the remaining seconds.
 
     Raises:
-        StandfastError: there are none, also if `deps` hears no cancel, or blocks the loop.
+        StandfastError: no time is left, even if `deps` ignores cancels or blocks the loop.
     """
     too_late, now = StandfastError(f"that took more than {seconds:g} s"), asyncio.get_running_loop().time
     until = now() + seconds

@@ -29,7 +29,7 @@ class ExportActivities:
 
     @json_activity(names.EXPORT)
     async def export(self, reference: ExportReference) -> Exported:
-        """Return the run as a checkpoint, or the reason why that is not possible."""
+        """Return the run as a checkpoint, or the reason why it cannot be exported."""
         with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             asked = {question["tool_call_id"] for question in reference["questions"]}
@@ -55,7 +55,7 @@ class ExportActivities:
             return {"checkpoint": checkpoint, "seq": transcript.seq}
 
     async def _whole(self, reference: ExportReference, question: Question) -> Question:
-        """Return a gate with the arguments, or what it holds, that a history has no room for."""
+        """Return a gate with the arguments, or the held content, that are too large for a history."""
         if question.gate is None:
             return question
         run = reference["run"]

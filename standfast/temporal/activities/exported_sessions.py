@@ -1,4 +1,4 @@
-"""Begins runs on Temporal from checkpoints: in the exported session, or in another one if no run is at work on it."""
+"""Begins runs on Temporal from checkpoints: in the exported session, or in another if the exported one is at rest."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -19,7 +19,7 @@ from standfast.temporal.wire.inputs import AgentInput, Said, said_by_user
 
 
 def read_checkpoint(host: AgentHost, agent: Agent, given: AgentInput) -> RunInput:
-    """Read the checkpoint that a run is to go on from."""
+    """Read the checkpoint from which a run continues."""
     limit, key = agent.loop.max_message_bytes, host.checkpoint_key
     return RunInput.read(None, None, given.checkpoint, None, limit=limit, agent=agent.name, key=key)
 
@@ -27,7 +27,7 @@ def read_checkpoint(host: AgentHost, agent: Agent, given: AgentInput) -> RunInpu
 def unanswered_in_export(
     host: AgentHost, agent: Agent, given: AgentInput, session: Session, messages: Sequence[Message]
 ) -> list[Said]:
-    """Return the messages in a session's own export that the session does not have: nobody has answered them.
+    """Return the messages in a session's own export that are missing from the session: they were never answered.
 
     Raises:
         InputError: it is not an export of this session.
@@ -39,7 +39,7 @@ def unanswered_in_export(
 
 
 async def check_at_rest(store: DurableStore, checkpoint: Checkpoint, session: str) -> None:
-    """Refuse to go on from the export of another session while that has a run in flight.
+    """Refuse to continue from the export of another session while that session has a run in flight.
 
     Raises:
         SessionConflictError: it has one.

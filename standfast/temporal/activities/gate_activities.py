@@ -1,4 +1,4 @@
-"""Activities at gates: find the calls that need approval, and record people's decisions."""
+"""Activities for gates: find the calls that need approval, and record people's decisions."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -66,7 +66,7 @@ class GateActivities:
     @json_activity(names.DECIDE)
     async def decide(self, reference: DecideReference) -> str | None:
         """Record a decision; return the reason why it does not count, or None."""
-        with Guard(self._host, beats="edit" in reference):  # guardrails look at an edit, and take their time
+        with Guard(self._host, beats="edit" in reference):  # guardrails check an edit, which takes time
             given: dict[str, Any] = {name: value for name, value in reference.items() if name != "receipt"}
             run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
             await self._check_store(run)
@@ -74,7 +74,7 @@ class GateActivities:
             asked = f"receipt {reference['receipt']}" if "receipt" in reference else info.activity_id
             key = f"{info.workflow_run_id}/{asked}"
             if info.attempt > 1 and (known := await kept.verdict(key)) is not None:
-                return receipted(reference, known.refused)  # whatever has changed since an earlier attempt recorded it
+                return receipted(reference, known.refused)  # regardless of changes since an earlier attempt recorded it
             refused: str | None = given.pop("refused")
             sent = given.pop("sent", None)
             refused = refused or await _refused_before(run, sent, reference["decision"])
@@ -124,7 +124,7 @@ class GateActivities:
 
     @json_activity(names.SENT)
     async def sent(self, reference: SentReference) -> str | None:
-        """Return the time at which a signal was sent. It is in the history, which a workflow does not see."""
+        """Return the time at which a signal was sent. The time is in the history, which a workflow cannot see."""
         with Guard(self._host):
             info, client, left = activity.info(), activity.client(), reference["number"]
             run = client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
@@ -140,24 +140,24 @@ class GateActivities:
 
     @json_activity(names.REFUSED)
     async def refused(self, reference: RefusedReference) -> bool:
-        """Whether the sender of a signal was told, before the workflow was reset, that it does not count."""
+        """Whether the sender of a signal learned, before the workflow was reset, that it does not count."""
         with Guard(self._host):
             return await was_refused(*_here(), reference["sent"])
 
     @json_activity(names.SEARCHABLE)
     async def searchable(self, reference: OpenReference) -> GateSurroundings:
-        """Return what a user's workflow has to know at its first gate; its history keeps that for replays."""
+        """Return the facts that a user's workflow needs at its first gate; its history keeps them for replays."""
         here = activity.info().workflow_run_id
         was_reset = reference.get("run", here) != here
         return {**self._host.surroundings, "was_reset": was_reset, "binds_run": True, "shows_whole": True}
 
     async def _check_store(self, run: str) -> None:
-        """Check that a run of ours was opened with this worker's store; workflows of users leave no record of that."""
+        """Check that a standfast run was opened with this worker's store; users' workflows leave no record of that."""
         if _declared(self._host, is_needed=False) is not None:
             await self._host.check_run(run)
 
     async def _too_late(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
-        """Return why a decision comes too late: its call has begun, or was answered without being run. Else None."""
+        """Return why a decision is too late: its call has begun, or was answered without being run. Otherwise None."""
         entry = await _last_entry(self._host, run, *call)
         if entry is None or entry.state == "abandoned":
             return None
@@ -166,7 +166,7 @@ class GateActivities:
         return decided_too_late(decision.gate) if decision.decision == "reject" else None
 
     def _step(self, path: str) -> Step[Any] | None:
-        """Return the step of a gate, if there still is one."""
+        """Return the step of a gate, if the step still exists."""
         try:
             step = find(self._host.pipeline(), path)
         except InputError:
@@ -176,12 +176,12 @@ class GateActivities:
     async def _standing(
         self, run: str, call: Sequence[int] | None, decision: Decision, at: datetime, proposed: str | None
     ) -> tuple[str | None, Gives | None]:
-        """Return why a decision was not made in advance as it says, and the standing approval that it gives itself.
+        """Return why a decision does not count as made in advance, and the standing approval that it creates.
 
-        What is in the history decides neither: anybody may send a signal. The store and the record of the call do.
+        The history decides neither, since anyone may send a signal. The store and the call's record decide both.
 
         Args:
-            proposed: the digest of the edit that the decision is about, if it is about one.
+            proposed: the digest of the edit that the decision is about, if any.
         """
         gate: dict[str, Any] | None = None
         if call is not None:
@@ -211,9 +211,9 @@ class GateActivities:
             return error_text(error), None
 
     async def _denied_at(self, decision: Decision, speaker: str, guardrail: str, holds: Holds) -> str | None:
-        """Return why today's agent does not let a decision count on what a guardrail has stopped, if not a call.
+        """Return why today's agent rejects a decision on content that a guardrail has stopped, other than a call.
 
-        If no worker has the agent any more, what was recorded holds.
+        If no worker has the agent any more, the recorded facts apply.
         """
         info = activity.info()
         if info.workflow_type not in self._host.agents and info.attempt >= TRIES:
@@ -221,12 +221,12 @@ class GateActivities:
         return approver_problem(approval_of_guardrail(self._host.speaker(speaker), guardrail, holds), decision)
 
     async def _denied(self, run: str, call: Sequence[int], decision: Decision, stage: str | None) -> str | None:
-        """Return the reason why today's agent does not let a decision on a call count; else keep edited arguments.
+        """Return the reason why today's agent rejects a decision on a call; otherwise keep edited arguments.
 
         If no worker has the agent any more, only the record of the call is checked.
 
         Args:
-            stage: the digest by which the gate asks these people, if that is not the decision's.
+            stage: the digest with which the gate asks these people, if it differs from the decision's.
         """
         info = activity.info()
         if decision.edit is None and info.workflow_type not in self._host.agents and info.attempt >= TRIES:
@@ -251,7 +251,7 @@ class GateActivities:
 
 
 async def _verdicts_on(agent: Agent, context: AgentContext, written: str | None, call: ToolCall) -> list[Tripped]:
-    """Return the verdicts of guardrails on a call as people have changed it.
+    """Return the guardrails' verdicts on a call as edited by people.
 
     Args:
         written: the run's context.
@@ -262,18 +262,18 @@ async def _verdicts_on(agent: Agent, context: AgentContext, written: str | None,
 
 
 def _declared(host: AgentHost, *, is_needed: bool) -> Agent | Pipeline | None:
-    """Return the agent or pipeline of the workflow that runs this activity; None if it is neither, or not here."""
+    """Return the agent or pipeline of this activity's workflow; None if it is neither, or is missing here."""
     name = activity.info().workflow_type or ""
     known: dict[str, Agent | Pipeline] = {**host.agents, **host.pipelines}
     return host.here("agent or pipeline", name, known) if is_needed else known.get(name)
 
 
 async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttributes) -> str | None:
-    """Return the digest of a signal's data that a workflow makes; None for data that it cannot use."""
+    """Return the digest that a workflow makes of a signal's data; None for invalid data."""
     values = await read_signal(client.data_converter, signal.input.payloads)
     if signal.input.payloads and not values:
-        return None  # it reached no handler
-    data = values[0] if values else None  # as a handler takes it
+        return None  # no handler received it
+    data = values[0] if values else None  # as a handler receives it
     return None if json_problem(data, VALUES) is not None else edit_digest(data)
 
 
@@ -284,7 +284,7 @@ async def _last_entry(host: AgentHost, run: str, turn: int, position: int) -> Le
 
 
 async def _refused_before(run: str, sent: str | None, decision: str) -> str | None:
-    """Return why a decision does not count if its sender was told so before the workflow was reset."""
+    """Return why a decision does not count if its sender learned that before the workflow was reset."""
     info = activity.info()
     if sent is None or run == info.workflow_run_id:
         return None

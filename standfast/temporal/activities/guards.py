@@ -1,4 +1,4 @@
-"""Guards activities: heartbeats while they run, and errors as failures that say whether trying again may help."""
+"""Guards activities: sends heartbeats while they run, and turns errors into failures that tell whether to retry."""
 
 import asyncio
 import logging
@@ -30,17 +30,17 @@ from standfast.temporal.wire import names
 T = TypeVar("T")
 
 _LOG = logging.getLogger("standfast")
-HEARTBEAT_EVERY = 3.0  # seconds; the server gives a worker up after 10 (tools) or 15 (models)
+HEARTBEAT_EVERY = 3.0  # seconds; the server gives up on a worker after 10 (tools) or 15 (models)
 _FOR_GOOD = (InputError, DefinitionError, SessionAccessDeniedError, SessionConflictError, SessionNotFoundError)
 
 
 @dataclass(slots=True)
 class Guard:
-    """Turn our errors into failures that name their class; those that a retry cannot mend are not retried.
+    """Turn standfast errors into failures that name their class; errors that a retry cannot fix are not retried.
 
     Args:
-        beats: whether to tell the server meanwhile that this activity is alive, from the worker's loop, whatever its
-            handler does. A local activity never does: the server does not know of it.
+        beats: whether to send heartbeats while the activity runs, from the worker's loop, whatever its handler does. A
+            local activity never sends any: the server does not know it.
     """
 
     host: AgentHost
@@ -75,7 +75,10 @@ class Guard:
             ) from None
 
     def _store_failure(self, error: StoreError) -> ApplicationError:
-        """Return the failure of the activity. It is retried unseen for a while, then by the run in sight of people."""
+        """Return the failure of the activity.
+
+        The activity retries unseen for a while, then by the run, visible to people.
+        """
         info = activity.info()
         waits = (datetime.now(UTC) - info.scheduled_time).total_seconds()
         if is_other := isinstance(error, SessionStoreError):
@@ -92,22 +95,22 @@ class Guard:
 
 
 def is_given_up() -> bool:
-    """Whether the run itself cancelled its activity, not a worker's shutdown or a server that has lost patience."""
+    """Whether the run itself cancelled its activity, rather than a worker's shutdown or an impatient server."""
     details = activity.cancellation_details()
     return details is None or details.cancel_requested
 
 
 async def run_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a hook, or another function of the user's that a run needs, on the handlers' loop.
+    """Call a hook, or another user function that a run needs, on the handlers' loop.
 
     Raises:
-        ApplicationError: of type `HookError`; the run pauses until somebody has mended the hook.
+        ApplicationError: of type `HookError`; the run pauses until the hook is fixed.
     """
     try:
         return await call_users(hook, *arguments)
     except Exception as error:
         what = getattr(hook, "__name__", "hook")
-        _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
+        _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, without tracebacks
         details = [{names.PASSES: True}] if may_pass(error) else []
         raise ApplicationError(
             f"{what} raised {type(error).__name__}: {error_text(error)}",
@@ -118,5 +121,5 @@ async def run_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
 
 
 async def called(host: AgentHost, function: Callable[[], T]) -> T:
-    """Call a function that a user declared, where users' code runs."""
+    """Call a function declared by the user, where user code runs."""
     return cast(T, await host.thread.run(call_users(function)))

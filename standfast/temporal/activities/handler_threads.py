@@ -1,8 +1,8 @@
-"""Runs users' code on one long-lived event loop, in a thread of its own beside the worker's loop.
+"""Runs user code on one long-lived event loop, in a separate thread beside the worker's loop.
 
-A handler that blocks the worker's loop would stop its heartbeats, and the server would take live calls for lost ones
-(measured: 4 of 4). One loop for all, and for as long as the worker lives, because clients of databases and HTTP belong
-to the loop on which they were made.
+A handler that blocks the worker's loop would stop its heartbeats, and the server would treat live calls as lost
+(measured: 4 of 4). One loop serves all handlers for as long as the worker lives. Database and HTTP clients belong to
+the loop on which they were made.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class HandlerThread:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5.0)  # a handler that blocks for ever must not keep the worker from ending
+        self._thread.join(5.0)  # a handler that blocks for ever must not keep the worker from exiting
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -46,21 +46,21 @@ class HandlerThread:
         while True:
             try:
                 self._loop.run_forever()
-            except (KeyboardInterrupt, SystemExit):  # of a function of the user's, whose caller hears of it
+            except (KeyboardInterrupt, SystemExit):  # of a user function, whose caller gets the error
                 continue
             return
 
     async def run(self, work: Coroutine[Any, Any, T], *, seconds: float | None = None) -> T:
-        """Await a coroutine on the thread's loop. A cancel is passed on, and the coroutine's end is waited for.
+        """Await a coroutine on the thread's loop. A cancel is passed on to the coroutine, and its end is awaited.
 
         Args:
-            seconds: how long its end is waited for; then it is cancelled, and left alone, since it may hear no cancel.
-                One that could not begin because another blocks the thread does not begin later.
+            seconds: how long its end is awaited; then it is cancelled and abandoned, since it may ignore the cancel. A
+                coroutine that could not begin because another blocks the thread does not begin later.
 
         Raises:
-            asyncio.CancelledError: the coroutine was cancelled, and did not return anything in spite of it.
-            RuntimeError: it raised what would end the worker.
-            TimeoutError: it has not ended in time.
+            asyncio.CancelledError: the coroutine was cancelled, and did not return a value despite that.
+            RuntimeError: it raised an error that would end the worker.
+            TimeoutError: it did not end in time.
         """
         here = asyncio.get_running_loop()
         ended: asyncio.Future[None] = here.create_future()
@@ -74,7 +74,7 @@ class HandlerThread:
             task.add_done_callback(end)
 
         def end(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # its loop was closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # its loop was closed: nothing waits any more
                 here.call_soon_threadsafe(tell)
 
         def tell() -> None:
@@ -94,12 +94,12 @@ class HandlerThread:
         assert task is not None
         try:
             return task.result()
-        except (KeyboardInterrupt, SystemExit) as error:  # those of people come to the main thread
+        except (KeyboardInterrupt, SystemExit) as error:  # signals sent by people come to the main thread
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 def heartbeat_of(loop: asyncio.AbstractEventLoop) -> Callable[..., None]:
-    """Return a function by which a handler tells the server that its activity is alive, from any thread."""
+    """Return a function by which a handler sends heartbeats for its activity, from any thread."""
     context = contextvars.copy_context()
 
     def heartbeat(*details: Any) -> None:

@@ -49,7 +49,7 @@ class AgentHost:
     """The agents of one worker.
 
     Raises:
-        DefinitionError: naming the agent or tool that is missing, or there twice.
+        DefinitionError: naming the agent or tool that is missing or duplicated.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class AgentHost:
         for given in map(adopted, agents):
             if not isinstance(given, Agent):
                 raise DefinitionError(f"agents: {given!r:.80} is not {ACCEPTED}")
-            for name, agent in with_samplers(given):  # runs go on under the name that their agent had
+            for name, agent in with_samplers(given):  # runs continue under their agent's former name
                 if name in self.agents:
                     raise DefinitionError(f"agents: two are named '{name}'")
                 self.agents[name] = agent
-        self.given = dict(self.agents)  # as they were given, without the tools of their toolsets
+        self.given = dict(self.agents)  # as passed in, without the tools of their toolsets
         self.tools: dict[str, Tool[..., Any]] = {}
         self.facts: dict[str, ToolFacts] = {}  # of tools, by name
         self.called: dict[Agent, dict[str, CalledTool]] = {}  # the records of turns, by agent and tool
@@ -103,21 +103,21 @@ class AgentHost:
         self._start, self._attempts = uuid4().hex, itertools.count()
         self.scope = ""  # of the store's holds
         self.epoch, self._has_noted_place = 0, False  # of the store; see `restores`
-        self.is_known = False  # the worker holds its name, so that others can tell whether it lives
-        self.search, self.build = False, ""  # the build of the code tells a deploy from a restart
-        self.stream = False  # models are asked to stream, for viewers
+        self.is_known = False  # the worker holds its name, so that other workers can tell whether it is alive
+        self.search, self.build = False, ""  # the build of the code distinguishes a deploy from a restart
+        self.stream = False  # models stream their answers, for viewers
         self.notices = False  # the worker has webhooks
-        self.waits: dict[str, str] = {}  # by the names of agents that are not served yet: why not
-        self.misplaced: dict[str, str] = {}  # by task queue: why its runs must not be opened with this store
+        self.waits: dict[str, str] = {}  # by the name of an agent that is not served yet: the reason
+        self.misplaced: dict[str, str] = {}  # by task queue: the reason why its runs must not be opened with this store
 
     @property
     def worker(self) -> str:
-        """A new name for every start of a process: its holder is alive, and nobody takes it over."""
+        """A new name for every start of a process: its holder is alive, and no other worker takes it over."""
         return f"worker_{socket.gethostname()[:64]}_{os.getpid()}_{self._start[:12]}_{self.scope}"
 
     @property
     def surroundings(self) -> Surroundings:
-        """The facts that a run has to know about its namespace and its worker."""
+        """The facts that a run needs to know about its namespace and its worker."""
         found: Surroundings = {"search": self.search, "receipts": True, "wakes": True, "attaches": True}
         if has_waits(self.store):
             found["board"] = True
@@ -129,17 +129,17 @@ class AgentHost:
                 named(llm, agent, model)
 
     async def check_store(self) -> None:
-        """Write to the store, so that a worker that cannot takes no runs.
+        """Write to the store, so that a worker whose store is not writable takes no runs.
 
         Raises:
             StoreError: it cannot be written to.
         """
-        await retry_write(partial(self.store.end_call, self.worker), tries=3)  # there is no such call: nothing changes
+        await retry_write(partial(self.store.end_call, self.worker), tries=3)  # an unknown call: nothing changes
         self.epoch = await current_epoch(self.store)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Run users' code for as long as a worker needs it; several workers of one process share the thread."""
+        """Run user code for as long as a worker needs it; several workers of one process share the thread."""
         self._workers += 1
         if self._workers == 1:
             self.thread = HandlerThread()
@@ -231,7 +231,7 @@ class AgentHost:
 
     @property
     def max_message_bytes(self) -> int:
-        """The agent's limit; the default one if this worker does not have the agent."""
+        """The agent's limit; the default if this worker does not have the agent."""
         agent = self.agents.get(activity.info().workflow_type or "")
         return (Loop() if agent is None else agent.loop).max_message_bytes
 
@@ -247,7 +247,7 @@ class AgentHost:
     def not_here(self, name: str, text: str, *, step: str | None = None) -> ApplicationError:
         """Return the error of an activity that needs an agent, tool or step that this worker does not have.
 
-        It is not final: another worker of the queue may have it, or this one after the next deploy.
+        The error is not final: another worker of the queue may have it, or this one after the next deploy.
         """
         info = activity.info()
         return ApplicationError(
@@ -261,22 +261,22 @@ class AgentHost:
         )
 
     def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:
-        """Return the adapter for an agent, or for the model that a person chose in the place of its own."""
+        """Return the adapter for an agent, or for the model that a person chose instead of its own."""
         if agent.adapter is not None:
             return named(None, agent, model)
         if self._llm is not None:
             return self._llm if hasattr(self._llm, "chat") else named(self._llm, agent, model)
         key = (agent.name, model)
-        if key not in self._adapters:  # those of providers are made once
+        if key not in self._adapters:  # provider adapters are made once
             self._adapters[key] = named(None, agent, model)
         return self._adapters[key]
 
     def owner(self) -> str:
-        """Return a name for an attempt that no other of any process has."""
+        """Return a name for an attempt that is unique among all processes."""
         return f"{self._start}.{next(self._attempts)}"
 
     def running(self, owner: str) -> RunningCall | None:
-        """Return the record of this activity while it runs; None if nobody could tell that this worker died."""
+        """Return the record of this activity while it runs; None if this worker's death could not be detected."""
         if not self.is_known or not self.scope:
             return None
         info = activity.info()
@@ -291,17 +291,17 @@ class AgentHost:
     # --- records that activities leave for each other ---
 
     async def located(self, reference: LocatedT) -> LocatedT:
-        """Return a reference with its session and journal key, which are in a history only if its ids do not say them.
+        """Return a reference with its session and journal key; a history has them only if its ids do not include them.
 
-        A run that continues as new gives its journal key to its first activity, which keeps it under the run id of the
-        workflow.
+        A run that continues as new passes its journal key to its first activity, which keeps it under the workflow's
+        run id.
         """
         info, told = activity.info(), cast(Located, reference).get("run")
         here = info.workflow_run_id or ""
         known = self.cache.located.get(here)
         if known is None:
             run = told or await self.store.load_reply(f"{here}/run", 0) or here
-            if "input" not in reference:  # it is open, and says so in its store
+            if "input" not in reference:  # it is open, and its store has the record
                 await self.check_run(run)
             if told is not None and told != here:
                 if has_deletion(self.store):  # of that record alone; its run is noted with its session
@@ -319,7 +319,7 @@ class AgentHost:
         """Return what was recorded when a run was opened.
 
         Raises:
-            SessionStoreError: nothing was, so this worker has another store than the run.
+            SessionStoreError: nothing was recorded, so this worker has another store than the run.
             SessionConflictError: the run's session was deleted since.
         """
         opened = await self.store.load_reply(f"{run}/open", 0)
@@ -332,7 +332,7 @@ class AgentHost:
         return not_deleted(run, opened)
 
     async def check_queue(self) -> None:
-        """Check that the runs of this activity's queue may begin with this worker's store, and note where that is.
+        """Check that the runs of this activity's queue may begin with this worker's store, and note the store's place.
 
         Raises:
             SessionStoreError: the queue has another store.
@@ -344,7 +344,7 @@ class AgentHost:
             self._has_noted_place = True
 
     async def load_kept(self, run: str, turn: int) -> str:
-        """Return the record that is kept of a turn.
+        """Return the stored record of a turn.
 
         Raises:
             StoreBehindError: there is none, so the store has lost it.
@@ -370,14 +370,14 @@ class AgentHost:
         return known
 
     async def load_opened(self, run: str) -> dict[str, Any]:
-        """Return the facts that steer a run, as they were recorded when the run was opened."""
+        """Return the facts that steer a run, as recorded when the run was opened."""
         return read_kept_object("what steers this run", await self.check_run(run))
 
     async def load_context(self, agent: Agent, run: str, turn: int | None = None) -> str | None:
-        """Return the context of a run as it was recorded when the run was opened; None if the agent has none.
+        """Return the context of a run, as recorded when the run was opened; None if the agent has none.
 
         Args:
-            turn: of a call. Those of turn 0 were asked for by an earlier run, in its context.
+            turn: of a call. An earlier run asked for the calls of turn 0, in its own context.
         """
         if agent.context is None:
             return None
@@ -389,7 +389,7 @@ def not_deleted(run: str, opened: str) -> str:
     """Return what was recorded when a run was opened.
 
     Raises:
-        SessionConflictError: its session was deleted since, so it does not go on, and begins nothing anew.
+        SessionConflictError: its session was deleted since, so the run does not continue, and begins nothing new.
     """
     if opened == DELETED:
         raise SessionConflictError(f"The session of run {run} was deleted; start another run")

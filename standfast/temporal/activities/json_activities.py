@@ -1,4 +1,4 @@
-"""Defines activities that take and return JSON as it is, and log each attempt."""
+"""Defines activities that take and return JSON unchanged, and log each attempt."""
 
 import functools
 import time
@@ -13,9 +13,9 @@ CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 
 def json_activity(name: str) -> Callable[[CallableT], CallableT]:
-    """Make a function an activity whose types are for type checkers alone.
+    """Make a function an activity whose types are only for type checkers.
 
-    A converter that read by them would drop the keys that they do not know: those of a newer worker.
+    A converter that used the types would drop unknown keys, such as those of a newer worker.
     """
 
     def define(function: CallableT) -> CallableT:

@@ -57,7 +57,7 @@ class ModelActivities:
 
     @json_activity(names.CALL_MODEL)
     async def call_model(self, reference: ModelReference) -> ModelReply:
-        """Write the results of the last turn, ask the model, write its answer, and return the workflow's part of it."""
+        """Write the last turn's results, call the model, write its answer, and return the workflow's part of it."""
         with Guard(self._host):
             return await self._call(reference)
 
@@ -67,10 +67,10 @@ class ModelActivities:
         run, turn = reference["run"], reference["turn"]
         view = await self._load_view(run, reference)
         transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
-        if is_moved or (turn > 1 and _has_ended(transcript.messages)):  # then the user has said something more
+        if is_moved or (turn > 1 and _has_ended(transcript.messages)):  # then the user has sent further messages
             await begin_work(self._host.store, reference)
         if not transcript.is_fresh or is_moved or activity.info().attempt > 1:
-            # Otherwise this worker wrote the turn before, and no other attempt can have been here yet.
+            # Otherwise this worker wrote the previous turn, and no other attempt can have run yet.
             kept = await self._host.store.load_reply(run, turn)
             if kept is not None:
                 return await self._write(reference, transcript, kept)
@@ -86,7 +86,7 @@ class ModelActivities:
             return {"error": str(error), "seq": transcript.seq}
 
     async def _check_named(self, agent: Agent, reference: ModelReference) -> None:
-        """Refuse to call another model than people see on this activity, after a deploy has changed the agent's."""
+        """Refuse to call a different model than people see on this activity, after a deploy has changed the agent's."""
         if "model" in reference:
             return
         today, known = agent.model or "", await started_facts(self._host, reference["run"])
@@ -104,8 +104,8 @@ class ModelActivities:
     async def _known_to_last(self, transcript: Transcript, results: list[Append]) -> AsyncIterator[None]:
         """If the answer takes long, record in the store that this activity runs, and write the results.
 
-        They are written with the answer anyway, and only once. So nothing depends on this write, and whatever makes it
-        fail will fail that one, too.
+        The results are written with the answer anyway, and only once. So nothing depends on this write, and a fault in
+        it also makes the later write fail.
         """
         store, owner = self._host.store, self._host.owner()
 
@@ -135,7 +135,7 @@ class ModelActivities:
 
     @contextlib.asynccontextmanager
     async def _telling(self, run: str, turn: int) -> AsyncIterator[Callable[[str], None] | None]:
-        """Yield a function that takes the words of the answer as they come, if anybody may be watching."""
+        """Yield a function that takes the words of the answer as they arrive, if anyone may be watching."""
         store = self._host.store
         if not self._host.stream or not has_partial_answers(store):
             yield None
@@ -154,11 +154,11 @@ class ModelActivities:
     async def _ask_in_turn(
         self, agent: Agent, reference: ModelReference, transcript: Transcript, view: KeptView | None
     ) -> TurnRecord:
-        """Ask the model; in an outage, one after the other of those that may answer, until one does.
+        """Call the model; in an outage, try the possible models in turn until one answers.
 
         Raises:
-            ApplicationError: none has answered, and at least one may do so later.
-            ModelRefusedError: none will.
+            ApplicationError: no model has answered, and at least one may do so later.
+            ModelRefusedError: none will answer.
         """
         run, turn, failures = reference["run"], reference["turn"], list[Exception]()
         for asked in _each_model(reference):
@@ -179,7 +179,7 @@ class ModelActivities:
         view: KeptView | None,
         tell: Callable[[str], None] | None,
     ) -> TurnRecord:
-        """Get the next answer, and return the record of the turn, which is to be kept."""
+        """Get the next answer, and return the record of the turn, for storage."""
         decided = await self._answers.decided(reference)
         answer = None if decided is None else released(decided)
         if answer is not None:
@@ -188,7 +188,7 @@ class ModelActivities:
             await self._check_named(agent, reference)
             answered = await self._answers.ask(agent, reference, transcript, view, tell, decided)
         if answered.shorter is not None:
-            # The newest messages will be in the transcript, too, so the view that is kept ends before them.
+            # The newest messages will also be in the transcript, so the stored view ends before them.
             shorter = answered.shorter[: -len(answered.said)] if answered.said else answered.shorter
             kept = KeptView(seq=transcript.seq, messages=tuple(shorter))
             await self._host.store.save_reply(f"{reference['run']}/view", reference["turn"], kept.model_dump_json())
@@ -215,7 +215,7 @@ class ModelActivities:
     async def _gates(
         self, agent: Agent, run: str, transcript: Transcript, answered: Answered
     ) -> tuple[list[Question], dict[str, str]]:
-        """Return the gates of a turn, and by id the reasons why calls of it do not run."""
+        """Return the gates of a turn, and by call id the reasons why calls do not run."""
         message, context, session = answered.answer, answered.context, transcript.session
         asks = LoopState(loop=agent.loop, tools=agent.tool_map).replied(message).unasked
         refused = refused_by_guardrails(message)
@@ -242,7 +242,7 @@ class ModelActivities:
     async def _keep(
         self, reference: ModelReference, transcript: Transcript, results: list[Append], record: TurnRecord
     ) -> ModelReply:
-        """Keep the answer, and write it and the results before it: all or nothing."""
+        """Keep the answer, and write it with the results before it: all or nothing."""
         run, turn, written = reference["run"], reference["turn"], record.model_dump_json()
         said = await transcript.in_context(split_heard(reference, record)[0])
         appends = [*results, _take_answer(reference, transcript, record, said)]
@@ -254,12 +254,12 @@ class ModelActivities:
                 kept, _ = await asyncio.gather(write, end_work(self._host.store, reference))
             else:
                 kept = await write
-        except SessionConflictError as error:  # nobody goes on with the session of a run that was overtaken or deleted
+        except SessionConflictError as error:  # a session whose run was overtaken or deleted does not continue
             await self._host.check_run(run)
             await check_conflict(self._host, reference, error)
             await retry_write(partial(self._host.store.save_reply, run, turn, written), tries=3)
             raise
-        except BaseException:  # it was paid for: the next attempt finds it
+        except BaseException:  # it was billed: the next attempt finds it
             await retry_write(partial(self._host.store.save_reply, run, turn, written), tries=3)
             raise
         if kept != written:  # another attempt was faster; its answer is the turn's
@@ -272,11 +272,11 @@ class ModelActivities:
         return await self._reply(reference, transcript, record, said)
 
     async def _write(self, reference: ModelReference, transcript: Transcript, kept: str) -> ModelReply:
-        """Write an answer that is kept already: the transcript has it, unless its writer died in between."""
+        """Write an answer that is already kept: the transcript has it, unless its writer died in between."""
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
         told = await transcript.in_context(split_heard(reference, record)[0])
-        if len(told) < len(record.said):  # after a reset to a time before they were said: the run does not know them
+        if len(told) < len(record.said):  # after a reset to a time before these messages: the run does not know them
             told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
         await transcript.write(_take_answer(reference, transcript, record, told))
         return await self._reply(reference, transcript, record, told)
@@ -309,7 +309,7 @@ class ModelActivities:
 
 
 def _each_model(reference: ModelReference) -> Iterator[ModelReference]:
-    """Yield the reference for each model that is called in turn: only one, but for an outage."""
+    """Yield the reference for each model that is called in turn: only one, except in an outage."""
     if "models" not in reference:
         yield reference
         return
@@ -319,7 +319,7 @@ def _each_model(reference: ModelReference) -> Iterator[ModelReference]:
 
 
 def _told_beside(reference: ModelReference, transcript: Transcript, record: TurnRecord) -> ModelReply:
-    """Return what a workflow is told of every answer, also of one that is held."""
+    """Return the fields that a workflow gets with every answer, even a held one."""
     reply: ModelReply = {"seq": transcript.seq}
     if "models" in reference:
         reply["answered_by"] = record.message.model
@@ -331,7 +331,7 @@ def _told_beside(reference: ModelReference, transcript: Transcript, record: Turn
 
 
 def _beside_text(message: Message) -> ModelReply:
-    """Return what people see of an answer beside its text and calls, as far as a history should have it."""
+    """Return what people see of an answer besides its text and calls, as far as a history should have it."""
     found: dict[str, Any] = {}
     if message.reasoning is not None and (thoughts := message.reasoning.text):
         found["thoughts"] = thoughts if len(thoughts) <= THOUGHTS else thoughts[:THOUGHTS] + "…"
@@ -368,7 +368,7 @@ def _take_answer(
 
 
 async def final_reply(agent: Agent, answer: Message) -> LastReply:
-    """Return the workflow's part of a final answer: its text, and the output that is read from it."""
+    """Return the workflow's part of a final answer: its text, and the output that is parsed from it."""
     text = answer.content
     final: LastReply = {"text": text}
     if size := size_over(text, INLINE_BYTES):

@@ -1,4 +1,4 @@
-"""Finds the gates that are open in a session and the decisions at them, and keeps people's changes to a call."""
+"""Finds the gates that are open in a session and the decisions on them, and keeps people's edits of a call."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -55,14 +55,14 @@ async def find_gates(
     tripped: Iterable[Tripped],
     at: datetime | None = None,
 ) -> tuple[list[Question], dict[str, str]]:
-    """Return the gates that calls have to pass, and, by id, the reasons why some cannot run at all.
+    """Return the gates that calls must pass, and, by id, the reasons why some calls cannot run at all.
 
     Args:
-        run: the run whose audit trail says who has edited calls of it.
-        spoke: the others who have spoken to it.
-        place: where the calls are, for decisions that were made in advance.
-        tripped: the verdicts of guardrails on them.
-        at: the present time, if it is to be the same for the next attempt.
+        run: the run whose audit trail has the editors of its calls.
+        spoke: the other people who have sent it messages.
+        place: the place of the calls, for decisions that were made in advance.
+        tripped: the guardrails' verdicts on them.
+        at: the present time, if the next attempt must use the same time.
     """
     requesters = [*spoke, *await Kept(run, host.store).editors()]
     asked = ask_at_gates(agent, calls, at=at or datetime.now(UTC), requesters=requesters, tripped=tripped)
@@ -79,10 +79,10 @@ async def find_gates(
 
 
 def asked_of(gates: Sequence[Question], run: str, turn: int) -> Asked:
-    """Return gates as a history has them, and, by id, the arguments that people see: all of them, or their beginning.
+    """Return gates as a history has them, and, by id, the arguments that people see, whole or cut.
 
-    Beside those that are cut is the size of the whole; see `load_arguments`. Of a gate that does not hold a call, it is
-    what people see there; see `load_shown`.
+    Cut arguments come with the size of the whole; see `load_arguments`. A gate that does not hold a call has the shown
+    content instead; see `load_shown`.
     """
     shown: dict[str, Any] = {}
     asked, sizes, left = [], {}, INLINE_BYTES
@@ -104,7 +104,7 @@ def asked_of(gates: Sequence[Question], run: str, turn: int) -> Asked:
 
 
 def _with_few_schemas(gates: Iterable[Question]) -> list[Question]:
-    """Return questions with no more schemas of calls than a history should carry."""
+    """Return questions with no more call schemas than a history should carry."""
     found, left = [], SCHEMAS_BYTES
     for question in gates:
         gate = question.gate or {}
@@ -115,15 +115,14 @@ def _with_few_schemas(gates: Iterable[Question]) -> list[Question]:
 
 
 def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]:
-    """Return questions as a session has them while a workflow waits at their gates: others must not decide."""
+    """Return questions as a session has them while a workflow waits at their gates: no one else may decide."""
     return tuple(one if one.gate is None else one.with_gate(workflow=workflow_id) for one in gates)
 
 
 async def after_decisions(host: AgentHost, agent: Agent, session: Session, question: Question) -> Question:
-    """Return a gate of a session as it is after people's decisions at it in a workflow that is gone, or in its store.
+    """Return a session's gate after people's decisions in a workflow that no longer exists, or in the store.
 
-    While one gate of a turn is open, none of the turn's calls has run. Calls that were let through may have run: they
-    are orphans.
+    While one gate of a turn is open, none of the turn's calls has run. Approved calls may have run: they are orphans.
     """
 
     async def judge(at: Gate, decision: Decision) -> str | None:
@@ -140,7 +139,7 @@ async def after_decisions(host: AgentHost, agent: Agent, session: Session, quest
 
 
 async def _refused_today(host: AgentHost, session: Session, gate: Gate, decision: Decision) -> str | None:
-    """Return why today's agent does not let a decision on a call of a session count, or None if it does."""
+    """Return why today's agent rejects a decision on a call of a session, or None if the decision counts."""
     messages = await host.store.load_messages(session.id)
     agent, last = host.speaker(last_speaker(messages)), last_answer(messages)
     calls = () if last is None else messages[last].tool_calls or ()
@@ -168,7 +167,7 @@ async def _refused_today(host: AgentHost, session: Session, gate: Gate, decision
 async def note_held(
     host: AgentHost, reference: OpenReference, session: Session, held: Sequence[Question], epoch: int
 ) -> None:
-    """Keep what an earlier run has left at a gate that holds no call, for those who look at it."""
+    """Keep the content that an earlier run has left at a gate without a call, for people who view the gate."""
     record = TurnRecord(
         message=held[0].held or Message(role="assistant"),
         key=turn_scope(session.key, session.last_seq + 1),
@@ -183,7 +182,7 @@ async def note_held(
 
 
 def let_through(state: LoopState, calls: Sequence[ToolCall]) -> list[tuple[int, LetThrough]]:
-    """Return the calls that people have let through, by position, as `Turn.approved` has them."""
+    """Return the calls that people have approved, by position, as `Turn.approved` has them."""
     approved: list[tuple[int, LetThrough]] = []
     for position, call in enumerate(calls):
         gate = state.verdict(call)
@@ -195,7 +194,7 @@ def let_through(state: LoopState, calls: Sequence[ToolCall]) -> list[tuple[int, 
 
 
 async def with_references(host: AgentHost, run: str, state: LoopState) -> LoopState:
-    """Return a state whose gates have references in the place of arguments."""
+    """Return a state whose gates have references instead of arguments."""
 
     async def without_arguments(question: Question) -> Question:
         if question.gate is None:
@@ -219,7 +218,7 @@ def arguments_of(record: TurnRecord, call_id: str) -> Any:
 
 
 async def keep_edit(host: AgentHost, run: str, edit: object) -> None:
-    """Keep the arguments that people have put in place of the model's."""
+    """Keep the arguments with which people have replaced the model's."""
     if edit is not None:
         await host.store.save_reply(edit_place(run, edit_digest(edit)), 0, to_json(edit).decode())
 

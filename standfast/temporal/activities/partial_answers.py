@@ -1,6 +1,6 @@
-"""Publishes a model's answer while it is being given: through the store, in pieces, and never in a history.
+"""Publishes a model's answer in pieces while it arrives: through the store, never in a history.
 
-Nothing depends on it. The answer itself is kept when it is whole; its pieces are forgotten then.
+Nothing depends on it. The complete answer is kept as a whole; its pieces are then deleted.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ from temporalio import activity
 
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers
 
-EVERY = 0.25  # seconds between two pieces; an answer that is quicker costs nothing
+EVERY = 0.25  # seconds between two pieces; a quicker answer costs nothing
 
 
 class PartialAnswerWriter:
-    """Writes the pieces of an answer while a block lasts, and forgets them at its end."""
+    """Writes the pieces of an answer during a block, and deletes them at its end."""
 
     def __init__(self, store: PartialAnswers, run: str, turn: int) -> None:
         self._store, self._run, self._turn = store, run, turn
         info = activity.info()
-        # By the server's clock, so that an attempt after a reset, which has number 1 again, is later, too.
+        # By the server's clock, so that an attempt after a reset, which again has number 1, is also later.
         self._attempt = f"{info.started_time:%Y-%m-%dT%H:%M:%S.%f}.{info.attempt:03}"
         self._told: list[str] = []
         self._written = 0  # characters
@@ -29,7 +29,7 @@ class PartialAnswerWriter:
         self._writing: asyncio.Task[None] | None = None
 
     def tell(self, text: str) -> None:
-        """Take the next words; in any thread."""
+        """Take the next words, from any thread."""
         self._told.append(text)
 
     async def __aenter__(self) -> Self:
@@ -55,7 +55,7 @@ class PartialAnswerWriter:
                 continue
             part = PartialAnswer(turn=self._turn, attempt=self._attempt, offset=self._written, text=text)
             self._is_there = True
-            with contextlib.suppress(Exception):  # tried again with the next piece
+            with contextlib.suppress(Exception):  # retried with the next piece
                 await self._store.add_partial(self._run, part)
                 self._written = part.end
                 del self._told[:count]

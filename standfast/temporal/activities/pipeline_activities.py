@@ -1,4 +1,4 @@
-"""Activities of pipelines: call users' functions, and read and keep the results of steps."""
+"""Activities of pipelines: call user functions, and read and keep the results of steps."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ from standfast.tools import Approval
 from standfast.tools.attempts import call_key
 
 _LOG = logging.getLogger("standfast")
-LOOKS_EVERY = 60.0  # seconds in which a step that waits to be mended is offered to a worker
+LOOKS_EVERY = 60.0  # seconds during which a step that waits for a fix is offered to a worker
 
 
 class PipelineActivities:
@@ -73,7 +73,7 @@ class PipelineActivities:
                 steered = await self._host.load_opened(reference["run"])
             if "path" in reference:
                 self.stage(pipeline, PipelineState(read_plan(steered["plan"])), reference["path"])
-            if "input" not in reference:  # the run is open, and looks for a worker
+            if "input" not in reference:  # the run is open, and searches for a worker
                 return {}
             run, store = reference["run"], self._host.store
             opened = await store.load_reply(f"{run}/open", 0)
@@ -138,7 +138,7 @@ class PipelineActivities:
                     found["made"] = await work.make(**reference["make"])
                 if "end" in reference:
                     found["result"] = await work.result(**reference["end"])
-            except InputError as error:  # by today's declaration: at the start the input could be read
+            except InputError as error:  # by today's declaration: at the start the input was readable
                 raise self._step_error(at, error, error_text(error)) from None
             return found
 
@@ -154,24 +154,24 @@ class PipelineActivities:
     # --- users' functions ---
 
     async def _call(self, what: str, function: Callable[[], Any], *, step: str | None = None) -> Any:
-        """Call a function that a user declared, where users' code runs.
+        """Call a function declared by the user, where user code runs.
 
         Raises:
-            ApplicationError: the function raised an error. At a step the run then pauses until somebody has mended it.
+            ApplicationError: the function raised an error. At a step the run then pauses until the function is fixed.
         """
         try:
             return await self._host.thread.run(call_users(function))
         except InputError:
             raise
         except Exception as error:
-            _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
+            _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, without tracebacks
             text = f"{what} raised {type(error).__name__}: {cut(error_text(error), 2_000)}"
             if step is not None:
                 raise self._step_error(step, error, text) from None
             raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from None
 
     def stage(self, pipeline: Pipeline, state: PipelineState, path: str) -> Any:
-        """Return the step or stage at a path, if this worker has it, and it is still of the planned kind."""
+        """Return the step or stage at a path, if this worker has it and its kind still matches the plan."""
         try:
             found = find(pipeline, path)
         except InputError as error:
@@ -198,7 +198,7 @@ class Work:
         opened: Mapping[str, Any],
     ) -> None:
         self._activities, self._pipeline, self._kept, self._state = activities, pipeline, kept, state
-        self._tools = opened["tools"]  # the facts of each, as they were at the start
+        self._tools = opened["tools"]  # the facts of each, as recorded at the start
         self._run_key = opened.get("run_key")
         self._steps = StepRecords(kept, lambda: self._evaluations, self._call)
 
@@ -223,14 +223,14 @@ class Work:
         ran: int = 0,
         output: Any = None,
     ) -> tuple[str, str] | None:
-        """Keep a step's result and output; return the reason and the words if the step failed.
+        """Keep a step's result and output; return the reason and the text if the step failed.
 
         Args:
-            response: that of an agent that did not complete.
+            response: the response of an agent that did not complete.
             session: an agent's session, whose last answer is the result.
-            outcome: a tool's, as the workflow knows it.
-            ran: the number of the tool's dispatch in the ledger, which has its outcome in full.
-            output: that of a gate.
+            outcome: a tool's outcome, as the workflow knows it.
+            ran: the number of the tool's dispatch in the ledger, which has the full outcome.
+            output: a gate's output.
         """
         step, store = self._stage(path), self._activities._host.store
         if step.kind == "approval":
@@ -311,7 +311,7 @@ class Work:
     # --- the end ---
 
     async def result(self, done: Sequence[str], failed: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the result of the run: the results of its steps, as far as they came.
+        """Return the result of the run: the results of its finished steps.
 
         Args:
             done: keys of the plan.

@@ -1,10 +1,10 @@
-"""Changes messages about approvals that a bot has posted: who has approved so far, then what was decided, by whom.
+"""Updates a bot's messages about approvals: first with the approvers so far, then with the decision.
 
-Where a message is, and what it asks about, is kept in the store, under the run that asks. When a run has written its
-board, the worker that wrote it looks which of the run's messages do not say what is so now; and from time to time one
-worker looks at the messages of all runs, for those whose worker died. Workflows know nothing of it. A message loses its
-buttons only if the board does not show its gate, and the run has ended or says itself that it does not wait there: a
-run that continues as new, or is reset, shows its gates again.
+The store has the place of each message and its item, under the run that asks. When a run has written its board, the
+worker that wrote it checks which of the run's messages are outdated. From time to time one worker checks the messages
+of all runs, for runs whose worker died. Workflows do not know about this. A message loses its buttons only if the board
+does not show its gate, and the run has ended or confirms that it does not wait there. A run that continues as new, or
+is reset, shows its gates again.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from standfast.temporal.activities.chat_messages import Mark, counted, outcome, 
 from standfast.temporal.wire import names
 
 _LOG = logging.getLogger("standfast")
-_EVERY = 300.0  # seconds between two looks at the messages of all runs; ten times as long for a slow store
-_AGAIN = 5.0  # seconds until a run is asked again whether it still shows a gate that nobody has decided
-_LOOKS = 3  # of them until the gate is not waited for any more
+_EVERY = 300.0  # seconds between two checks of the messages of all runs; ten times as long for a slow store
+_AGAIN = 5.0  # seconds until a run is asked again whether it still shows an undecided gate
+_LOOKS = 3  # of the messages until their gate no longer waits
 _PAUSES = (0.0, 1.0, 5.0, 30.0)  # seconds before each attempt to change a message
-_PATIENCE = timedelta(seconds=2)  # for a run that is asked
-_AT_END = 5.0  # seconds that a worker which is asked to stop gives to what it is changing
-_KNOWN = 10_000  # runs of which is remembered how many of their messages need no look
-_CLOSED = 0  # the number under which is kept that a message says what was decided
+_PATIENCE = timedelta(seconds=2)  # for a query to a run
+_AT_END = 5.0  # seconds for a change in progress when a worker is asked to stop
+_KNOWN = 10_000  # runs for which the number of finished messages is remembered
+_CLOSED = 0  # the number under which a message's final decision is kept
 
 
 class PostedMessages:
@@ -49,15 +49,15 @@ class PostedMessages:
     def __init__(self, store: DurableStore, bots: Mapping[str, Bot]) -> None:
         self.bots = bots
         self._store = store
-        self._done: dict[str, int] = {}  # by run: how many of its first messages need no look any more
+        self._done: dict[str, int] = {}  # by run: the number of its first messages that are final
         self._looking: dict[str, asyncio.Task[None]] = {}  # by run
-        self._again: set[str] = set()  # runs that have changed while they were looked at
+        self._again: set[str] = set()  # runs that changed while they were checked
         self._client: Client | None = None  # while a worker runs
 
     # --- what is kept ---
 
     async def note(self, run: str, webhook: str, data: Mapping[str, Any], place: Place, link: str | None) -> None:
-        """Keep that a message was posted; a store that refuses leaves it as it is, since it cannot be posted again."""
+        """Record that a message was posted; if the store refuses, the message stays: it cannot be posted again."""
         kept = json.dumps({"webhook": webhook, "item": dict(data), "place": place, "link": link})
         try:
             number = 0
@@ -71,7 +71,7 @@ class PostedMessages:
     # --- when it is looked at ---
 
     def look(self, run: str, workflow_id: str) -> None:
-        """Look soon whether the messages of a run say what is so now.
+        """Soon check whether the messages of a run are up to date.
 
         Args:
             run: its key in the store.
@@ -86,7 +86,7 @@ class PostedMessages:
 
     @asynccontextmanager
     async def looking(self, client: Client) -> AsyncIterator[None]:
-        """Look after the messages of a namespace as long as the block lasts."""
+        """Keep the messages of a namespace up to date for as long as the block lasts."""
         if not self.bots or not has_waits(self._store):
             yield
             return
@@ -103,7 +103,7 @@ class PostedMessages:
                 task.cancel()
 
     async def _sweep(self, client: Client) -> None:
-        """Look at all runs that have a board, by one worker at a time: some have died before they could."""
+        """Check all runs that have a board, by one worker at a time: some workers died before they could."""
         store, mark = self._store, f"standfast/posted/{client.namespace}"
         assert has_waits(store)
         while True:
@@ -150,7 +150,7 @@ class PostedMessages:
     # --- what they say ---
 
     async def _bring_up_to_date(self, client: Client, run: str, workflow_id: str, *, looks: int, is_last: bool) -> bool:
-        """Change the messages of a run that are out of date; False if it is not known of one."""
+        """Change the messages of a run that are out of date; False if the state of one is unknown."""
         number, is_sure = self._done.get(run, 0), True
         are_all_closed = True
         while (kept := await self._store.load_reply(_posted(run), number)) is not None:
@@ -168,10 +168,10 @@ class PostedMessages:
     async def _say(
         self, client: Client, run: str, number: int, message: Mapping[str, Any], *, looks: int, is_last: bool
     ) -> bool | None:
-        """Change one message if it is out of date; return whether it is about something that is over, or None."""
+        """Change one message if it is out of date; return whether its item is over, or None."""
         item, bot = message["item"], self.bots.get(message["webhook"])
         if bot is None:
-            return False  # another worker's, or one that was removed
+            return False  # another worker's bot, or one that was removed
         workflow_id, mark = item["workflow_id"], Mark.of(item["workflow_id"], item)
         waiting = await self._waiting(client, mark)
         if waiting is not None and (looks > 1 or await _runs(client, workflow_id)):
@@ -197,11 +197,11 @@ class PostedMessages:
         return True
 
     async def _waiting(self, client: Client, mark: Mark) -> dict[str, Any] | None:
-        """Return the item that a message is about, if the board shows it."""
+        """Return the item of a message, if the board shows it."""
         return next((item for item in await self._items(client, mark) if mark.is_for(item)), None)
 
     async def _edited(self, client: Client, mark: Mark) -> dict[str, Any] | None:
-        """Return what a gate asks now, if somebody has edited what it asked when a message was posted."""
+        """Return the current item of a gate, if it was edited after a message was posted."""
         items = [one for one in await self._items(client, mark) if one["name"] == mark.gate and "edited_by" in one]
         return next((item for item in items if item["digest"] != mark.digest), None)
 
@@ -211,7 +211,7 @@ class PostedMessages:
         return [json.loads(one.wait.item) for one in await self._store.waits(wanted)]
 
     async def _goes_on(self, client: Client, run: str, workflow_id: str) -> bool:
-        """Whether a run is not over, as far as anybody can tell: its workflow id may be another one's by now."""
+        """Whether a run is still open, as far as that is known: its workflow id may belong to another run by now."""
         assert has_waits(self._store)
         if not await _runs(client, workflow_id):
             return False
@@ -219,7 +219,7 @@ class PostedMessages:
         return board is None or board.is_watched or board.journal_key == run
 
     async def _change(self, bot: Bot, message: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Change a message; what no attempt can change stays as it is, and the log says so."""
+        """Change a message; if every attempt fails, the message stays unchanged, and the failure is logged."""
         for pause in _PAUSES:
             await asyncio.sleep(pause)
             try:
@@ -231,12 +231,12 @@ class PostedMessages:
             else:
                 return
         else:
-            raise StandfastError(str(problem))  # it is tried again when all runs are looked at
+            raise StandfastError(str(problem))  # it is retried when all runs are checked
         _LOG.warning("A message about %s was not changed: %s", message["item"]["workflow_id"], problem)
 
 
 async def _runs(client: Client, workflow_id: str) -> bool:
-    """Whether a workflow id has a run that is not over."""
+    """Whether a workflow id has an open run."""
     try:
         found = await client.get_workflow_handle(workflow_id).describe()
     except RPCError as error:
@@ -247,7 +247,7 @@ async def _runs(client: Client, workflow_id: str) -> bool:
 
 
 async def _may_ask(client: Client, mark: Mark) -> bool:
-    """Whether the run itself says that it waits at a gate, or no worker says anything."""
+    """Whether the run itself confirms that it waits at a gate, or no worker answers."""
     try:
         items = await client.get_workflow_handle(mark.workflow_id).query(names.PENDING, rpc_timeout=_PATIENCE)
         return any(mark.is_for(item) for item in items)

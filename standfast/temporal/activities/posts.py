@@ -1,4 +1,4 @@
-"""Sends a request to a webhook or a chat, once; a failure says whether another attempt may help."""
+"""Sends a request to a webhook or a chat, once; a failure tells whether another attempt may help."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -22,10 +22,10 @@ class Answer(NamedTuple):
 
 
 async def request(method: str, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-    """Return the answer to a request, if it has succeeded. It has ten seconds, to its end.
+    """Return the answer to a successful request. The request has ten seconds in total.
 
     Raises:
-        ApplicationError: it has not. No text of it has more of the address than its host: the rest may be a secret.
+        ApplicationError: the request failed. Its texts contain only the host of the address: the rest may be a secret.
     """
     import httpx
 
@@ -37,7 +37,7 @@ async def request(method: str, url: str, body: bytes, headers: Mapping[str, str]
             client.stream(method, url, content=body, headers={**headers, "Accept-Encoding": "identity"}) as answer,
         ):
             content = b""
-            async for piece in answer.aiter_raw():  # packed, it could become anything
+            async for piece in answer.aiter_raw():  # compressed, it could expand to any size
                 content += piece[: _LONGEST - len(content)]
                 if len(content) == _LONGEST:
                     break

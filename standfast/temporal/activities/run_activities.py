@@ -36,7 +36,7 @@ from standfast.time_limits import time_limit
 
 
 class RunActivities:
-    """Writes and ends the runs of a worker's agents, and waits for those that they call."""
+    """Writes and ends the runs of a worker's agents, and waits for the agents that they call."""
 
     def __init__(self, host: AgentHost) -> None:
         self._host = host
@@ -76,7 +76,7 @@ class RunActivities:
 
     @json_activity(names.FINISH)
     async def finish(self, reference: types.FinishReference) -> types.Finished:
-        """Write the remaining results, call the hook of the end, and return the text of the last answer."""
+        """Write the remaining results, call the hook for the end, and return the text of the last answer."""
         with Guard(self._host):
             return await self._finish(reference)
 
@@ -93,11 +93,11 @@ class RunActivities:
             if reference["status"] != "cancelled":
                 raise
             await end_work(self._host.store, await self._host.located(reference))
-            return {"seq": reference["seq"], "response": ""}  # nothing can be written behind what is not there
+            return {"seq": reference["seq"], "response": ""}  # nothing can be appended to a missing session
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
         if not questions and any(one.is_held for one in transcript.session.questions or ()):
-            await transcript.ask_nothing(turn=turn)  # nobody decides any more on an answer that was held
+            await transcript.ask_nothing(turn=turn)  # a held answer cannot be decided on any more
         state = None
         if name := reference.get("hook"):
             agent = self._host.agent()
@@ -117,13 +117,13 @@ class RunActivities:
         if reference["status"] != "cancelled":
             await transcript.end(reference["status"])
         await end_work(self._host.store, transcript.reference)
-        # The last answer, whatever has been said since.
+        # The last answer, regardless of later messages.
         answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
         response = next(answers, "")
         return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
 
     async def _state_after(self, agent: Agent, hook: Callable[[AgentContext], object], context: AgentContext) -> str:
-        """Call a hook, and return the state that it leaves. If that cannot be kept, it is a fault of the hook."""
+        """Call a hook, and return the resulting state. A state that cannot be stored is the hook's fault."""
 
         @wraps(hook)
         async def call(who: AgentContext) -> str:
@@ -136,9 +136,9 @@ class RunActivities:
 
     @json_activity(names.ATTACH)
     async def attach(self, reference: types.AttachReference | types.LostReference) -> types.AgentEnd | None:
-        """Return the result of an agent that was started before, by an earlier attempt at the same call or by another.
+        """Return the result of an agent that was started by an earlier attempt at the same call, or by another call.
 
-        For a call that an earlier run has left, return whether its agent can go on, once nobody is at work on it.
+        For a call that an earlier run has left, return whether its agent can continue, once its session is at rest.
         """
         with Guard(self._host):
             if "child" in reference:
@@ -149,7 +149,7 @@ class RunActivities:
             except RPCError as error:
                 if error.status != RPCStatusCode.NOT_FOUND:
                     raise
-                return dict(OTHER)  # its retention is over: what it did is in its session
+                return dict(OTHER)  # its retention has expired: its session has its work
             if await described.memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
                 return dict(OTHER)
             if (called := await described.memo_value(names.CALLER_MEMO, default=None)) is not None:
@@ -170,10 +170,10 @@ class RunActivities:
 
 
 async def _tell_caller(client: Client, child: str, called: str) -> None:
-    """Tell this activity's run whether the agent waits: the agent told it before the reset, and says it once."""
+    """Tell this activity's run whether the agent waits, since the agent reported it once, before the reset."""
     run, told = client.get_workflow_handle(str(activity.info().workflow_id)), "running"
     with suppress(RPCError, WorkflowQueryFailedError, TimeoutError):
-        while True:  # until it is still so after it was told
+        while True:  # until the state is unchanged after a report
             async with time_limit(_ANSWER):
                 seen = await client.get_workflow_handle(child).query(names.STATUS)
             status = seen.get("status") if isinstance(seen, dict) else None
@@ -183,14 +183,14 @@ async def _tell_caller(client: Client, child: str, called: str) -> None:
             told = status
 
 
-_ANSWER = 3.0  # seconds in which a worker says what its run does
-_LOOK_EVERY = 0.3  # seconds; an agent that was cancelled with its run soon ends
+_ANSWER = 3.0  # seconds within which a worker reports its run's activity
+_LOOK_EVERY = 0.3  # seconds; an agent that was cancelled with its run ends soon
 
 
 async def lost_agent(host: AgentHost, reference: LostReference) -> AgentEnd | None:
-    """Return `LOST` if the agent of a call can go on; None if nobody knows what it did in a run in process.
+    """Return `LOST` if the agent of a call can continue; None if its work in an in-process run is unknown.
 
-    While its workflow runs, this waits: it was cancelled when the run that called it was closed.
+    While its workflow runs, this waits: the workflow was cancelled when the run that called it was closed.
     """
     record = await host.load_record(reference["run"], reference["turn"])
     position = reference.get("position", 0)
@@ -208,7 +208,7 @@ async def lost_agent(host: AgentHost, reference: LostReference) -> AgentEnd | No
 
 
 async def _is_asked(parent: str | None, call_id: str, asked: str) -> bool:
-    """Whether the child that the lost run started for the call still runs, also if its session is not open yet."""
+    """Whether the child that the lost run started for the call still runs, even if its session is not open yet."""
     if parent is None:
         return False
     child = await find_run(activity.client(), names.child_id(parent, call_id))

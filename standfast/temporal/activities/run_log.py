@@ -1,7 +1,7 @@
-"""Logs what runs do, a line for each activity: what a person on call needs, and never what a run is about.
+"""Logs the activities of runs, one line each: what a person on call needs, but never the content of a run.
 
-The logger is `standfast.runs`. A line has ids, names, counts and outcomes; arguments, messages and results, which may
-be secret, are not in it. Its fields are also `record.fields`, for handlers that write JSON.
+The logger is `standfast.runs`. A line has ids, names, counts and outcomes. Arguments, messages and results may be
+secret, and are never logged. Its fields are also `record.fields`, for handlers that write JSON.
 """
 
 import logging
@@ -33,7 +33,7 @@ def log_returned(name: str, reference: object, begun: float, result: object) -> 
     """Log an attempt of an activity that returned.
 
     Args:
-        begun: when it began, by `time.monotonic`.
+        begun: the start time, by `time.monotonic`.
     """
     given, found = _fields_of(reference), _fields_of(result)
     level, more = logging.INFO, {}
@@ -59,7 +59,7 @@ def log_returned(name: str, reference: object, begun: float, result: object) -> 
 
 
 def log_raised(name: str, reference: object, begun: float, error: BaseException) -> None:
-    """Log an attempt of an activity that raised: the first of a row, and then ever fewer."""
+    """Log an attempt of an activity that raised: the first of a series, and then fewer and fewer."""
     attempt = activity.info().attempt
     kind = (error.type or "") if isinstance(error, ApplicationError) else type(error).__name__
     is_calm = isinstance(error, CancelledError) or not isinstance(error, Exception)

@@ -21,7 +21,7 @@ from standfast.temporal.wire.activity_types import AnsweredReference, KeepRefere
 from standfast.temporal.wire.inputs import Said, said_by_user, said_id, user_message, with_id
 from standfast.temporal.wire.results import receipted, refused_before
 
-_UNHEARD = 100  # messages of earlier runs that a run hears; the next one hears the others
+_UNHEARD = 100  # messages of earlier runs that a run reads; the next run reads the others
 
 
 class SaidActivities:
@@ -35,16 +35,16 @@ class SaidActivities:
 
     @json_activity(names.KEEP)
     async def keep(self, reference: KeepReference) -> list[Said] | Kept | None:
-        """Keep the user's messages to the run until a run, this or another, has heard them.
+        """Keep the user's messages to the run until a run, this or another, has read them.
 
-        Returns those that nobody has heard, if the workflow was reset and asks.
+        Returns the unread messages, if the workflow was reset and asks.
         """
         with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             session, store = transcript.session, self._host.store
             if reference["messages"] and not session.version:
                 # Nothing was answered yet, and the messages need a session.
-                with contextlib.suppress(SessionConflictError):  # it was made meanwhile
+                with contextlib.suppress(SessionConflictError):  # it was created in the meantime
                     await store.append_messages_atomic(session.id, [], session, expected_version=0)
             messages = [KeptMessage(id=str(said_id(one)), message=user_message(one)) for one in reference["messages"]]
             refused = await _refused_before(transcript.reference["run"], messages)
@@ -58,14 +58,14 @@ class SaidActivities:
 
     @json_activity(names.ANSWERED)
     async def answered(self, reference: AnsweredReference) -> dict[str, WrittenOutcome]:
-        """Return the outcomes of a turn's calls, as they were written before the workflow was reset."""
+        """Return the outcomes of a turn's calls, as written before the workflow was reset."""
         with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             return await transcript.answered(reference["after"])
 
 
 async def _refused_before(run: str, messages: Sequence[KeptMessage]) -> dict[str, str]:
-    """Return the messages whose senders were told, before the workflow was reset, that they do not count."""
+    """Return the messages whose senders learned, before the workflow was reset, that they do not count."""
     info = activity.info()
     here = activity.client(), str(info.workflow_id), str(info.workflow_run_id)
     if run == info.workflow_run_id:
@@ -78,7 +78,7 @@ async def _refused_before(run: str, messages: Sequence[KeptMessage]) -> dict[str
 async def _keep_once(
     store: DurableStore, session: Session, messages: Sequence[KeptMessage], written: Sequence[Message]
 ) -> Kept:
-    """Keep messages, except those that the session has by the ids of their senders; return these."""
+    """Keep messages, except those whose sender ids the session already has; return these."""
     repeated: dict[str, str | None] = {}
     if session.last_seq > len(written):
         for one in [one for one in messages if one.message.message_id is not None]:
@@ -95,7 +95,7 @@ async def _keep_once(
 
 
 async def unheard_by(store: DurableStore, session: Session, transcript: Sequence[Message]) -> list[Said]:
-    """Return the messages to the session, from earlier runs or before a reset, that nobody has heard."""
+    """Return the session's unread messages, from earlier runs or from before a reset."""
     unheard = await Unheard(session, store).take(transcript)
     return [_as_said(one) for one in unheard[:_UNHEARD]]
 

@@ -1,4 +1,4 @@
-"""Opens sessions: the facts that steer a run, the state of its session, and the rest of an earlier run."""
+"""Opens sessions: the facts that steer a run, the state of its session, and the remainder of an earlier run."""
 
 import asyncio
 from collections.abc import Sequence
@@ -78,15 +78,15 @@ class SessionActivities:
             self._host.speaker(reference.get("agent"))
             if "tool" in reference:
                 self._host.tool(reference["tool"])
-            if "input" not in reference:  # the run is open, and looks for a worker
+            if "input" not in reference:  # the run is open, and searches for a worker
                 return {}
-            # A run that is reset to its start begins from where it once began, not from its later writes.
+            # A run that is reset to its start begins from its first start, not from its later writes.
             place = f"{reference['run']}/open"
             kept = await self._host.store.load_reply(place, 0)
             if kept is None:
                 try:
                     found = await self._open(agent, reference)
-                except Exception:  # nothing is done for this run
+                except Exception:  # no work is in progress for this run
                     await end_work(self._host.store, reference)
                     raise
                 kept = await self._host.store.save_reply(place, 0, to_json(found).decode())
@@ -96,20 +96,20 @@ class SessionActivities:
                 again = {"again": True}  # messages acknowledged since are in the store
             not_deleted(reference["run"], kept)
             opened = cast(types.Opened, read_kept_object("what steers this run", kept) | again)
-            if "answered" in opened:  # nothing is to be done
+            if "answered" in opened:  # no work follows
                 await end_work(self._host.store, reference)
             self._host.cache.facts[reference["run"]] = opened["facts"]
-            opened.pop("context", None)  # in the store they stay
+            opened.pop("context", None)  # they stay in the store
             opened.pop("context_before", None)
             if (version := opened.pop("gates_of", None)) is not None:
                 await self._take_over_gates(agent, reference, version)
             return opened
 
     async def _take_over_gates(self, agent: Agent, reference: types.OpenReference, version: int) -> None:
-        """Mark the gates of a session as this run's: people may decide on them nowhere else."""
+        """Mark the gates of a session as this run's: people cannot decide on them elsewhere."""
         store, run = self._host.store, reference["run"]
         session = cast(Session, await store.load_session(reference["session"]))
-        await show_gates(store, Whose.of_session(session), ())  # they stand on the board of this run
+        await show_gates(store, Whose.of_session(session), ())  # the board of this run shows them
         if was_written_by(session, run):  # marked already: the run was reset to its start
             return
         here = activity.info().workflow_id or ""
@@ -173,7 +173,7 @@ class SessionActivities:
         session: Session,
         messages: list[Message],
     ) -> types.Opened:
-        """Go on with a session that an earlier run has left."""
+        """Continue a session that an earlier run has left."""
         unheard = await unheard_by(self._host.store, session, messages)
         if given.checkpoint is not None:
             unheard += unanswered_in_export(self._host, agent, given, session, messages)
@@ -188,20 +188,20 @@ class SessionActivities:
         questions = await still_asked(self._host.store, session, messages, questions)
         if any(question.gate is not None for question in questions):
             opened["gates_of"] = session.version
-        # A run in process writes its verdicts before it carries out a call: behind a gate that is open, none has begun.
+        # An in-process run writes its verdicts before it runs a call: behind an open gate, no call has begun.
         asked = {question.tool_call_id for question in questions}
         gates = [one for one in session.questions or () if one.gate is not None and one.tool_call_id in asked]
         before = [one for one in gates if "workflow" not in (one.gate or {})]
         has_begun = not any(one.is_open for one in before)
         state = await self._state(agent, reference, session, messages, questions, recovering=has_begun)
         opened = await self._found(agent, reference, opened, session, messages, state)
-        # If the agent was lost with an earlier run of its caller, it has heard its message.
+        # If the agent was lost with an earlier run of its caller, it has read its message.
         has_heard = messages and given.call is not None
         kept = {name: value for name, value in opened.items() if not (has_heard and name == "message")}
         return cast(types.Opened, kept)
 
     def _hear_once(self, brought: RunInput, given: AgentInput, opened: types.Opened) -> None:
-        """Leave out the message that the run was started with if an earlier run was sent it, and has not heard it."""
+        """Leave out the message that the run was started with if an earlier run received it and has not read it."""
         if brought.message_id is None:
             return
         for before in [user_message(one) for one in opened["unheard"] if message_id_of(one) == brought.message_id]:
@@ -211,7 +211,7 @@ class SessionActivities:
     async def _begin(
         self, agent: Agent, given: AgentInput, brought: RunInput, messages: list[Message], opened: types.Opened
     ) -> None:
-        """Add the run's context and the message that it begins with."""
+        """Add the run's context and its first message."""
         asked = given.context
         if given.step is not None:
             kept, key = Kept(given.step["run"], self._host.store), f"{given.step['path']}?context"
@@ -243,12 +243,13 @@ class SessionActivities:
         return str(tool.read_arguments(asked)["message"])
 
     async def _session(self, agent: Agent, given: AgentInput, reference: types.OpenReference) -> Session | None:
-        """Return the session, if there is one and the run may have it."""
+        """Return the session, if it exists and the run may have it."""
         store, session_id = self._host.store, reference["session"]
         known = await store.load_session(session_id)
         if known is not None:
             check_access(known, agent, given.user_id, given.tenant_id)
-        # First the mark, then a look at the hold; a run in process has the hold first. So one of them sees the other.
+        # First the mark, then a check of the hold; an in-process run takes the hold first. So one of them detects the
+        # other.
         await asyncio.gather(begin_work(store, reference), note_run(store, reference))
         if await is_held(store, session_id):
             raise SessionConflictError(
@@ -263,7 +264,7 @@ class SessionActivities:
     async def _take_in(
         self, agent: Agent, given: AgentInput, said: RunInput, reference: types.OpenReference, opened: types.Opened
     ) -> types.Opened:
-        """Begin a session with the messages of a checkpoint, and the message that is said after them."""
+        """Begin a session with the messages of a checkpoint, and the message that follows them."""
         run = reference["run"]
         brought = read_checkpoint(self._host, agent, given)
         brought.check_questions()
@@ -320,7 +321,7 @@ class SessionActivities:
         messages: list[Message],
         written: str | None,
     ) -> list[Message]:
-        """Return a checkpoint's messages, with the verdicts of guardrails on the calls that are open in them."""
+        """Return a checkpoint's messages, with the guardrails' verdicts on the calls that are open in them."""
         speaker = self._host.speaker(last_speaker(messages))
         me = AgentIdentity(given.instance_id or reference["run"], speaker.name)
         who = AgentContext(me, agent.new_state(), given.user_id, given.tenant_id, session_id_of(reference["session"]))
@@ -341,7 +342,7 @@ class SessionActivities:
         """Return the state that a session leaves, its gates open."""
         used = usage_of(messages) if session.usage is None else session.usage
         asks = self._host.speaker(last_speaker(messages))
-        self._host.speaker(handed_to(asks, messages))  # if this worker has whoever answers next
+        self._host.speaker(handed_to(asks, messages))  # if this worker has the agent that answers next
         state = begin_state(agent, messages, questions, recovering=recovering, used=used, checkpoint=checkpoint)
         if not state.unasked:
             return state
@@ -370,7 +371,7 @@ class SessionActivities:
     ) -> types.Opened:
         is_heard = "message" in opened and "call" in reference["input"]
         if state.ended is not None and (opened.keys() & {"message", "unheard"}) and not is_heard:
-            state = state.with_user_message()  # otherwise the run would end as the last one has
+            state = state.with_user_message()  # otherwise the run would end like the last one
         last = last_answer(messages)
         answer = None if last is None else messages[last]
         calls = () if answer is None else answer.tool_calls or ()
@@ -424,23 +425,23 @@ class SessionActivities:
         return opened
 
     async def _epoch_of(self, session: Session) -> int:
-        """Return the epoch of the store in which the open calls of a session were asked for, as far as it is known."""
+        """Return the epoch of the store in which a session's open calls were requested, as far as it is known."""
         self._host.epoch = await current_epoch(self._host.store)
         run, _, turn = (session.journal_key or "").rpartition("/")
         kept = await self._host.store.load_reply(run, int(turn)) if run else None
         if kept is not None:
             return read_record(run, int(turn), kept).epoch
-        # Nothing is kept of the writer if it is a run in process, or this one, which has taken a checkpoint in.
+        # The writer is not recorded if it is an in-process run, or this run, which has imported a checkpoint.
         return self._host.epoch
 
     async def _claim_lost(self, record: TurnRecord, state: LoopState, owner: str) -> None:
-        """Claim calls that may have run though the ledger has no claim of them, so that every later run knows.
+        """Claim calls that may have run without a claim in the ledger, so that every later run knows.
 
-        A run in process keeps no ledger; and a store that was put back has lost what it kept. This is the time for it:
-        the session names its last writer only until this run writes.
+        An in-process run keeps no ledger, and a restored store has lost its entries. Only now is this possible: the
+        session names its last writer until this run writes.
         """
         safe = {name for name, tool in state.tools.items() if tool.safe_to_retry}
-        # What the loop answers by itself, such as a rejected call or half a call, has never begun.
+        # The loop's own answers, such as for a rejected or incomplete call, mean that the call has never begun.
         never_run = {call.id for call, outcome in next_calls(state).settled if not isinstance(outcome, Unknown)}
         lost = {call.id for call in state.open_calls if call.name not in safe and call.id not in never_run}
         for position, call in enumerate(record.calls):
@@ -468,7 +469,7 @@ def _of_unknown_outcome(state: LoopState) -> list[str]:
 
 
 def _say(opened: types.Opened, given: AgentInput, said: RunInput, context: str | None) -> None:
-    """Note the context of a run, and the message that it begins with."""
+    """Note the context of a run, and its first message."""
     if context is not None:
         opened["context"] = context
     if said.message is not None:

@@ -1,7 +1,7 @@
-"""Writes Slack's messages of what waits, with buttons where people may decide on what a message shows whole.
+"""Writes Slack messages about waiting items, with buttons if a message shows the whole item.
 
-Words of models and strangers are plain or preformatted text, in which Slack follows no mark, link or mention; the short
-text of a notification, which Slack interprets, is escaped.
+Texts from models and strangers are plain or preformatted, so Slack follows no markup, link or mention in them. The
+short text of a notification, which Slack interprets, is escaped.
 """
 
 import json
@@ -27,14 +27,14 @@ from standfast.temporal.activities.chat_messages import (
 )
 
 _SECTION = 2_900  # characters; Slack takes 3,000 in a block
-_BLOCKS = 40  # of Slack's 50, for what is decided on
+_BLOCKS = 40  # of Slack's 50, for the value that is decided on
 _VALUE = 2_000  # characters of a button's value
 PASSING = ("fatal_error", "internal_error", "ratelimited", "request_timeout", "service_unavailable", "unreadable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlackButtons:
-    """Puts buttons on Slack's messages about approvals; a page with `standfast.web.SlackActions` obeys them.
+    """Puts buttons on Slack's messages about approvals; a page with `standfast.web.SlackActions` handles them.
 
     Args:
         token: the bot token of a Slack app, for a webhook whose url is https://slack.com/api/chat.postMessage; None if
@@ -42,7 +42,7 @@ class SlackButtons:
         channel: the id of the channel, if there is a token.
 
     Raises:
-        DefinitionError: one of both is missing.
+        DefinitionError: only one of the two is given.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -56,7 +56,7 @@ class SlackButtons:
 
 
 def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | None) -> dict[str, Any]:
-    """Return a message about anything that waits, without buttons."""
+    """Return a message about any waiting item, without buttons."""
     run, first = mrkdwn(data["workflow_id"]), _cut(escaped(head(data)))
     fields = {
         "Run": f"<{link}|{run}>" if link else run,
@@ -78,7 +78,7 @@ def waiting_message(data: Mapping[str, Any], link: str | None, decide: str | Non
 
 
 def approval_message(run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> dict[str, Any]:
-    """Return a message about an approval, with buttons; `said` is a line about a decision that was sent already."""
+    """Return a message about an approval, with buttons; `said` is a line about a decision that was already sent."""
     drawn = draw(run, item)
     again = [line(STILL)] if item.get("reminder") else []
     blocks = [*again, *drawn.blocks, *([line(said)] if said else [])]
@@ -90,13 +90,13 @@ def approval_message(run: str, item: Mapping[str, Any], link: str | None, said: 
 
 
 def closed_message(blocks: Sequence[dict[str, Any]], said: str) -> dict[str, Any]:
-    """Return a message without buttons, with a line that says what was decided."""
+    """Return a message without buttons, with a line about the decision."""
     left = [block for block in blocks if block.get("type") != "actions"]
     return message(escaped(said), [*left, line(said)])
 
 
 def message(text: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a message of these blocks; `text`, which is escaped, is for notifications."""
+    """Return a message of these blocks; `text`, which must be escaped, is for notifications."""
     return {"text": _cut(text), "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
 
 
@@ -114,7 +114,7 @@ def _buttons(run: str, item: Mapping[str, Any], link: str | None, is_whole: bool
 
 
 class Drawn(NamedTuple):
-    """The blocks that show an approval, and whether they show all that it asks about."""
+    """The blocks that show an approval, and whether they show the whole request."""
 
     blocks: list[dict[str, Any]]
     is_whole: bool
@@ -138,7 +138,7 @@ def _block(kind: str, text: str) -> dict[str, Any]:
 
 def _pieces(text: str) -> list[str]:
     """Return a text in pieces that fit into a block."""
-    size = _SECTION if max(text, default="") <= "\uffff" else _SECTION // 2  # Slack counts some signs twice
+    size = _SECTION if max(text, default="") <= "\uffff" else _SECTION // 2  # Slack counts some characters twice
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     return [piece if piece.strip() else repr(piece) for piece in pieces or [""]]
 
@@ -149,7 +149,7 @@ def _cut(text: str) -> str:
 
 
 def plain(text: str) -> dict[str, Any]:
-    """Return a text of Slack in which nothing is a mark, a mention or an emoji."""
+    """Return a Slack text in which nothing is markup, a mention or an emoji."""
     return {"type": "plain_text", "text": text, "emoji": False}
 
 
@@ -163,12 +163,12 @@ def escaped(text: str) -> str:
 
 
 def mrkdwn(text: str) -> str:
-    """Escape text that Slack would interpret: a link, or a call of everybody in the channel."""
+    """Escape text that Slack would interpret: a link, or a mention of everybody in the channel."""
     return escaped(visible(text))
 
 
 def slack_problem(answer: bytes) -> str | None:
-    """Return the error in an answer of Slack's API, which has the status 200 even so; None if there is none."""
+    """Return the error in an answer of Slack's API, whose status is 200 even for errors; None if there is none."""
     try:
         found = json.loads(answer)
     except ValueError:

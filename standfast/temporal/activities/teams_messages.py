@@ -1,7 +1,7 @@
-"""Writes Adaptive Cards for Microsoft Teams of what waits, with buttons where a card shows all that is decided on.
+"""Writes Adaptive Cards for Microsoft Teams about waiting items, with buttons if a card shows the whole item.
 
-Words of models and strangers are runs of text, in which Teams follows no Markdown, link or mention. A card that Teams
-might not take is shortened, and then nothing can be approved from it.
+Texts from models and strangers are text runs, in which Teams follows no Markdown, link or mention. A card that Teams
+might reject is shortened, and then cannot be approved from.
 """
 
 import json
@@ -38,16 +38,16 @@ _MONOSPACED = {"fontType": "Monospace"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamsButtons:
-    """Puts buttons on cards about approvals, by a bot of Teams; a page with `standfast.web.TeamsActions` obeys them.
+    """Puts buttons on cards about approvals, by a Teams bot; a page with `standfast.web.TeamsActions` handles them.
 
-    The webhook's url is that of the bot's conversation:
+    The webhook's url is the URL of the bot's conversation:
     https://smba.trafficmanager.net/teams/v3/conversations/19:…@thread.tacv2/activities.
 
     Args:
         app_id: the id of the bot's app registration in Microsoft Entra.
-        app_secret: a client secret of it.
+        app_secret: a client secret of this registration.
         tenant_id: the directory of the app and of the people.
-        login: where the bot gets its tokens.
+        login: the address from which the bot gets its tokens.
 
     Raises:
         DefinitionError: naming the argument and the rule.
@@ -66,7 +66,7 @@ class TeamsButtons:
 
 
 def check_ids(what: str, **ids: str) -> None:
-    """Raise DefinitionError for what is not a GUID."""
+    """Raise DefinitionError for a value that is not a GUID."""
     for name, value in ids.items():
         if not isinstance(value, str) or not GUID.fullmatch(value):
             raise DefinitionError(
@@ -75,7 +75,7 @@ def check_ids(what: str, **ids: str) -> None:
 
 
 def check_https(what: str, url: str) -> None:
-    """Raise DefinitionError for an address that is not of https, nor on this machine."""
+    """Raise DefinitionError for an address that is neither https nor on this machine."""
     parts = urlsplit(url)
     is_local = parts.hostname in ("127.0.0.1", "localhost", "::1")
     if not parts.hostname or parts.scheme not in (("http", "https") if is_local else ("https",)):
@@ -83,13 +83,13 @@ def check_https(what: str, url: str) -> None:
 
 
 def is_conversation(url: str) -> bool:
-    """Whether an address is that of a bot's conversation, which takes cards with buttons."""
+    """Whether an address belongs to a bot's conversation, which accepts cards with buttons."""
     path = urlsplit(url).path
     return "/v3/conversations/" in path and path.endswith("/activities")
 
 
 def waiting_card(data: Mapping[str, Any], link: str | None, decide: str | None) -> dict[str, Any]:
-    """Return a card about anything that waits, without buttons that decide."""
+    """Return a card about any waiting item, without buttons that decide."""
     facts = {
         "Run": data["workflow_id"],
         "Name": data["name"],
@@ -104,19 +104,19 @@ def waiting_card(data: Mapping[str, Any], link: str | None, decide: str | None) 
 
 
 class Drawn(NamedTuple):
-    """The elements that show an approval, and whether they show all that it asks about."""
+    """The elements that show an approval, and whether they show the whole request."""
 
     body: list[dict[str, Any]]
     is_whole: bool
 
 
 def approval_card(run: str, item: Mapping[str, Any], link: str | None, said: str | None = None) -> dict[str, Any]:
-    """Return a card about an approval, with buttons; `said` is a line about a decision that was sent already."""
+    """Return a card about an approval, with buttons; `said` is a line about a decision that was already sent."""
     return _fitting(run, item, lambda drawn: _asking(run, item, drawn, link, said))
 
 
 def closed_card(run: str, item: Mapping[str, Any], link: str | None, said: str) -> dict[str, Any]:
-    """Return a card without buttons, with a line that says what was decided."""
+    """Return a card without buttons, with a line about the decision."""
     return _fitting(run, item, lambda drawn: card([*drawn.body, *line(said)], _open(link)))
 
 
@@ -126,7 +126,7 @@ def is_whole(run: str, item: Mapping[str, Any]) -> bool:
 
 
 def _fitting(run: str, item: Mapping[str, Any], make: Any) -> dict[str, Any]:
-    """Return a card that Teams takes: with fewer and fewer characters of what is decided on, until it is small."""
+    """Return a card that Teams accepts: it gets fewer and fewer characters of the value until it is small enough."""
     most, shown = MOST, Shown.of(run, item)
     made: dict[str, Any] = make(_draw(shown, is_shortened=False))
     while most and size_of(made) > MOST_BYTES:
@@ -170,13 +170,13 @@ def card(body: Sequence[dict[str, Any]], actions: Sequence[dict[str, Any]]) -> d
 
 
 def message(made: Mapping[str, Any], summary: str) -> dict[str, Any]:
-    """Return an activity, or the body of a webhook of Workflows, with one card; `summary` is for notifications."""
+    """Return an activity, or the body of a Workflows webhook, with one card; `summary` is for notifications."""
     attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": made}
     return {"type": "message", "summary": visible(summary)[:_SUMMARY], "attachments": [attachment]}
 
 
 def execute(title: str, verb: str, data: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return a button that the page obeys."""
+    """Return a button that the page handles."""
     return {"type": "Action.Execute", "title": title, "verb": verb, "data": dict(data), **more}
 
 
@@ -197,7 +197,7 @@ def words(text: str) -> list[dict[str, Any]]:
 
 
 def _lines(text: str, style: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield an element for each line: in a run of text, Teams follows no Markdown and breaks no line."""
+    """Yield an element for each line: in a text run, Teams follows no Markdown and breaks no line."""
     for number, one in enumerate(text.split("\n")):
         shown = _BLANKS.sub(lambda blanks: "\u00a0" * len(blanks[0]), one) or "\u00a0"
         yield _text([{"type": "TextRun", "text": shown, **style}], is_first=number == 0)

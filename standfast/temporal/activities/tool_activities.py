@@ -1,4 +1,4 @@
-"""The activity of a tool (claim, run the handler, record, report), and the one that settles a lost call."""
+"""The activity of a tool (claim, run the handler, record, report), and the activity that settles a lost call."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -81,7 +81,7 @@ class ToolActivities:
         return Place(reference, record, call)
 
     async def _attempt(self, place: Place) -> Attempt:
-        """Return the attempt that runs a call, or asks whether it has happened, if the agent and the tool are here."""
+        """Return the attempt that runs a call, or verifies it, if the agent and the tool are here."""
         record, call, reference = place.record, place.call, place.reference
         agent, tool = self._host.caller(record.message.agent), self._host.tool(call.name)
         agent = await with_step_deps(self._host, agent, reference, record)
@@ -155,7 +155,7 @@ class ToolActivities:
                     outcome.error,
                     type="RetryableError",
                     next_retry_delay=timedelta(seconds=delay),
-                    category=ApplicationErrorCategory.BENIGN,  # expected: the run's log has a line, and no traceback
+                    category=ApplicationErrorCategory.BENIGN,  # expected: the run's log has a line, without a traceback
                 )
         write = partial(write_in_sight, reference=reference, patience=self._host.store_patience)
         written = await self._finish(place, key, owner, outcome, attempt.invocations.spent, write=write)
@@ -164,7 +164,7 @@ class ToolActivities:
         return reported(written, key)
 
     async def _known(self, attempt: Attempt, entry: LedgerEntry, owner: str) -> WrittenOutcome | None:
-        """Return the outcome of another attempt; None if this one may run, and then owns the call."""
+        """Return the outcome of another attempt; None if this attempt may run, and then owns the call."""
         store, place = self._host.store, attempt.place
         entry = await with_answer(store, place.scope, place.key(place.dispatch), entry)
         if entry.result is not None:
@@ -219,7 +219,7 @@ class ToolActivities:
         *,
         write: Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]],
     ) -> WrittenOutcome | None:
-        """Record the outcome of a call, and return it; None if this attempt does not own the call any more."""
+        """Record the outcome of a call, and return it; None if this attempt no longer owns the call."""
         written = write_outcome(within_row(outcome, place.call.name, self._host.store))
         if spent is not None:
             written["spent"] = spent.plain()
@@ -235,23 +235,23 @@ class ToolActivities:
 
     @json_activity(names.SETTLE)
     async def settle(self, reference: SettleReference) -> Verdict:
-        """Return the verdict on a call: its outcome, `{"claimed": true}`, or neither if it is to be run.
+        """Return the verdict on a call: its outcome, `{"claimed": true}`, or neither if the call must be run.
 
-        With it goes the number of the call's last dispatch, which may be another run's; the next dispatch has the next
-        number. Any worker can read the ledger; only a `verify` needs one that has the tool.
+        The verdict includes the number of the call's last dispatch, possibly another run's; the next dispatch has the
+        next number. Any worker can read the ledger; only a `verify` needs a worker with the tool.
         """
         with Guard(self._host):
             return await self.look_up(reference)
 
     async def look_up(self, reference: SettleReference) -> Verdict:
-        """Return what `settle` returns."""
+        """Return the same as `settle`."""
         place = await self._place(reference)
         while (found := await self._settled(place)) is None:
             pass
         return found
 
     async def _settled(self, place: Place) -> Verdict | None:
-        """Return the verdict; None if somebody else has changed the entry meanwhile."""
+        """Return the verdict; None if the entry was changed in the meantime."""
         store, reference = self._host.store, place.reference
         last = await last_dispatch(store, place.scope, place.position, place.call.id)
         if last < place.dispatch:
@@ -275,7 +275,10 @@ class ToolActivities:
         return await self._verified(place, dispatch, entry, asks=asks)
 
     async def _give_up(self, place: Place, dispatch: int, entry: LedgerEntry) -> Verdict | None:
-        """Enter that a call has not happened, as a person says: any later run may dispatch it. A result stays."""
+        """Record a person's statement that a call has not happened: any later run may dispatch it.
+
+        An existing result stays.
+        """
         if entry.result is not None:
             known = read_result(entry)
             if not isinstance(read_outcome(known), Unknown):
@@ -300,7 +303,7 @@ class ToolActivities:
         return entry
 
     def _asks_verify(self, place: Place) -> bool:
-        """Whether a tool is asked about a lost call; it may have had no `verify` yet when the run began."""
+        """Whether a lost call is verified by its tool, which may have had no `verify` yet when the run began."""
         today = self._host.tools.get(place.call.name)
         has_caller = activity.info().workflow_type in (*self._host.agents, *self._host.pipelines)
         return bool(place.reference.get("verify")) or (today is not None and today.verify is not None and has_caller)
@@ -322,15 +325,15 @@ class ToolActivities:
             return {**unknown, "reason": outcome.reason}
         if outcome is not None:
             return await self._record(place, dispatch, entry, attempt.with_note_of_edit(outcome), "verify")
-        # The entry is given up before the call runs again: its owner then records nothing, and only one finder runs it.
+        # The entry is released before the call runs again: its owner then records nothing, and only one finder runs it.
         key = place.key(dispatch)
         now = await self._host.store.abandon(place.scope, key, owner=str(entry.owner))
-        if now.state == "claimed":  # by another check, which found that it had happened, and has yet to record that
+        if now.state == "claimed":  # by another check, which found that it had happened, and has not recorded it yet
             return {**unknown, "reason": CONTRADICTED}
         return {"dispatch": dispatch} if now.state == "abandoned" else None
 
     async def _record(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome, by: _Finder) -> Verdict:
-        """Record the outcome of a call that is not from its handler, unless it has one; return the one that counts."""
+        """Record an outcome of a call that is not from its handler, unless it has one; return the one that counts."""
         store, owner = self._host.store, self._host.owner()
         written = write_outcome(within_row(outcome, place.call.name, store))
         known, running = (dispatch, entry), self._host.running(owner)

@@ -1,4 +1,4 @@
-"""Describes a call of a tool on Temporal: its place in the ledger, and an attempt at it."""
+"""Describes a tool call on Temporal: its place in the ledger, and an attempt at it."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -47,11 +47,11 @@ class Attempt:
     """One attempt at a call.
 
     Args:
-        who, written: what the agent's `deps` are made of: its context, without that of the run, which is JSON yet.
-        state: the agent's, as the call finds it.
-        approved: who has let it through, as in `Turn.approved`; None if nobody was asked.
+        who, written: the inputs of the agent's `deps`: its context without the run's, which is still JSON.
+        state: the agent's state, as the call finds it.
+        approved: who has approved it, as in `Turn.approved`; None if no one was asked.
         facts: the tool's facts, which decide how it runs; see `strictest`.
-        is_swapped: whether the tool takes another input now than when it was called.
+        is_swapped: whether the tool's input type has changed since it was called.
     """
 
     agent: Agent
@@ -68,13 +68,13 @@ class Attempt:
     state: ToolState
 
     async def refused(self) -> Failed | None:
-        """Return the outcome of a call with arguments for an earlier version of the tool that do not fit this one."""
+        """Return the outcome of a call whose arguments, for an earlier version of the tool, do not fit this one."""
         approved, seconds = self.approved is not None, self.facts.timeout - GRACE
         return await refused_in_time(self.tool, self.call.arguments, approved=approved, seconds=seconds)
 
     @property
     def approved_as(self) -> str | None:
-        """The fingerprint of the tool that people have let through, as `Tool.attempt` wants it."""
+        """The fingerprint of the tool that people have approved, as `Tool.attempt` expects it."""
         if self.approved is None:
             return None
         gate = gate_of(self.place.record, self.call.id) or {}
@@ -83,7 +83,7 @@ class Attempt:
     def run_in_time(
         self, ask: Callable[..., Awaitable[Outcome | None]], *, has_begun: bool = False
     ) -> Coroutine[Any, Any, Outcome | None]:
-        """Return a coroutine that runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
+        """Return a coroutine that runs the tool's `attempt`, or its `verify`, within its time limit."""
 
         seconds = self.facts.timeout - GRACE
 

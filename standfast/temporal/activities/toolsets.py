@@ -1,4 +1,4 @@
-"""Opens the toolsets of a worker's agents. An agent is served once its tools are known; until then its runs wait."""
+"""Opens the toolsets of a worker's agents. An agent is served once its tools are known; its runs wait until then."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ class OpenToolsets:
     """The toolsets of a worker's agents, which are open while it serves; several workers of a process share them.
 
     Args:
-        activity_of: returns the activity of a tool that the host has.
+        activity_of: returns the activity of one of the host's tools.
     """
 
     def __init__(self, host: AgentHost, activity_of: Callable[[str], Any]) -> None:
@@ -36,10 +36,10 @@ class OpenToolsets:
 
     @contextlib.asynccontextmanager
     async def serving(self, add: Callable[[Any], None]) -> AsyncIterator[None]:
-        """Open them, and serve the agents whose tools are known; the others follow.
+        """Open the toolsets, and serve the agents whose tools are known; the others follow.
 
         Args:
-            add: gives a worker an activity.
+            add: adds an activity to a worker.
         """
         if not self._agents:
             yield
@@ -80,7 +80,7 @@ class OpenToolsets:
         self._host.agents |= self._agents
 
     async def _keep_open(self, toolset: Toolset, first: asyncio.Event) -> None:
-        """Keep a toolset open, and try again for as long as it cannot be opened: one task opens and closes it."""
+        """Keep a toolset open, and retry for as long as it cannot be opened: one task opens and closes it."""
         delay, last = _FIRST_DELAY, ""
         while True:
             try:
@@ -89,7 +89,7 @@ class OpenToolsets:
                     self._serve()
                     first.set()
                     await asyncio.Event().wait()
-            except Exception as error:  # whatever it is, others are served
+            except Exception as error:  # whatever the error, the other agents are served
                 why = cut(error_text(error), 1_000)
                 if why != last:
                     _LOG.warning("%s: its tools cannot be read, and it is tried again: %s", toolset.name, why)
@@ -102,7 +102,7 @@ class OpenToolsets:
             delay = min(2 * delay, _LONGEST_DELAY)
 
     def _renew(self, toolset: Toolset, tools: Sequence[Tool[..., Any]]) -> None:
-        """Serve its agents with other tools from now on; calls that have begun end with those that they have."""
+        """Serve its agents with other tools from now on; calls in flight keep their tools."""
         for name, agent in self._agents.items():
             if toolset in agent.toolsets and name in self._host.agents:
                 del self._host.agents[name]
@@ -125,7 +125,7 @@ class OpenToolsets:
             try:
                 whole = with_found(agent, self._found)
                 self._host.add_tools(whole)
-            except DefinitionError as error:  # a tool of its name is another agent's
+            except DefinitionError as error:  # another agent has a tool of this name
                 self._host.waits[name] = str(error)
                 _LOG.error("Agent %s is not served: %s", name, error)
             else:

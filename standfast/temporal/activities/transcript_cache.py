@@ -1,6 +1,6 @@
 """Caches runs in flight in a worker, so that a step costs the same at any length and needs few reads.
 
-Memory is never trusted against the store: a write says which message it follows, and is refused if it does not.
+The cache is never trusted over the store: a write names the message before it, and is refused on a mismatch.
 """
 
 from collections import OrderedDict
@@ -35,9 +35,9 @@ class TranscriptCache:
 
     Attributes:
         records: of turns that this worker wrote, by run and number.
-        results: outcomes of calls that it recorded, by scope and key; taken out when they are read, once.
+        results: outcomes of calls that it recorded, by scope and key; each is read and removed once.
         facts: the facts that runs recorded at their start, by run key.
-        located: the journal key, and the session if the workflow id tells it, by the run id of the workflow.
+        located: the journal key, and the session if the workflow id contains it, by the workflow's run id.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class TranscriptCache:
         self.located: Recent[str, Located] = Recent()
 
     def take(self, session_id: str) -> "Transcript | None":
-        """Return the transcript of a session, and keep it no longer: the caller may change it."""
+        """Return the transcript of a session, and remove it from the cache: the caller may change it."""
         kept = self._kept.pop(session_id, None)
         if kept is not None:
             self._size -= kept.size
@@ -64,7 +64,7 @@ class TranscriptCache:
             self._size -= oldest.size
 
     def forget(self, run: str) -> None:
-        """Forget what the store may have lost of a run."""
+        """Drop cached data of a run that the store may have lost."""
         for known in [key for key in self.records if key[0] == run]:
             del self.records[known]
         self.results.clear()

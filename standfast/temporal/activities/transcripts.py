@@ -46,12 +46,12 @@ class Transcript:
     """A session as one activity sees it. Writing results does not need the agent, so any worker can do it.
 
     Args:
-        session: as it is now, or as it will be when it is first written.
-        messages: up to `seq`, the last that the run knows of, fit to be shown to a model.
+        session: its current state, or its state when it is first written.
+        messages: up to `seq`, the last that the run knows, ready to be shown to a model.
         call_ids: of all tool calls in them.
         size: of the messages, in characters.
-        is_fresh: whether it comes from this worker's memory, which knows of nothing later.
-        after: messages up to here were not loaded: a compressed view stands for them.
+        is_fresh: whether it comes from this worker's cache, which has nothing later.
+        after: messages up to here were not loaded: a compressed view replaces them.
         later: by call id, results that the run wrote before it was reset, and does not know.
     """
 
@@ -72,7 +72,7 @@ class Transcript:
         store, seq = host.store, reference["seq"]
         known = host.cache.take(reference["session"])
         if known is not None and (known.after, known.seq) == (after, seq):
-            # Whether it is still up to date is not checked: the next write would be refused.
+            # Nothing checks whether it is still up to date: the next write would be refused.
             return replace(known, reference=reference, is_fresh=True)
         session = await store.load_session(reference["session"])
         await check_session(host, reference, session)
@@ -90,7 +90,7 @@ class Transcript:
             )
             return cls(host, reference, session, seq)
         result = cls(host, reference, session, seq, after=after)
-        if after:  # an id that a compressed view has swallowed must not be given again
+        if after:  # an id inside a compressed view must not be used again
             for message in await store.load_messages(session.id):
                 result.call_ids.update(call.id for call in message.tool_calls or ())
         messages = await store.load_messages(session.id, after=after)
@@ -100,7 +100,7 @@ class Transcript:
         return result
 
     def _add(self, messages: Sequence[Message]) -> None:
-        """Take in later messages, and put the turn that they belong to in order; earlier turns are in order."""
+        """Add later messages, and order the turn that they belong to; earlier turns are in order."""
         self.messages = extended(self.messages, messages)
         self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
         self.size += sum(map(_size_of, messages))
@@ -118,7 +118,7 @@ class Transcript:
         written = await self.host.load_context(agent, reference["run"])
         try:
             given = agent.read_context(written)
-        except InputError as error:  # a deploy has changed its type, and another one may mend it
+        except InputError as error:  # a deploy has changed its type, and another deploy may fix it
             raise ApplicationError(str(error), type=names.HOOK_ERROR, non_retryable=True) from None
         return AgentContext(
             AgentIdentity(reference.get("agent_id") or reference["run"], agent.name),
@@ -130,11 +130,11 @@ class Transcript:
         )
 
     async def said(self) -> list[Message]:
-        """Return what the user says next, in the context of the run."""
+        """Return the user's next message, in the context of the run."""
         return await self.in_context([user_message(one) for one in self.reference.get("say", ())])
 
     async def in_context(self, said: Sequence[Message]) -> list[Message]:
-        """Return what the user says with the context of the run, which later runs look for."""
+        """Return the user's message with the context of the run, which later runs look for."""
         if not said:
             return []
         context = (await self.host.load_opened(self.reference["run"])).get("context")
@@ -148,14 +148,14 @@ class Transcript:
             await self.write(append)
 
     async def ask_nothing(self, *, turn: int) -> None:
-        """Record that no question is open any more, unless that is recorded already. What is held was paid for."""
+        """Record that no question is open any more, unless that is already recorded. The held answer was billed."""
         if self.session.questions:
             dropped = [one.held for one in self.session.questions if one.held is not None]
             self.session = self.session.model_copy(update={"usage": self.session.used_by(dropped)})
             await self.write(self.take([], key=f"{turn}.{self.reference.get('part', 0)}", turn=turn))
 
     async def take_results(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> list[Append]:
-        """Take the results of a turn so far into the transcript; return the writes that this needs."""
+        """Add the results of a turn so far to the transcript; return the writes that this needs."""
         waiting = {question.get("tool_call_id") for question in questions}
         calls = [call for call in unanswered(self.messages) if call.id not in waiting]
         if not calls and not questions:
@@ -195,7 +195,10 @@ class Transcript:
     async def _in_ledger(
         self, calls: Sequence[ToolCall], turn: int, positions: Mapping[str, int], sources: Mapping[int, Source]
     ) -> dict[str, WrittenOutcome]:
-        """Return the outcomes that are in the ledger, by call id. A call without a source has its outcome there."""
+        """Return the outcomes that are in the ledger, by call id.
+
+        The ledger also has the outcome of a call without a source.
+        """
         keys = {}
         for call in calls:
             place = positions[call.id]
@@ -211,7 +214,7 @@ class Transcript:
         if there := {call_id: key for call_id, key in keys.items() if call_id not in result}:
             entries = await self.host.store.load_entries(scope, list(there.values()))
             missing = [call_id for call_id, key in there.items() if key not in entries]
-            # A run that ends before its time leaves calls that nobody has decided on.
+            # A run that ends early leaves calls that were never decided on.
             if missing and "status" not in self.reference:
                 raise await behind(
                     self.host, self.reference["run"], f"the result of its call {missing[0]} is not there"
@@ -220,9 +223,9 @@ class Transcript:
         return result
 
     async def _answered(self, turn: int, position: int, call: ToolCall, source: Source) -> WrittenOutcome:
-        """Return the answer to a call that was not dispatched or was lost: the ledger's, or else the source.
+        """Return the answer to a call that was not dispatched or was lost: from the ledger, or else from the source.
 
-        The ledger has the answer before the model reads it, so that no run starts the call later.
+        The ledger gets the answer before the model reads it, so that no run starts the call later.
         """
         store, last = self.host.store, cast(int, last_answer(self.messages))
         scope = turn_scope(self.session.key, self.seq - (len(self.messages) - 1 - last))
@@ -277,7 +280,7 @@ class Transcript:
         return source
 
     async def _with_note_of_edit(self, source: Source, found: Source) -> Source:
-        """Return the outcome of an agent's call with a note to the model if people have edited its arguments."""
+        """Return the outcome of an agent's call, with a note to the model if people have edited its arguments."""
         if (edited := source.get("edited")) is None:
             return found
         arguments = await load_edit(self.host, self.reference["run"], edited["edit"])
@@ -293,7 +296,7 @@ class Transcript:
         state: str | None = None,
         questions: tuple[Question, ...] = (),
     ) -> Append:
-        """Take messages into the transcript; return the write that this needs."""
+        """Add messages to the transcript; return the write that this needs."""
         run = self.reference["run"]
         changes: dict[str, Any] = {
             "questions": questions or None,
@@ -317,7 +320,7 @@ class Transcript:
         """Write messages, once however often this is called.
 
         Raises:
-            SessionConflictError: somebody else has written since.
+            SessionConflictError: another writer has written since.
         """
         try:
             await self.host.store.append_messages_atomic(
@@ -329,13 +332,14 @@ class Transcript:
             )
         except SessionConflictError as error:
             await check_conflict(self.host, {**self.reference, "seq": append.expected_seq}, error)
-            # A store recognises a repeat of its last write alone. After a reset, that may be a later write of this run.
+            # A store recognises a repeat of its last write only. After a reset, the last write may be a later one of
+            # this run.
             if append.messages or not await self._was_written(append):
                 raise
         await self.heard(append.messages)
 
     async def end(self, status: str) -> None:
-        """Keep how the run has ended, if at a limit, and prune its session."""
+        """Record how the run ended, if at a limit, and prune its session."""
         store = self.host.store
         if ends_at_limit(status):
             stored = await store.load_messages(self.session.id) if self.after else self.messages
@@ -351,7 +355,7 @@ class Transcript:
             await prune_session(store, agent, self.session, stored, keep)
 
     async def heard(self, messages: Sequence[Message]) -> None:
-        """Tell the store that the transcript has messages that it has kept until now."""
+        """Tell the store that the transcript now has messages that the store has kept."""
         await Unheard(self.session, self.host.store).hear(messages)
 
     async def written_since(self) -> list[Message]:
@@ -359,13 +363,13 @@ class Transcript:
         return await self.host.store.load_messages(self.session.id, after=self.seq)
 
     async def _was_written(self, append: Append) -> bool:
-        """Return whether this run itself has made the last write to the session."""
+        """Return whether this run itself made the last write to the session."""
         session = await self.host.store.load_session(append.session.id)
         run = str(append.session.journal_key).rpartition("/")[0]
         return session is not None and was_written_by(session, run)
 
     async def answered(self, after: int) -> dict[str, WrittenOutcome]:
-        """Return by call id the outcomes of the calls of the answer with that number, whichever attempt wrote them.
+        """Return by call id the outcomes for the calls of the answer with that number, whichever attempt wrote them.
 
         The user's answer to a question of the loop itself is under "".
         """

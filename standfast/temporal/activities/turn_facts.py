@@ -1,6 +1,6 @@
-"""Records with a turn the facts that its calls need, from the agent as this worker has it.
+"""Records with a turn the facts that its calls need, from this worker's version of the agent.
 
-After a deploy the model may see, and call, tools that the run did not begin with. Facts that are as they were at the
+After a deploy the model may see, and call, tools that the run did not begin with. Facts that are unchanged since the
 start are not repeated: histories are long.
 """
 
@@ -18,7 +18,7 @@ from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_re
 
 
 async def started_facts(host: AgentHost, run: str) -> Mapping[str, Any]:
-    """Return the facts that steer a run, as it recorded them at its start."""
+    """Return the facts that steer a run, as recorded at its start."""
     known = host.cache.facts.get(run)
     if known is None:
         known = host.cache.facts[run] = json.loads(await host.load_kept(f"{run}/open", 0))["facts"]
@@ -30,7 +30,7 @@ def called_tools(
 ) -> tuple[dict[str, CalledTool], tuple[str, ...] | None]:
     """Return the records of the tools that calls name.
 
-    Beside them are the names of all tools of the agent, if a call names one that it does not have.
+    The records include the names of all the agent's tools, if a call names an unknown tool.
     """
     known, named = host.called[agent], {call.name for call in calls}
     tools = {name: tool for name, tool in known.items() if name in named}
@@ -40,7 +40,7 @@ def called_tools(
 async def called_before(
     host: AgentHost, agent: Agent, before: str | None, calls: Sequence[ToolCall], known: dict[str, Any]
 ) -> dict[str, CalledTool]:
-    """Return the records of tools that an earlier run has called: those that it made, or stricter ones."""
+    """Return the records of tools that an earlier run has called: its own records, or stricter ones."""
     called, _ = called_tools(host, agent, calls)
     run, _, turn = (before or "").rpartition("/")
     kept = await host.store.load_reply(run, int(turn)) if run else None
@@ -53,7 +53,7 @@ async def called_before(
 
 
 async def news(host: AgentHost, run: str, record: TurnRecord) -> Declared:
-    """Return the changes in a turn's tools since the start of its workflow, which knows only the tools of that time."""
+    """Return the changes in a turn's tools since the start of its workflow, which only knows the tools of that time."""
     known, names = (await started_facts(host, run))["tools"], record.available
     changed = {name: dict(tool.facts) for name, tool in record.tools.items() if known.get(name) != tool.facts}
     told: Declared = {} if names is None or list(names) == list(known) else {"available": list(names)}
@@ -61,7 +61,7 @@ async def news(host: AgentHost, run: str, record: TurnRecord) -> Declared:
 
 
 def strictest(recorded: CalledTool | None, today: ToolFacts) -> ToolFacts:
-    """Return the facts that decide how a call runs: those recorded with it, unless its tool is stricter today."""
+    """Return the facts that decide how a call runs: the recorded ones, unless its tool is stricter today."""
     if recorded is None:
         return today
     then = read_tool_facts(recorded.facts)
@@ -74,6 +74,6 @@ def strictest(recorded: CalledTool | None, today: ToolFacts) -> ToolFacts:
 
 
 def at_most_once(called: CalledTool) -> CalledTool:
-    """Return the record of a tool as if running it twice did harm."""
+    """Return the record of a tool as if running it twice were harmful."""
     facts = {name: value for name, value in called.facts.items() if name not in ("safe_to_retry", "attempts")}
     return called.model_copy(update={"facts": facts})

@@ -1,6 +1,6 @@
-"""Finds the state of an agent in the middle of a turn: the ledger has the changes that calls made with their results.
+"""Finds the state of an agent in the middle of a turn: the ledger has the calls' changes with their results.
 
-Whoever writes the results to the session writes the last of these states with them.
+The activity that writes the results to the session also writes the last of these states.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ def last_state(outcomes: Iterable[WrittenOutcome]) -> KeptState | None:
 def begun_state(reference: RunReference | SettleReference) -> KeptState | None:
     """Return the state that `on_start` has left, if it is not written yet.
 
-    It comes after the changes by calls that an earlier run has made: its number is that of the last of them.
+    This state comes after the changes by an earlier run's calls: its number is the number of the last change.
     """
     begun = reference.get("agent_state")
     if begun is None:
@@ -34,13 +34,13 @@ def begun_state(reference: RunReference | SettleReference) -> KeptState | None:
 
 
 async def state_left(host: "AgentHost", reference: RunReference) -> KeptState | None:
-    """Return the state that calls which an earlier run has left have in the ledger; None if none changed it."""
+    """Return the ledger's state after the calls that an earlier run has left; None if no call changed it."""
     kept = await host.store.load_reply(reference["run"], 0)
     return None if kept is None else last_state(await _recorded(host, read_record(reference["run"], 0, kept)))
 
 
 async def state_before(host: "AgentHost", agent: Agent, reference: SettleReference, record: TurnRecord) -> KeptState:
-    """Return the state that a call finds: the one that other calls of the turn have left, or that of its beginning."""
+    """Return the state that a call finds: the state left by other calls of the turn, or the state at its beginning."""
     if agent.state is None:
         return KeptState(0, "{}")
     left = last_state(await _recorded(host, record)) if len(record.calls) > 1 else None

@@ -1,6 +1,6 @@
-"""Sends webhooks that tell people what waits for them, signed as in the Standard Webhooks specification.
+"""Sends webhooks that notify people of waiting items, signed as in the Standard Webhooks specification.
 
-A workflow asks for a notice when something begins to wait; this delivers it, and Temporal tries again.
+A workflow requests a notice when an item begins to wait; this activity delivers it, and Temporal retries.
 """
 
 import base64
@@ -39,31 +39,31 @@ _FORMATS = ("json", "slack", "teams")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """An address that is notified of items that wait: one POST each, tried again for a day until it is taken (2xx).
+    """An address that is notified of waiting items: one POST each, retried for a day until it is accepted (2xx).
 
-    The webhooks of the worker at the time when an item begins to wait are notified, if they want its kind then.
+    When an item begins to wait, the worker's webhooks at that time are notified if they want its kind.
 
     Args:
-        name: tells it from the others; by default the host of `url`, if no other webhook has that.
-        url: of https, or of http on this machine.
+        name: distinguishes it from the other webhooks; by default the host of `url`, if no other webhook has that.
+        url: an https address, or an http address on this machine.
         format: "json" is `{"type": "run.waiting", "timestamp", "data"}`, and data `{"workflow_id", "run_id", "kind",
             "name", "message", "since", "deadline"?, "approvers"?, "tool"?, "arguments"?, "shown"?, "digest"?,
             "reminder"?, "url"?, "decide_url"?}`, where "reminder" is the number of seconds that it has waited. "slack"
-            is a form that Slack shows, and many others; "teams" is one that Microsoft Teams shows.
-        secret: signs it as in the Standard Webhooks specification, by the headers `webhook-id`, `webhook-timestamp`
+            is a format that Slack and many others show; "teams" is a format that Microsoft Teams shows.
+        secret: signs it as in the Standard Webhooks specification, with the headers `webhook-id`, `webhook-timestamp`
             and `webhook-signature`. After the prefix `whsec_` it is base64.
         kinds: the kinds of items to notify of; see `pending`.
-        link: the address of a page where it can be decided, with `{workflow_id}` and `{run_id}`.
-        approval_links: for a webhook that reaches one person alone: notices of approvals then have a "decide_url", by
+        link: the address of a page for decisions, with `{workflow_id}` and `{run_id}`.
+        approval_links: only for a webhook that reaches one person. Notices of approvals then have a "decide_url", with
             which that person decides without signing in.
-        slack_buttons, teams_buttons: put buttons on messages of the format, by which people decide in the chat.
+        slack_buttons, teams_buttons: put buttons on messages of the format, with which people decide in the chat.
 
     Raises:
         DefinitionError: nothing could be sent to this address.
         ImportError: httpx is not installed.
     """
 
-    url: str = field(repr=False)  # it may contain a secret, too
+    url: str = field(repr=False)  # it may also contain a secret
     name: str = ""
     format: Literal["json", "slack", "teams"] = "json"
     secret: str | None = field(default=None, repr=False)
@@ -81,7 +81,7 @@ class Webhook:
         parts = urlsplit(self.url)
         local = parts.hostname in ("localhost", "127.0.0.1", "::1")
         if not parts.hostname or parts.scheme not in (("http", "https") if local else ("https",)):
-            # Not the address, which may be a secret: whoever has it can post.
+            # Not the address, which may be a secret: anyone who has it can post.
             raise DefinitionError("webhook.url must be like 'https://example.com/hook'")
         if not isinstance(self.name, str):
             raise DefinitionError(f"webhook.name must be a text, got {type(self.name).__name__}")
@@ -112,7 +112,7 @@ class Webhook:
 
 
 def bots_of(webhooks: Iterable[Webhook]) -> dict[str, Bot]:
-    """Return the bots among some webhooks, by their names: those who can change what they have posted."""
+    """Return the bots of some webhooks, by name: the ones that can change their posts."""
     found: dict[str, Bot] = {}
     for one in webhooks:
         if one.slack_buttons is not None and one.slack_buttons.token is not None:
@@ -135,7 +135,7 @@ def check_webhooks(given: Iterable[Webhook]) -> tuple[Webhook, ...]:
     """Return the webhooks of a worker.
 
     Raises:
-        DefinitionError: something among them is not one, or two have the same name.
+        DefinitionError: one of them is not a webhook, or two have the same name.
     """
     webhooks = tuple(given)
     for one in webhooks:
@@ -147,10 +147,10 @@ def check_webhooks(given: Iterable[Webhook]) -> tuple[Webhook, ...]:
 
 
 class NoticeActivities:
-    """Notifies people of items that wait, for a worker with these webhooks.
+    """Notifies people of waiting items, for a worker with these webhooks.
 
-    The ledger has an entry for each notice and webhook, which the latest attempt holds: an earlier one that was only
-    slow sends nothing any more.
+    The ledger has an entry for each notice and webhook, which the latest attempt holds. A slow earlier attempt then
+    sends nothing.
     """
 
     def __init__(self, webhooks: Sequence[Webhook], posted: PostedMessages, store: Ledger) -> None:
@@ -163,7 +163,7 @@ class NoticeActivities:
     async def notify(self, reference: NotifyReference) -> None:
         """Deliver a notice to all webhooks of this worker that want its kind, to each once.
 
-        The activity keeps the names of those that have been told, so that another attempt only tells the others.
+        The activity keeps the names of the notified webhooks, so that another attempt only notifies the others.
         """
         info = activity.info()
         data = {"workflow_id": info.workflow_id, "run_id": info.workflow_run_id, **reference["item"]}
@@ -192,7 +192,7 @@ class NoticeActivities:
     async def _deliver(
         self, webhook: Webhook, data: Mapping[str, Any], notice: str, claim: "_Claim | None"
     ) -> Place | None:
-        """Deliver a notice; return the place of the message if it is one that a bot may have to change."""
+        """Deliver a notice; return the place of the message if a bot may have to change it."""
         at = int(time.time())
         headers = {"webhook-id": notice, "webhook-timestamp": str(at)}
         bot, is_approval = self._posted.bots.get(webhook.name), data["kind"] == "approval"
@@ -222,10 +222,10 @@ class _Claim:
         info = activity.info()
         self._store, self._scope, self._key = store, f"{reference['run']}/notices", key
         self._owner = f"{info.current_attempt_scheduled_time.timestamp():020.6f}/{info.attempt}"
-        self._is_needed = reference["item"]["kind"] != "store"  # of a store that is away people are told without it
+        self._is_needed = reference["item"]["kind"] != "store"  # a store failure is reported to people without it
 
     async def take(self) -> bool:
-        """Claim the notice; False if it was sent, or is a later attempt's."""
+        """Claim the notice; False if it was sent, or belongs to a later attempt."""
         try:
             entry = await self._store.claim(self._scope, self._key, owner=self._owner, arguments_hash="")
             if entry.state == "claimed" and (entry.owner or "") < self._owner:
@@ -237,7 +237,7 @@ class _Claim:
         return (entry.state, entry.owner) == ("claimed", self._owner)
 
     async def finish(self) -> None:
-        """Record that the notice was sent; a store that refuses cannot have it sent again for that."""
+        """Record that the notice was sent; a store that refuses must not cause a second notice."""
         with suppress(StandfastError):
             await self._store.finish(self._scope, self._key, owner=self._owner, state="done", result="")
 
@@ -256,7 +256,7 @@ def signature(secret: str, notice: str, timestamp: int, body: bytes) -> str:
 
 
 def _delay(error: ApplicationError) -> tuple[bool, timedelta]:
-    """Sort failures by how soon another attempt may help."""
+    """Sort key for failures: how soon another attempt may help."""
     return error.non_retryable, error.next_retry_delay or timedelta()
 
 

@@ -17,15 +17,15 @@ from standfast.temporal.wire import names
 
 T = TypeVar("T")
 
-_SAID = 2_000  # characters of the reason why a store takes nothing
+_SAID = 2_000  # characters of the reason why a store refuses writes
 
 
 async def write_in_sight(write: Callable[[], Awaitable[T]], reference: Mapping[str, Any], patience: float) -> T:
-    """Retry a write of data that would be lost if the activity gave up; its run tells people after a while.
+    """Retry a write whose data would be lost if the activity gave up; after a while, its run shows it to people.
 
     Args:
-        reference: that of the activity, by which the run knows it; see `names.holder`.
-        patience: seconds until the run is told; it then shows that the store is away until the activity ends.
+        reference: the activity's reference, by which the run knows it; see `names.holder`.
+        patience: seconds until the run is notified; it then shows that the store is away until the activity ends.
     """
     since, why = datetime.now(UTC), "the store does not answer"
 
@@ -42,7 +42,7 @@ async def write_in_sight(write: Callable[[], Awaitable[T]], reference: Mapping[s
         run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
         holder = names.holder(info.activity_type, reference)
         told = {"holder": holder, "message": cut(why, _SAID), "since": since.isoformat()}
-        with suppress(RPCError):  # the write goes on, shown or not
+        with suppress(RPCError):  # the write continues, shown or not
             await run.signal(names.STORE_WAITS, told)
 
     with AfterAWhile(tell, patience) as begun:
@@ -53,7 +53,7 @@ async def write_in_sight(write: Callable[[], Awaitable[T]], reference: Mapping[s
                 telling.cancel()
 
 
-A_WHILE = 0.5  # seconds; under load, quick work takes 0.1, and would pay for being slow
+A_WHILE = 0.5  # seconds; under load, quick work takes 0.1, and would be delayed further
 
 
 @dataclass(slots=True)

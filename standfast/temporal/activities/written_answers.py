@@ -1,4 +1,4 @@
-"""Reads the store's records of calls, questions and answers that a run has not heard of."""
+"""Reads the store's records of calls, questions and answers that a run has not received."""
 
 import hashlib
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ NO_ANSWER = "It is said to have ended, and its answer is not in the store"
 
 
 def final_answer(messages: Sequence[Message]) -> str | None:
-    """Return the final answer in an agent's session; None if it has none, whatever the result of its run says."""
+    """Return the final answer in an agent's session; None if it has none, whatever the result of its run is."""
     if not messages or messages[-1].role != "assistant" or messages[-1].tool_calls:
         return None
     return messages[-1].content
 
 
 def was_written_by(session: Session, run: str) -> bool:
-    """Whether a run, by its key, is the last that has written to a session."""
+    """Whether a run, by its key, was the last to write to a session."""
     return str(session.journal_key).rpartition("/")[0] == run
 
 
 def recorded(entry: LedgerEntry | None) -> WrittenOutcome:
-    """Return the written outcome that the ledger has of a call."""
+    """Return the ledger's written outcome of a call."""
     if entry is None or entry.result is None:
         return write_outcome(Unknown("the record of its result is gone"))
     return read_result(entry)
@@ -46,13 +46,13 @@ def _time(text: str | None) -> datetime | None:
 
 
 async def with_last_answer(host: AgentHost, reference: FinishReference, why: str | None) -> FinishReference:
-    """Return the reference of a run that ends with the answer that it has not heard of. Its calls are not run.
+    """Return the reference of a run that ends with an answer it has not received. The answer's calls are not run.
 
-    The model's activity has written the answer and was cut off, or its result came together with the cancel: Temporal
-    keeps that from the run. Or it came when people had given up on the model.
+    The model's activity has written the answer and was cut off, or its result arrived together with the cancel:
+    Temporal does not pass such a result to the run. Or the answer arrived when people had given up on the model.
 
     Args:
-        why: the run ended; that it was cancelled if None.
+        why: the reason why the run ended; None means that it was cancelled.
     """
     run, turn = reference["run"], reference["turn"] + 1
     session = await host.store.load_session(reference["session"])
@@ -68,9 +68,9 @@ async def with_last_answer(host: AgentHost, reference: FinishReference, why: str
 
 
 def split_heard(reference: RunReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
-    """Return the user's new messages that the answer has heard, and the places of those that it has not heard.
+    """Return the user's new messages that the answer has read, and the places of the unread ones.
 
-    They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
+    They differ when an answer is requested again after a reset, and the messages arrive at another turn than before.
     """
     told, untold, heard = [], [], list(record.said)
     for index, said in enumerate(reference.get("say", ())):
@@ -83,7 +83,7 @@ def split_heard(reference: RunReference, record: TurnRecord) -> tuple[list[Messa
 
 
 def digest(said: Said) -> str:
-    """Return a digest by which a message is known again."""
+    """Return a digest by which a message is recognised."""
     if isinstance(said, str):
         written = said.encode()
     else:
@@ -98,14 +98,14 @@ async def still_asked(
 ) -> tuple[Question, ...]:
     """Leave out calls of unknown outcome: the ledger may have their outcome by now, and the run settles them.
 
-    A person may have said that one has not happened, and it may have been run since. Calls of which nothing more is
-    known are asked about again, as calls of unknown outcome, not as questions of their tools. The gate of a call that
+    A person may have reported that a call has not happened, and it may have been run since. Calls that are still
+    unknown are asked about again, as calls of unknown outcome, not as their tools' questions. The gate of a call that
     has begun, or was answered without being run, is not opened again.
     """
     last = last_answer(messages)
     if last is None:
         return tuple(questions)
-    in_process = session.journal_key is None  # a process, which asks in its own words, has written last
+    in_process = session.journal_key is None  # an in-process run, which words its questions differently, wrote last
     scope = f"{session.key}/{session.last_seq - (len(messages) - 1 - last)}"
     positions = {call.id: position for position, call in enumerate(messages[last].tool_calls or ())}
     asked = []
@@ -129,6 +129,6 @@ async def _has_entry(store: DurableStore, scope: str, position: int, question: Q
 
 
 async def _asks(store: DurableStore, scope: str, position: int, question: Question) -> bool:
-    """Whether the call itself asks, or is one that the ledger does not know."""
+    """Whether the call itself asks, or is missing from the ledger."""
     entry = await last_entry(store, scope, position, str(question.tool_call_id))
     return entry is None or (entry.result is not None and isinstance(read_outcome(read_result(entry)), Asked))
