@@ -1,1 +1,1 @@
-"""The client side: starts runs, looks at them and sends them messages; any process may use it."""
+"""The client side: starts runs, reads their state and sends them messages; any process may use it."""

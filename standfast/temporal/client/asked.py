@@ -1,4 +1,4 @@
-"""Loads all that a gate shows, of a call its arguments, if the history has only a part of it."""
+"""Loads the full contents of a gate, including a call's arguments, if the history has only a part of them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, cast
@@ -15,7 +15,7 @@ from standfast.tools import shown_with_edit
 
 
 def is_cut(item: Mapping[str, Any]) -> bool:
-    """Return whether an item of `pending` has only a part of what it asks about."""
+    """Return whether an item of `pending` has only a part of its contents."""
     return "reference" in item
 
 
@@ -24,7 +24,7 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
 
     If the arguments of an item of `pending` (or of a run's `status`) are over 16 KB, or 4 KB if somebody has edited
     them, its `arguments` are a text of their first 40 characters. Its `size` is the number of their bytes as JSON, and
-    its `reference` says where the store has them. For every other item, its `arguments` are returned, or None.
+    its `reference` is their place in the store. For every other item, its `arguments` are returned, or None.
 
     Args:
         store: the store of the worker that runs it.
@@ -32,7 +32,7 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
 
     Raises:
         InputError: the reference is not valid.
-        StoreError: the store does not have them, or those that it has do not match the digest of the item.
+        StoreError: the store does not have them, or the stored arguments do not match the digest of the item.
     """
     if not is_cut(item) or "shown" in item:
         return item.get("arguments")
@@ -57,10 +57,10 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
 
 
 async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return all that a pipeline's gate shows, or that a guardrail has stopped, which its `digest` covers.
+    """Return the full contents of a pipeline's gate, or of a guardrail's stop, which its `digest` covers.
 
-    If that is over 16 KB, the `shown` of an item of `pending` (or of a run's `status`) has only the sizes of its
-    values, and its `reference`, `{"journal_key", "gate"}` and perhaps a "turn", says where the store has them.
+    If they are over 16 KB, the `shown` of an item of `pending` (or of a run's `status`) has only the sizes of its
+    values. Its `reference`, `{"journal_key", "gate"}` and perhaps a "turn", is their place in the store.
 
     Args:
         store: the store of the worker that runs it.
@@ -68,7 +68,7 @@ async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, A
 
     Raises:
         InputError: the reference is not valid.
-        StoreError: the store does not have it, or what it has does not match the digest of the item.
+        StoreError: the store does not have them, or the stored contents do not match the digest of the item.
     """
     if not is_cut(item) or "shown" not in item:
         return list(item.get("shown", ()))
@@ -86,7 +86,7 @@ async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, A
         raise StoreError(f"What gate {path} shows is not in this store: is it the worker's?")
     asked = read_asked(path, run, text)
     digests, edit = [one["digest"] for one in (asked, *asked.get("later", ()))], item["reference"].get("edit")
-    if edit is not None:  # somebody has changed it, and others decide on that
+    if edit is not None:  # they were edited, and others decide on the edit
         digests = [edited_digest(digest, edit) for digest in digests]
     _check_digest(item, digests, f"gate {path}")
     if digest_of(path, asked["message"], asked["shown"]) != asked["digest"]:
@@ -104,7 +104,7 @@ async def _load_stopped(store: Ledger, item: Mapping[str, Any], run: str, turn: 
 
 
 async def load_item(store: Ledger, item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an item of `pending` with all that it asks about; see `load_arguments` and `load_shown`."""
+    """Return an item of `pending` with its full contents; see `load_arguments` and `load_shown`."""
     if not is_cut(item):
         return dict(item)
     if "shown" in item:

@@ -1,4 +1,4 @@
-"""Asks all runs that wait what they wait for, where no board says so."""
+"""Queries all waiting runs for their items, where the board does not have them."""
 
 import asyncio
 from datetime import timedelta
@@ -13,11 +13,11 @@ from standfast.temporal.client.runs import answer, runs_query
 from standfast.temporal.wire import names
 
 _PATIENCE = timedelta(seconds=2)
-_AT_ONCE = 32  # runs that are queried; more would wait for each other longer than anybody waits for an answer
+_AT_ONCE = 32  # runs that are queried; with more, each answer would take too long
 
 
 async def ask_all(client: Client, group: str | None, limit: int | None) -> list[dict[str, Any]]:
-    """Return what the runs say themselves that wait.
+    """Return the waiting items that the runs themselves report.
 
     Args:
         limit: the number of runs, the last started first; all if None.
@@ -29,7 +29,7 @@ async def ask_all(client: Client, group: str | None, limit: int | None) -> list[
 
 
 async def _pending_soon(client: Client, workflow_id: str, few: asyncio.Semaphore) -> list[dict[str, Any]]:
-    """Ask a run, but not for long: a queue without a worker must not hide what waits in others."""
+    """Query a run, but not for long: a queue without a worker must not hide the items of others."""
     try:
         async with few:
             return read_items(await answer(client, client.get_workflow_handle(workflow_id), names.PENDING, _PATIENCE))

@@ -1,7 +1,7 @@
-"""Puts the acts of people on the audit trail before they are done, and their outcome afterwards.
+"""Puts people's acts on the audit trail before they are done, and their outcome afterwards.
 
-Acts are answers, messages, resumes, settlements, cancellations and starts. A decision is recorded by the run itself
-before it counts. A row without an outcome belongs to an act that is under way, or whose process was cut off.
+Acts are answers, messages, resumes, settlements, cancellations and starts. The run itself records a decision before it
+counts. A row without an outcome belongs to an act that is in progress, or whose process was cut off.
 """
 
 import json
@@ -29,14 +29,14 @@ from standfast.temporal.wire.limits import check_names
 
 T = TypeVar("T")
 _LOG = logging.getLogger("standfast")
-_MOST = 4_000  # bytes of what was said
+_MOST = 4_000  # bytes of the message
 _EARLIER = 3  # runs of a session that are searched for an act
 _CUT_OFF = "not known whether it counted: it is under way, or was cut off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnRecord:
-    """The audit trail that an act is recorded on, and who does it.
+    """The audit trail that an act is recorded on, and the person who does it.
 
     Args:
         store: the workers' store, which has the audit trail; None, or a store in memory, for no audit trail.
@@ -55,10 +55,10 @@ class OnRecord:
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """An act that somebody is about to do.
+    """An act that a person is about to do.
 
     Args:
-        of: the id of the call, or the name of the item that waits.
+        of: the id of the call, or the name of the waiting item.
         comment: the message, or the reason.
     """
 
@@ -73,7 +73,8 @@ class Entry(DecisionRecord):
     Args:
         at: for an act, the time at which it was intended.
         ended: the time at which its outcome was recorded.
-        changes: of an edit, the parts that differ from what its sender was shown; None if the store has not got that.
+        changes: of an edit, the parts that differ from the value shown to its sender; None if the store no longer has
+            that value.
     """
 
     ended: datetime | None = None
@@ -81,7 +82,7 @@ class Entry(DecisionRecord):
 
     @property
     def in_words(self) -> str:
-        """The act or decision in words, and whether it counted."""
+        """The act or decision as text, and whether it counted."""
         done = self.decision + (", edited" if self.edit is not None else "")
         if self.standing is not None:
             done += f" in advance, by the standing approval {self.standing}"
@@ -123,12 +124,12 @@ async def do_on_record(
     """Do something to a run, once it is on the audit trail; return None if it is recorded there as done.
 
     Args:
-        do: does it; it is told whether that may have been done before.
+        do: does it; its argument tells whether it may have been done before.
         is_new: whether its id was never used before.
 
     Raises:
-        InputError: there is no such run of standfast.
-        StoreError: it could not be put on the audit trail, and so it was not done.
+        InputError: standfast has no such run.
+        StoreError: the act could not be put on the audit trail, and so it was not done.
     """
     if not has_ledger(on.store):
         return await do(not is_new)
@@ -156,17 +157,17 @@ async def start_on_record(
     *,
     once: bool,
 ) -> Run:
-    """Start a run, once the start is on the audit trail, under the run's workflow id: it has no other key yet.
+    """Start a run, once the start is on the audit trail, under the run's workflow id: the run has no other key yet.
 
-    A run that this act has started already is returned, and not started again: the run itself names the act.
+    If this act has already started a run, that run is returned, and not started again: the run itself names the act.
 
     Args:
-        message: the message or input that it is started with.
-        start: starts it, or sends the message to the run that is in flight.
-        once: whether a workflow id has one run at most.
+        message: the run's first message or input.
+        start: starts the run, or sends the message to the run in flight.
+        once: whether a workflow id has at most one run.
 
     Raises:
-        StoreError: it could not be put on the audit trail, and so it was not started.
+        StoreError: the act could not be put on the audit trail, and so the run was not started.
     """
     if on is None:
         return await start()
@@ -178,7 +179,7 @@ async def start_on_record(
     try:
         run = await _start_once(client, workflow_id, on.id, start, is_repeated=row.is_repeated)
     except SessionConflictError as error:
-        if row.is_repeated and once:  # it has started that run, and was cut off before it recorded that
+        if row.is_repeated and once:  # it has started that run, and was cut off before it recorded the start
             await _end_start(client, row, "start", client.get_workflow_handle(workflow_id))
         else:
             await row.end("unknown" if row.is_repeated else "refused", str(error))
@@ -221,7 +222,7 @@ async def _started(client: Client, workflow_id: str, act_id: str) -> Run | None:
 
 
 async def _end_start(client: Client, row: "_Row", act: Act, run: Run) -> None:
-    """Record that a run was started, or was sent the message: among the rows of the run, and beside the intent."""
+    """Record that a run was started, or received the message: among the rows of the run, and beside the intent."""
     try:
         key = run.first_execution_run_id or run.run_id or (await our_run(client, run.id)).raw_info.first_run_id
     except (StandfastError, RPCError) as error:
@@ -233,10 +234,10 @@ async def _end_start(client: Client, row: "_Row", act: Act, run: Run) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The row of an act that is about to be done, or was before.
+    """The row of an act that is about to be done, or was done before.
 
     Args:
-        is_repeated: whether the row was there already.
+        is_repeated: whether the row already existed.
         is_done: whether the act is known to be done.
     """
 
@@ -248,7 +249,7 @@ class _Row:
     async def end(
         self, outcome: ActOutcome, why: str | None = None, *, act: Act | None = None, journal_key: str | None = None
     ) -> None:
-        """Record the outcome of the act. If that fails, the act is not undone."""
+        """Record the outcome of the act. If recording fails, the act is not undone."""
         came = {"outcome": outcome, "refused": None if why is None else cut(why, _MOST), "comment": None, "key": None}
         where = {
             "decision": act or self.row.decision,
@@ -266,7 +267,7 @@ class _Row:
 
 
 async def _begun(store: Ledger, keys: Sequence[str], doing: Doing, on: OnRecord) -> _Row:
-    """Record an act before it is done, with the run of these keys that has it already, else with the first."""
+    """Record an act before it is done: under the run of these keys that already has it, otherwise under the first."""
     try:
         key = keys[0]
         for earlier in keys[1:]:
@@ -297,14 +298,14 @@ async def _rows(store: Ledger, journal_key: str, act_id: str) -> list[DecisionRe
 
 
 async def _earlier(client: Client, workflow_id: str, journal_key: str) -> list[str]:
-    """Return the keys of the runs of a session before this one."""
+    """Return the keys of a session's runs before this one."""
     runs = client.list_workflows(f"WorkflowId = {quoted(workflow_id)}", limit=_EARLIER + 1)
     keys = [run.raw_info.first_run_id or run.run_id async for run in runs]
     return [key for key in dict.fromkeys(keys) if key != journal_key]
 
 
 def outcome_of(error: Exception) -> Literal["refused", "unknown"]:
-    """Return what came of an act that has raised: whether it is known that it does not count."""
+    """Return the outcome of an act that has raised: whether it is known not to count."""
     return "refused" if isinstance(error, InputError | SessionAccessDeniedError | SessionConflictError) else "unknown"
 
 
@@ -316,7 +317,7 @@ async def load_acts(store: AgentStore | None, journal_keys: Sequence[str], workf
 
     Args:
         journal_keys: its own, and that of the first of the runs that it continues; empty if there is no such run.
-        workflow_id: the key of the acts that were to start it. Acts that started another of its runs are left out.
+        workflow_id: the key of the acts that were meant to start it. Acts that started another of its runs are omitted.
     """
     if not has_ledger(store):
         return []
@@ -343,10 +344,10 @@ Pending = Callable[[str], Awaitable[Sequence[Mapping[str, Any]]]]
 async def saying_who_was_first(
     client: Client, store: AgentStore | None, workflow_id: str, gate: str, pending: Pending
 ) -> AsyncIterator[None]:
-    """Add to the error of a decision that comes too late who has decided at the gate.
+    """Add the person who has decided at the gate to the error of a decision that is too late.
 
     Args:
-        pending: says what waits in a run.
+        pending: returns the waiting items of a run.
     """
     try:
         yield
@@ -359,7 +360,7 @@ async def saying_who_was_first(
 async def _who_was_first(
     client: Client, store: AgentStore | None, workflow_id: str, gate: str, pending: Pending
 ) -> str | None:
-    """Return in words who has decided at a gate; None if it is open, or that is not known."""
+    """Return as text who has decided at a gate; None if it is open, or the person is unknown."""
     if not has_ledger(store):
         return None
     with suppress(StandfastError, RPCError):  # the reason why a decision does not count is known without this
@@ -375,7 +376,7 @@ async def _who_was_first(
 
 
 def _entry(rows: Sequence[DecisionRecord]) -> Entry:
-    """Return one act from its rows, in their order: as done if it ever was, else with its last outcome."""
+    """Return one act from its rows, in their order: as done if it ever was, otherwise with its last outcome."""
     last = next((row for row in rows if row.outcome == "done"), rows[-1])
     came = {name: getattr(last, name) for name in ("decision", "outcome", "refused")}
     return Entry.model_validate({**dict(rows[0]), **came, "ended": None if last.outcome == "intended" else last.at})

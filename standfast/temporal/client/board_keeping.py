@@ -1,8 +1,9 @@
-"""Mends the board from time to time: what a crash left on it is taken out, and what is missing is put in.
+"""Repairs the board from time to time: removes rows that a crash left behind, and adds missing rows.
 
-A run writes its board itself. What it cannot take out, since it was terminated or deleted, is taken out here. Runs that
-wait by Temporal's search attributes and are not on the board are asked: those that earlier versions have begun, and
-those whose rows a store has lost. Such boards are asked for again in each round, until the run itself writes one.
+A run writes its own board. Rows that a run could not remove, since it was terminated or deleted, are removed here. Runs
+that wait according to Temporal's search attributes but are missing from the board are queried. Earlier versions have
+begun them, or a store has lost their rows. Such boards are queried again in each round, until the run itself writes
+one.
 """
 
 import asyncio
@@ -29,16 +30,16 @@ from standfast.temporal.wire.boards import ShownItem, key_of, wait_of
 
 _LOG = logging.getLogger("standfast")
 _EVERY = 30.0  # seconds between two rounds; ten times as long for a store that counts requests
-_PATIENCE = timedelta(seconds=2)  # for a run that is asked
-_AT_ONCE = 8  # runs that are asked or looked up
+_PATIENCE = timedelta(seconds=2)  # for a query to a run
+_AT_ONCE = 8  # runs that are queried or looked up
 _LOOKED_UP = 200  # boards that are looked up in a round: all that have items, if the namespace has no search attributes
-_FORGOTTEN = timedelta(days=1)  # after which nobody can be late any more with an older board
-_NEVER_WRITTEN = datetime(1970, 1, 1, tzinfo=UTC)  # whatever a run writes is later
+_FORGOTTEN = timedelta(days=1)  # after which no late write with an older board can arrive
+_NEVER_WRITTEN = datetime(1970, 1, 1, tzinfo=UTC)  # every write of a run is later
 
 
 @dataclass(slots=True)
 class Mended:
-    """What was wrong with a board, by workflow id: runs that are over, and runs that wait and were not on it.
+    """The faults of a board, by workflow id: runs that are over, and waiting runs that were missing from it.
 
     Args:
         until: the last board that was looked up; the next round begins after it.
@@ -55,7 +56,7 @@ class BoardStore(Waits, AgentStore, Protocol):
 
 @asynccontextmanager
 async def keeping_board(client: Client, store: AgentStore) -> AsyncIterator[None]:
-    """Look after the board of a namespace as long as the block lasts; one worker at a time does."""
+    """Maintain the board of a namespace for as long as the block lasts, by one worker at a time."""
     if not has_waits(store):
         yield
         return
@@ -92,13 +93,13 @@ async def _watch(client: Client, store: Any) -> None:
 
 
 async def mend_board(client: Client, store: BoardStore, *, after: str = "", dry_run: bool = False) -> Mended:
-    """Make the board show what the runs of a namespace wait for; a dry run only looks, at all of them.
+    """Make the board show the waiting items of a namespace's runs; a dry run only checks, but checks all of them.
 
     Args:
-        after: the board after which those are looked up that no list says to wait.
+        after: the board after which boards are looked up that no list reports as waiting.
     """
     mended, few = Mended(), asyncio.Semaphore(_AT_ONCE)
-    known = [one async for one in _all_boards(store, client.namespace)]  # read before anybody is asked
+    known = [one async for one in _all_boards(store, client.namespace)]  # read before any run is queried
     waiting = {run.id: run async for run in _waiting_runs(client, await store.identity())}
     jobs, doubtful = [], []
     for board, count in known:
@@ -128,7 +129,9 @@ async def _all_boards(store: Waits, namespace: str) -> AsyncIterator[tuple[Board
 
 
 async def _waiting_runs(client: Client, store: str) -> AsyncIterator[WorkflowExecution]:
-    """Yield the runs that wait, of the task queues whose workers have this store; others of the namespace are not its.
+    """Yield the waiting runs of the task queues whose workers have this store.
+
+    Other runs of the namespace do not belong to it.
 
     Args:
         store: its identity.
@@ -159,7 +162,7 @@ async def _look(
     mended: Mended,
     dry_run: bool,
 ) -> None:
-    """Take out the items of a run that is over; ask the run, if any, that has its workflow id now."""
+    """Remove the items of a run that is over; query the run, if any, that has its workflow id now."""
     async with few:
         if await _is_open(client, board):
             return
@@ -172,7 +175,7 @@ async def _look(
 
 
 async def _is_open(client: Client, board: Board) -> bool:
-    """Whether the last run of a board's chain runs; the server's lists may be late."""
+    """Whether the last run of a board's chain is open; the server's lists may be late."""
     try:
         run = await client.get_workflow_handle(board.workflow_id).describe()
     except RPCError as error:
@@ -191,12 +194,12 @@ async def _ask(
     mended: Mended,
     dry_run: bool,
 ) -> None:
-    """Put in what a run says that it waits for, unless it has written its board itself since that was read."""
+    """Add the items that a run reports, unless it has written its own board since the board was read."""
     try:
         async with few:
             items = await _pending(client, store, run)
     except (RPCError, WorkflowQueryFailedError, StandfastError):
-        return  # no worker answers; it is asked next time
+        return  # no worker answers; it is queried again in the next round
     if items:
         mended.missing.append(run.id)
     if dry_run or not (items or (board is not None and board.is_watched)):
@@ -207,7 +210,7 @@ async def _ask(
 
 
 async def _pending(client: Client, store: Waits, run: WorkflowExecution) -> list[dict[str, Any]]:
-    """Return what a run waits for; nothing if its store is another one, to which its task queue belonged before."""
+    """Return the waiting items of a run; none if it has another store, to which its task queue belonged before."""
     handle = client.get_workflow_handle(run.id, run_id=run.run_id)
     if not was_started_by_us(run):
         return _readable(read_items(await answer(client, handle, names.PENDING, _PATIENCE)))

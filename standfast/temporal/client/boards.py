@@ -1,4 +1,4 @@
-"""Reads what waits from the board in the store: ordered, filtered, in pages, whether a worker lives or not."""
+"""Reads waiting items from the board in the store: ordered, filtered, in pages, with or without a live worker."""
 
 import asyncio
 import base64
@@ -23,20 +23,20 @@ from standfast.stores.waits import ShownWait, WaitFilter, WaitPlace, Waits
 from standfast.temporal.client.items import read_items
 from standfast.tools.checks import seconds
 
-_AT_ONCE = 10  # runs in process that are looked at again in one reading
+_AT_ONCE = 10  # in-process runs that are checked again in one reading
 
 
 class WaitingFilters(TypedDict, total=False):
-    """Which items are wanted; without any, all.
+    """The filters on items; without a filter, all.
 
     Args:
-        group: the group of approvers that they ask.
+        group: the group of approvers that the items ask.
         kind: "approval", "question", "unknown", "pause", "worker" or "store".
         agent: the agent, the pipeline or the workflow type that waits.
-        person: who may end them: items that name this person, or nobody.
+        person: the person who may end the items: they name this person, or no one.
         tenant: the tenant of the run.
-        text: words that occur in the name, the message, the arguments or the run; upper and lower case are the same.
-        waits_longer_than: how long they wait at least, such as "2h".
+        text: words that occur in the name, the message, the arguments or the run; case is ignored.
+        waits_longer_than: the minimum waiting time of the items, such as "2h".
     """
 
     group: str | None
@@ -49,7 +49,7 @@ class WaitingFilters(TypedDict, total=False):
 
 
 def kept_mark(namespace: str) -> str:
-    """Return the key under which a store says that its workers look after its board."""
+    """Return the key under which a store records that its workers maintain its board."""
     return f"standfast/board/{namespace}"
 
 
@@ -65,9 +65,9 @@ class WaitingItems(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WholeBoard:
-    """The items of a namespace, and those of runs in process that have the same store; or only these.
+    """The items of a namespace and of the in-process runs that have the same store, or only the latter.
 
-    A deadline that passes while nobody runs them is noticed when somebody looks.
+    While no process runs them, a deadline that passes is noticed at the next reading.
     """
 
     store: Waits
@@ -96,7 +96,10 @@ class WholeBoard:
 
 
 def _late(found: Sequence[ShownWait]) -> list[str]:
-    """Return runs in process on whose gates a deadline has passed while nobody ran them: no timer tells the board."""
+    """Return in-process runs whose gates have passed a deadline while no process ran them.
+
+    No timer updates the board.
+    """
     now = datetime.now(UTC)
     ours = [one for one in found if one.board.namespace == IN_PROCESS]
     late = [one.board.workflow_id for one in ours if one.wait.deadline is not None and one.wait.deadline <= now]
@@ -109,8 +112,10 @@ def _order(shown: ShownWait) -> tuple[datetime, datetime, str, str]:
 
 
 async def kept_board(store: object, namespace: str) -> WholeBoard | None:
-    """Return the board of a store if its workers look after it, as those of earlier versions do not; or if it is only
-    for runs in process."""
+    """Return the board of a store if its workers maintain it, or if it is only for in-process runs.
+
+    Workers of earlier versions do not maintain it.
+    """
     if not has_waits(store) or not has_ledger(store):
         return None
     is_kept = await store.load_reply(kept_mark(namespace), 0) is not None
@@ -118,17 +123,17 @@ async def kept_board(store: object, namespace: str) -> WholeBoard | None:
 
 
 async def is_without_temporal(store: Waits) -> bool:
-    """Whether runs in process have a board in a store, and no run on Temporal was ever opened with it."""
+    """Whether in-process runs have a board in a store that no run on Temporal was ever opened with."""
     if not has_deletion(store) or not await store.boards(IN_PROCESS, limit=1):
         return False
     return not (await store.noted()).namespaces
 
 
 def filter_of(namespace: str, filters: WaitingFilters) -> WaitFilter:
-    """Return a filter as a store takes it.
+    """Return a filter in the store's form.
 
     Raises:
-        InputError: one cannot be used.
+        InputError: a filter is invalid.
     """
     if unknown := sorted(filters.keys() - WaitingFilters.__annotations__.keys()):
         raise InputError(
@@ -194,7 +199,7 @@ def board_item(shown: ShownWait) -> dict[str, Any]:
 
 
 def write_place(place: WaitPlace) -> str:
-    """Return a place as a text that can stand in an address."""
+    """Return a place as a text that is safe in a URL."""
     return base64.urlsafe_b64encode(place.model_dump_json().encode()).decode().rstrip("=")
 
 
@@ -202,7 +207,7 @@ def read_place(text: str) -> WaitPlace:
     """Return the place that `write_place` wrote.
 
     Raises:
-        InputError: it wrote another text.
+        InputError: the text is not from `write_place`.
     """
     try:
         return WaitPlace.model_validate_json(

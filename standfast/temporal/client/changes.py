@@ -1,4 +1,4 @@
-"""Says what an edit has changed, part by part: beside what was shown, which the store has, with the run that asked."""
+"""Describes an edit part by part, compared with the value that was shown, which the store has with the run."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ class Change(Record):
     """A part of a value that an edit has changed.
 
     Args:
-        path: the keys to it, with dots between them, and from 0 the places in arrays; "" for the whole.
-        how: "added" if it was not there before, "removed" if it is not there any more.
+        path: the keys to the part, joined by dots, with zero-based indexes for arrays; "" for the whole.
+        how: "added" if it did not exist before, "removed" if it no longer exists.
     """
 
     path: str
@@ -30,14 +30,14 @@ class Change(Record):
 
     @property
     def in_words(self) -> str:
-        """The change in one line, as `amount: 120 → 80`; of a text of several lines only that it has changed."""
+        """The change in one line, as `amount: 120 → 80`; a text of several lines only as changed."""
         if self.lines is not None:
             return f"{self.path or 'value'}:"
         return difference_in_words(self.path, self.how, self.before, self.after)
 
     @property
     def lines(self) -> list[str] | None:
-        """The lines of a long text that were changed, after "- " and "+ ", and some around them; None of all else."""
+        """The changed lines of a long text, after "- " and "+ ", and some context lines; None for all other values."""
         texts = (self.before, self.after)
         if not all(isinstance(text, str) for text in texts) or not any(
             "\n" in text or len(text) > _LONG for text in texts
@@ -53,7 +53,7 @@ def changes_between(before: Any, after: Any, path: str = "") -> Iterator[Change]
 
 
 async def load_changes(store: Ledger, rows: Sequence[DecisionRecord]) -> list[tuple[Change, ...] | None]:
-    """Return what each decision of runs has changed; None if it has no edit, or the store lacks what it was shown."""
+    """Return each decision's changes; None if it has no edit, or the store lacks the value that was shown."""
     edited = [row for row in rows if row.edit is not None]
     calls = [await _calls(store, key, edited) for key in dict.fromkeys(row.journal_key for row in edited)]
     shown = {place: value for found in calls for place, value in found.items()}
@@ -66,11 +66,11 @@ async def load_changes(store: Ledger, rows: Sequence[DecisionRecord]) -> list[tu
     ]
 
 
-_Shown = dict[tuple[str, str, str | None], Any]  # what was shown, by run, gate and digest
+_Shown = dict[tuple[str, str, str | None], Any]  # the shown values, by run, gate and digest
 
 
 async def _gate(store: Ledger, row: DecisionRecord, edited: Iterable[DecisionRecord]) -> _Shown:
-    """Return what people have been shown at a gate of a pipeline: the value, or what somebody before has made of it."""
+    """Return the value that people have been shown at a pipeline's gate: the original, or an earlier edit."""
     try:
         text = await store.load_reply(f"{row.journal_key}/steps/{row.gate}?gate", 0)
         asked: Mapping[str, Any] = {} if text is None else read_asked(row.gate, row.journal_key, text)
@@ -87,9 +87,9 @@ async def _gate(store: Ledger, row: DecisionRecord, edited: Iterable[DecisionRec
 
 
 async def _calls(store: Ledger, run: str, edited: Iterable[DecisionRecord]) -> _Shown:
-    """Return the arguments of the calls of a run that people have changed, by their turns' records.
+    """Return the arguments of a run's calls that people have edited, by their turns' records.
 
-    Somebody may have changed what somebody before has made of them.
+    An edit may be of an earlier editor's version.
     """
     edits = [(row.gate, row.edit) for row in edited if row.journal_key == run]
     wanted = {(run, row.gate, row.digest) for row in edited if row.journal_key == run}

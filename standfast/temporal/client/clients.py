@@ -1,4 +1,4 @@
-"""Sends messages and decisions to runs, with any Temporal client. The `temporal` command can do all of it, too."""
+"""Sends messages and decisions to runs, with any Temporal client. The `temporal` command can do all of this as well."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
@@ -55,26 +55,27 @@ from standfast.tools.checks import seconds
 
 
 class StandfastClient:
-    """Speaks to runs by their workflow ids; `StandfastClient(await connect())`.
+    """Sends messages to runs by their workflow ids; `StandfastClient(await connect())`.
 
-    Every method that changes something raises `InputError`, with the reason, if the change does not count, and
-    `NotConfirmedError` if no worker has said in time whether it does. Tried again with the same `id`, it counts once.
+    Every method that changes a run raises `InputError`, with the reason, if the change does not count. It raises
+    `NotConfirmedError` if no worker has confirmed or refused the change in time. If a change is retried with the same
+    `id`, it counts once.
 
     Args:
         store: the workers' store. Answers, messages, resumes, settlements and cancellations are put on its audit trail
-            before they are done, and their outcome afterwards; an act that cannot be put there is not done, and raises
+            before they are done, and their outcome afterwards. An act that cannot be put there is not done, and raises
             `StoreError`. Decisions are recorded by the run itself.
-        timeout: how long a worker may take to say whether a change counts, and to answer `status` and `pending`: make
-            it longer where workers are slow or start late. `result` and `export` wait for as long as it takes.
+        timeout: how long a worker may take to confirm a change, and to answer `status` and `pending`. Increase it where
+            workers are slow or start late. `result` and `export` wait without a limit.
     """
 
     def __init__(self, client: Client, *, store: AgentStore | None = None, timeout: Duration = "10s") -> None:
         self.client, self._store, self._timeout = client, store, seconds(timeout, "StandfastClient: timeout")
-        self._board: WholeBoard | None = None  # once it is known that the workers look after it
+        self._board: WholeBoard | None = None  # once it is known that the workers maintain it
         self.in_process = RunsInProcess(store)
 
     def run(self, workflow_id: str, run_id: str | None = None) -> Run:
-        """Return the handle of a run, the last of its workflow id if none is named."""
+        """Return the handle of a run, by default the last one of its workflow id."""
         return self.client.get_workflow_handle(workflow_id, run_id=run_id, result_type=dict[str, Any])
 
     @overload
@@ -87,8 +88,8 @@ class StandfastClient:
         """Wait for a run's end and return its result.
 
         Args:
-            of: the agent or pipeline that runs: then the result is what `run` or `run_pipeline` returns, with typed
-                outputs. The transcript is in the store, so `messages` is empty. Without it the result is plain JSON.
+            of: the run's agent or pipeline: the result is then that of `run` or `run_pipeline`, with typed outputs. The
+                transcript is in the store, so `messages` is empty. Without `of`, the result is plain JSON.
 
         Raises:
             StandfastError: it failed, or was cancelled or terminated.
@@ -106,13 +107,13 @@ class StandfastClient:
         return ended
 
     async def status(self, workflow_id: str, *, run_id: str | None = None) -> dict[str, Any]:
-        """Return how far a run is, what it waits for, and which messages it could not use."""
+        """Return the progress of a run, its waiting items, and the messages that it could not use."""
         return read_state(await self._query(workflow_id, names.STATUS, run_id))
 
     async def pending(self, workflow_id: str, *, run_id: str | None = None) -> list[dict[str, Any]]:
         """Return the items of a run that wait for a person: kind, name, message, since, deadline.
 
-        Nothing waits in a workflow of your own that has not asked at a gate yet.
+        A user's workflow has no waiting items before it opens its first gate.
         """
         if is_in_process(workflow_id):
             return await self.in_process.pending(workflow_id)
@@ -133,7 +134,7 @@ class StandfastClient:
             return paused
 
     async def _on_board(self, run: WorkflowExecution) -> list[dict[str, Any]] | None:
-        """Return the items that the board has of a run; None if it does not write them there itself."""
+        """Return a run's items on the board; None if it does not write them there itself."""
         if (board := await self.board()) is None:
             return None
         return await read_run(board.store, self.client.namespace, run.id, run.raw_info.first_run_id or run.run_id)
@@ -157,7 +158,7 @@ class StandfastClient:
             raise StandfastError(f"Run {workflow_id}: no worker has answered within {self._timeout:g} s") from error
 
     async def events(self, workflow_id: str, *, after: str | None = None) -> list[Event]:
-        """Return what has happened in a run so far, also in one that has ended; nothing is asked of a worker.
+        """Return the past events of a run, even after its end; this needs no worker.
 
         Args:
             after: as for `stream`.
@@ -165,16 +166,16 @@ class StandfastClient:
         return await RunEvents(self.client, self._store, workflow_id, after).so_far()
 
     async def stream(self, workflow_id: str, *, after: str | None = None) -> AsyncGenerator[Event, None]:
-        """Yield what has happened in a run and what happens now, until it has ended; `RunEnded` is the last event.
+        """Yield the past events of a run, then further events until its end; `RunEnded` is the last event.
 
-        Leaving it does nothing to the run. With the workers' store (`store=`) and a worker that streams, the model's
-        words come as `TextDelta`, which have no id.
+        Leaving the iterator does not affect the run. With the workers' store (`store=`) and a worker that streams, the
+        model's words arrive as `TextDelta`, which have no id.
 
         Args:
-            after: the id of an event: only those after it, of the run that it belongs to.
+            after: the id of an event: yields only later events, of the run that the event belongs to.
 
         Raises:
-            InputError: there is no such run, or no such event of it.
+            InputError: there is no such run, or the run has no such event.
         """
         async with aclosing(RunEvents(self.client, self._store, workflow_id, after).follow()) as events:
             async for event in events:
@@ -183,18 +184,20 @@ class StandfastClient:
     async def waiting(
         self, *, limit: int | None = None, after: str | None = None, **filters: Unpack[WaitingFilters]
     ) -> list[dict[str, Any]]:
-        """Return the items that wait in the whole namespace, as `pending`, each with its run: the next deadline first.
+        """Return the waiting items of the whole namespace, as `pending` does, each with its run.
 
-        They are read from the board in the workers' store, whether a worker lives or not. Without a store, or with one
-        that has no board, each run is asked: then only a group can be wanted, and search attributes are needed.
+        The item with the next deadline comes first. The items are read from the board in the workers' store, with or
+        without a live worker. Without a store, or if the store has no board, each run is queried. Then the only filter
+        is a group, and search attributes are needed.
 
         Args:
-            limit: the number of items; of runs that are asked without a board, the last started first. All if None.
-            after: the `place` of the last item of the page before.
+            limit: the number of items; without a board, the number of runs that are queried, the last started first.
+                All if None.
+            after: the `place` of the last item of the previous page.
             filters: see `WaitingFilters`.
 
         Raises:
-            InputError: a filter cannot be used, or only with a board.
+            InputError: a filter is invalid, or needs a board.
         """
         wanted = filter_of(self.client.namespace, filters)
         if (board := await self.board()) is not None:
@@ -204,14 +207,14 @@ class StandfastClient:
         return [*await self.in_process.waiting(wanted, limit), *await ask_all(self.client, wanted.group, limit)]
 
     async def count_waiting(self, **filters: Unpack[WaitingFilters]) -> dict[str, int]:
-        """Return the number of items that wait, by kind; see `waiting`."""
+        """Return the number of waiting items, by kind; see `waiting`."""
         wanted = filter_of(self.client.namespace, filters)
         if (board := await self.board()) is not None:
             return await board.count_waits(wanted)
         return dict(Counter(item["kind"] for item in await self.waiting(**filters)))
 
     async def board(self) -> WholeBoard | None:
-        """Return the board in the store; None if there is none that its workers look after."""
+        """Return the board in the store; None if its workers maintain none."""
         if self._board is None:
             self._board = await kept_board(self._store, self.client.namespace)
         return self._board
@@ -226,7 +229,7 @@ class StandfastClient:
         by: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Say something to a run; images are those of `start_agent`, 256 KiB in all.
+        """Send a message to a run; images are those of `start_agent`, 256 KiB in total.
 
         Args:
             message_id: identifies the message in its session, as in `start_agent`; `id` is its earlier name.
@@ -247,7 +250,7 @@ class StandfastClient:
         by: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Answer a question: the one of a call, or the first that is open."""
+        """Answer a question: that of a call, or the first open one."""
         await self._send(workflow_id, names.ANSWER, {"text": text, "tool_call_id": tool_call_id, "by": by}, id)
 
     async def resume(
@@ -261,11 +264,13 @@ class StandfastClient:
         reason: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Let a paused run try again, with another model if given, or give up; or skip what no worker has.
+        """Let a paused run try again, or give up; or skip a call or step that no worker has.
+
+        Another attempt uses another model if one is given.
 
         Args:
-            name: of what waits, as `pending` shows it. Without it all that is paused tries again or gives up; one call
-                or step is skipped.
+            name: of the waiting item, as `pending` shows it. Without it, all pauses try again or give up; to skip, name
+                one call or step.
             reason: needed to skip: the model reads it.
         """
         data = {"action": action, "name": name, "model": model, "by": by, "reason": reason}
@@ -282,7 +287,7 @@ class StandfastClient:
         reason: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Settle a call of unknown outcome: it happened, with this result; it did not, and is run; or nobody knows."""
+        """Settle a call of unknown outcome: it happened, with this result; it did not, and is run; or it is unknown."""
         data = {"tool_call_id": tool_call_id, "decision": decision, "by": by, "reason": reason}
         await self._send(workflow_id, names.RESOLVE, data, id, {"result": result} if decision == "happened" else {})
 
@@ -299,12 +304,12 @@ class StandfastClient:
         remember: Mapping[str, Any] | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Approve or reject at a gate; `digest` is the one that `pending` gave with what was looked at.
+        """Approve or reject at a gate; `digest` is the one from `pending`, of the contents that the approver has seen.
 
-        At a run in process the decision is recorded, and takes effect when the run goes on.
+        For an in-process run, the decision is recorded, and takes effect when the run continues.
 
         Args:
-            remember: approves later calls like this one, too; its keys are the fields of `Remember`.
+            remember: also approves later calls like this one; its keys are the fields of `Remember`.
         """
         if decision not in (names.APPROVE, names.REJECT):
             raise InputError(f'decide: decision must be "approve" or "reject", got {decision!r}')
@@ -322,7 +327,7 @@ class StandfastClient:
         by: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Cancel a run; its history says who did."""
+        """Cancel a run; its history has the person."""
         on = OnRecord(store=self._store, by=by, id=uuid4().hex if id is None else id)
 
         async def cancel(is_repeated: bool) -> None:
@@ -343,15 +348,17 @@ class StandfastClient:
         by: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Delete the session of a run that has ended, with all that its runs have kept; who did is on the audit trail.
+        """Delete the session of a run that has ended, with all stored data of its runs.
+
+        The audit trail keeps the person who did.
 
         Args:
-            keep_decisions: keeps who has decided what and when, without comments and edits.
+            keep_decisions: keeps the decisions, with their people and times, but without comments and edits.
 
         Raises:
             InputError: the run has no session, or this client has no store.
-            SessionNotFoundError: it was deleted before.
-            SessionConflictError: a run is at work on it.
+            SessionNotFoundError: it was already deleted.
+            SessionConflictError: a run is working on it.
         """
         seen = listed(await our_run(self.client, workflow_id))
         if "session_id" not in seen:
@@ -362,7 +369,10 @@ class StandfastClient:
         await delete_session(self._store, key, keep_decisions=keep_decisions, by=by)
 
     async def export(self, workflow_id: str) -> Checkpoint:
-        """Return a run as a checkpoint. With its store it goes on in its session; elsewhere, cancel the run first."""
+        """Return a run as a checkpoint.
+
+        With its store, the checkpoint continues in its session; elsewhere, cancel the run first.
+        """
         exported = await self._send(workflow_id, names.EXPORT_UPDATE, {}, None)
         return Checkpoint.model_validate(exported["checkpoint"])
 
@@ -385,7 +395,7 @@ class StandfastClient:
             data=plain,
             id=uuid4().hex if id is None else check_sent_id(id),
             is_repeated=id is not None,
-            # An export waits until the run is between two actions, for as long as that takes.
+            # An export waits without a limit until the run is between two actions.
             seconds=None if name == names.EXPORT_UPDATE else self._timeout,
         )
 
@@ -394,7 +404,7 @@ class StandfastClient:
             with suppress(StandfastError):  # the store is away
                 for item in await self._on_board(run) or ():
                     yield item
-            with suppress(StandfastError):  # what the run has said stands
+            with suppress(StandfastError):  # the run's answer is final
                 for item in read_items(await self._ask(workflow_id, names.PENDING, None)):
                     yield item
 

@@ -1,7 +1,7 @@
-"""Says why a connection to a Temporal server failed, and which setting mends it.
+"""Explains why a connection to a Temporal server failed, and which setting fixes it.
 
-The SDK reports what its Rust core printed. The words of TLS libraries mean nothing to most people, and starting a
-server, as for an address where nobody listens, would not help against a certificate.
+The SDK reports the text printed by its Rust core. The messages of TLS libraries mean nothing to most people. The usual
+advice for an unused address, to start a server, does not help against a certificate.
 """
 
 import re
@@ -17,7 +17,7 @@ _START = "Start one with `standfast dev`, or set TEMPORAL_ADDRESS to the address
 
 @dataclass(frozen=True)
 class Attempt:
-    """A connection that failed: to whom, and how."""
+    """A failed connection: its target, and its settings."""
 
     where: str
     namespace: str
@@ -27,7 +27,7 @@ class Attempt:
 
 
 def words_for(error: str, attempt: Attempt) -> str:
-    """Return one sentence or two about an error as the SDK's core prints it: what happened, and what to do."""
+    """Return one or two sentences about an error as the SDK's core prints it: what happened, and what to do."""
     for pattern, explain in _FAULTS:
         if found := pattern.search(error):
             return explain(found, attempt)
@@ -35,7 +35,7 @@ def words_for(error: str, attempt: Attempt) -> str:
 
 
 def reason_of(error: str) -> str:
-    """Return the innermost message of an error that Rust wrote as nested structures, or all of it."""
+    """Return the innermost message of an error that Rust printed as nested structures, or all of it."""
     found: list[str] = re.findall(r'(?:message|error): "([^"]+)"', error)
     return found[-1] if found else error
 

@@ -1,7 +1,7 @@
 """Connects to a Temporal server, and says what to do when none answers.
 
-Address, namespace, key and TLS are read by `temporalio.envconfig` alone, from TEMPORAL_* and TOML profiles, so that
-standfast, the `temporal` command and every other SDK mean the same server.
+Address, namespace, key and TLS are read only by `temporalio.envconfig`, from TEMPORAL_* and TOML profiles. So
+standfast, the `temporal` command and every other SDK use the same server.
 """
 
 import atexit
@@ -24,9 +24,9 @@ from standfast.temporal.client.connection_faults import Attempt, words_for
 from standfast.temporal.client.converters import DATA_CONVERTER, with_codec
 from standfast.time_limits import time_limit
 
-DEFAULT_TARGET = "localhost:7233"  # that of the `temporal` command; envconfig has none
-_TCP_SECONDS = 10  # the default is as long as the operating system tries, which is minutes
-_SECONDS = 15  # for all of it: the SDK waits for a TLS handshake for ever, and for an answer for half a minute
+DEFAULT_TARGET = "localhost:7233"  # the default of the `temporal` command; envconfig has none
+_TCP_SECONDS = 10  # the default is the operating system's limit, which is minutes
+_SECONDS = 15  # for the whole attempt: the SDK waits for a TLS handshake for ever, and for an answer for half a minute
 
 
 async def connect(
@@ -39,21 +39,20 @@ async def connect(
     codec: PayloadCodec | str | None = None,
     **options: Any,
 ) -> Client:
-    """Connect to the Temporal server that the arguments, the environment or a profile name, in this order.
+    """Connect to the Temporal server named by the arguments, the environment or a profile, in this order.
 
     Args:
-        target: `host:port`; `localhost:7233` if nothing names one.
-        profile: a profile of the TOML file at TEMPORAL_CONFIG_FILE, or at Temporal's own place.
-        data_converter: one that reads and writes pydantic models if None.
+        target: `host:port`; `localhost:7233` if no source names one.
+        profile: a profile of the TOML file at TEMPORAL_CONFIG_FILE, or at Temporal's default path.
+        data_converter: if None, one that reads and writes pydantic models.
         codec: encodes (for example, encrypts) the contents of histories, failure messages included: a codec, or its
             `module:attribute`; if None, that of STANDFAST_CODEC. Workers, the page and commands need the same one.
-        options: further arguments of `Client.connect`. What a `tls=TLSConfig(…)` leaves open, and all that `tls=True`
-            does, is taken from the environment and the profile.
+        options: further arguments of `Client.connect`. Settings that a `tls=TLSConfig(…)` omits, and all settings for
+            `tls=True`, come from the environment and the profile.
 
     Raises:
-        InputError: the profile, its file, a certificate, the address or the codec cannot be used.
-        StandfastError: no server answers, or it refuses this client, or is not to be trusted; the error says what
-            to do.
+        InputError: the profile, its file, a certificate, the address or the codec is invalid.
+        StandfastError: no server answers, or it refuses this client, or is not trusted; the error says what to do.
     """
     configured = _configured(profile)
     found: dict[str, Any] = {"target_host": DEFAULT_TARGET, "connect_timeout": timedelta(seconds=_TCP_SECONDS)}
@@ -62,7 +61,7 @@ async def connect(
     found |= {"plugins": plugins, "data_converter": with_codec(data_converter or DATA_CONVERTER, codec)} | options
     found["tls"] = tls = _tls(options.get("tls"), configured.get("tls"))
     if found.get("api_key"):
-        found["api_key"] = found["api_key"].strip()  # with a line break, as files have, the SDK sends none at all
+        found["api_key"] = found["api_key"].strip()  # with a line break, as in files, the SDK sends no key at all
     where = f"{found['target_host']} ({_origin(target, configured)})"
     attempt = Attempt(
         where=where,
@@ -88,7 +87,7 @@ async def connect(
 
 
 def _tls(given: bool | TLSConfig | None, configured: bool | TLSConfig | None) -> bool | TLSConfig | None:
-    """Return settings of TLS: those given, completed by those of the environment and the profile."""
+    """Return TLS settings: the given ones, completed from the environment and the profile."""
     if given is None or (given is True and isinstance(configured, TLSConfig)):
         given = configured
     elif isinstance(given, TLSConfig) and isinstance(configured, TLSConfig):
@@ -99,24 +98,24 @@ def _tls(given: bool | TLSConfig | None, configured: bool | TLSConfig | None) ->
             client_private_key=given.client_private_key or configured.client_private_key,
         )
     ca = given.server_root_ca_cert if isinstance(given, TLSConfig) else None
-    if ca is not None and b"-----BEGIN CERTIFICATE-----" not in ca:  # the SDK would trust nobody, and not say why
+    if ca is not None and b"-----BEGIN CERTIFICATE-----" not in ca:  # the SDK would trust no server, without a reason
         raise InputError("The certificate of the server's CA is not PEM: there is no BEGIN CERTIFICATE in it")
     return given
 
 
-@functools.cache  # once a process
+@functools.cache  # once per process
 def exit_cleanly() -> None:
-    """Let this process end with its own exit code, though it made a Temporal client.
+    """Let this process exit with its own exit code, although it made a Temporal client.
 
-    Threads of the SDK's Rust core may still ask for the interpreter while it is torn down, and abort the process
-    with code 134 or 139 when all work is done (sdk-python#300). What they hold is collected first, and they are
-    given a moment. `os._exit` would cut off the exit handlers and buffers of everybody else.
+    Threads of the SDK's Rust core may still ask for the interpreter during its shutdown, and abort the process with
+    code 134 or 139 after all work is done (sdk-python#300). Their objects are collected first, and they get a moment to
+    finish. `os._exit` would skip the exit handlers and buffers of all other code.
     """
     atexit.register(_let_go)
 
 
 def _let_go() -> None:
-    with suppress(KeyboardInterrupt):  # it ends anyway
+    with suppress(KeyboardInterrupt):  # it exits anyway
         gc.collect()
         time.sleep(0.05)
 

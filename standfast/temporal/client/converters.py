@@ -32,7 +32,7 @@ _ONE = _Converter()
 
 
 class _Shared(_Converter):
-    """One converter for all. The SDK would keep one per activation: 20 KB more for each parked run (measured)."""
+    """One shared converter. The SDK would keep one per activation: 20 KB more for each parked run (measured)."""
 
     def __new__(cls) -> PydanticPayloadConverter:  # type: ignore[misc]
         return _ONE
@@ -45,7 +45,8 @@ DATA_CONVERTER = replace(pydantic_data_converter, payload_converter_class=_Share
 class _WithoutStorage(DataConverter):
     """Never reads a payload as a reference to an external storage, since there is none.
 
-    The SDK would, whoever sent it. Without the storage it then fails the workflow task again and again (measured).
+    The SDK would do so for any sender. Without the storage, the SDK then fails the workflow task again and again
+    (measured).
     """
 
     async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
@@ -56,7 +57,7 @@ class _WithoutStorage(DataConverter):
 
 
 def of_worker(converter: DataConverter) -> DataConverter:
-    """Return the converter of a worker: like the given one, but nothing that anybody sends wedges a run."""
+    """Return the converter of a worker: the given one, but no payload can wedge a run."""
     if type(converter) is not DataConverter or converter.external_storage is not None:
         return converter
     return _WithoutStorage(**{one.name: getattr(converter, one.name) for one in fields(converter) if one.init})
@@ -93,11 +94,11 @@ class _Codec(PayloadCodec):
 
 
 def with_codec(converter: DataConverter, codec: PayloadCodec | str | None) -> DataConverter:
-    """Return a converter that encodes all values with a codec, and failure messages too.
+    """Return a converter that encodes all values, including failure messages, with a codec.
 
     Args:
         codec: a codec, or the `module:attribute` of one or of a callable that makes one. If None, the converter's own,
-            else the one that STANDFAST_CODEC names.
+            or else the one that STANDFAST_CODEC names.
 
     Raises:
         InputError: there is no codec there.
@@ -119,7 +120,7 @@ def _load(where: str) -> PayloadCodec:
         made = found() if callable(found) else found
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"There is no codec at {where!r}: {error}. {_HOW}") from error
-    except Exception as error:  # whatever the user's own code raises
+    except Exception as error:  # whatever the user's code raises
         raise InputError(f"The codec at {where!r} cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(made, PayloadCodec):
         raise InputError(

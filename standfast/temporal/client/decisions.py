@@ -1,4 +1,4 @@
-"""Decides at several gates, each for itself: one that is refused does not keep the others from being decided."""
+"""Decides on several gates independently: a refused decision does not block the others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,13 +12,13 @@ from standfast.runtime.stored_gates import RECORDED, is_in_process
 from standfast.temporal.client.audits import outcome_of
 from standfast.temporal.client.clients import StandfastClient
 
-MOST = 100  # gates that people decide at once on the page and by the API
+MOST = 100  # gates that people decide at once on the page and with the API
 _AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A gate that somebody has chosen, with the digest of what they were shown.
+    """A gate that a person has chosen, with the digest of the contents shown.
 
     Args:
         id: identifies the decision: with the same id it counts once.
@@ -32,11 +32,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What came of a decision.
+    """The outcome of a decision.
 
     Args:
-        outcome: "done" if it counts, "refused" if it does not, "unknown" if it was sent and nobody has said in time.
-        error: why, unless it counts.
+        outcome: "done" if it counts, "refused" if it does not, "unknown" if it was sent but not confirmed in time.
+        error: the reason, unless it counts.
     """
 
     choice: Choice
@@ -45,7 +45,7 @@ class Decided:
 
     @property
     def note(self) -> str | None:
-        """When it takes effect, if that is not now."""
+        """The time at which it takes effect, if that is not now."""
         return RECORDED if self.outcome == "done" and is_in_process(self.choice.workflow_id) else None
 
     @property
@@ -61,11 +61,11 @@ async def decide_each(
     admit: Callable[[str], Awaitable[None]] | None = None,
     **given: Any,
 ) -> list[Decided]:
-    """Decide in the same way at each gate, on what was shown of it, and return what came of each, in their order.
+    """Decide in the same way on each gate, based on its shown contents; return the outcomes in the same order.
 
     Args:
-        admit: raises for a run that whoever decides may not see.
-        given: what else `StandfastClient.decide` takes.
+        admit: raises for a run that the person who decides may not see.
+        given: further arguments of `StandfastClient.decide`.
     """
     few = asyncio.Semaphore(_AT_ONCE)
 

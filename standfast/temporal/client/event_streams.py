@@ -1,6 +1,6 @@
-"""Follows a run: its events, from its histories and in their order, and the words of its model as they come.
+"""Follows a run: its events, in order from its histories, and its model's words as they arrive.
 
-Nothing is asked of a worker: the histories have the events, and the store has what is too long for them.
+This needs no worker: the histories have the events, and the store has values that are too long for them.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from standfast.temporal.wire.limits import PREVIEW
 from standfast.temporal.wire.turn_records import edit_place, read_record
 
 _ID = re.compile(r"(?P<run>[0-9a-fA-F-]{1,64})/(?P<number>[1-9][0-9]{0,8})\.(?P<place>[0-9]{1,6})")
-_MOST = 65_536  # bytes of a result that an event has whole
-_EVERY = 0.1  # seconds between two looks for words where nobody tells of them, and for an execution that goes on
+_MOST = 65_536  # bytes of a result that an event has in full
+_EVERY = 0.1  # seconds between two checks for words without notification, and for an execution that continues
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,7 +36,7 @@ class _Position:
 
 
 def read_event_id(text: str) -> tuple[str, _Position]:
-    """Return the execution and the position that an event's id names.
+    """Return the execution and the position from an event's id.
 
     Raises:
         InputError: it is not an event's id.
@@ -50,8 +50,10 @@ class RunEvents:
     """The events of a run.
 
     Args:
-        store: the workers' store; without it long answers are cut, and a model's words come when it has said all.
-        after: the id of an event; those after it are read. With it, the run is the one that the event belongs to.
+        store: the workers' store; without it long answers are cut, and a model's words arrive only when its answer is
+            complete.
+        after: the id of an event; reads the events after it. With `after`, the run is the one that the event belongs
+            to.
 
     Raises:
         InputError: `after` is not the id of an event.
@@ -64,11 +66,11 @@ class RunEvents:
         self._begun = asyncio.Event()
 
     async def so_far(self) -> list[Event]:
-        """Return the events that have happened."""
+        """Return the past events."""
         return [event async for event in self._read(follow=False)]
 
     async def follow(self) -> AsyncGenerator[Event, None]:
-        """Yield events, those to come, too, until the run has ended."""
+        """Yield past and further events until the run has ended."""
         told: asyncio.Queue[Event | None] = asyncio.Queue()
 
         async def read() -> None:
@@ -103,13 +105,13 @@ class RunEvents:
                     yield event
             position, at = None, at + 1
             following = None if self._history is None else self._history.next
-            if following is not None and following not in runs:  # a server takes a moment to list what is new
+            if following is not None and following not in runs:  # a server takes a moment to list new executions
                 runs.insert(at, following)
             elif at == len(runs) and follow and not is_over:
                 runs.append(await self._next(runs[-1]))
 
     async def _next(self, run_id: str) -> str:
-        """Return the execution that goes on from one that continued as new, or was reset."""
+        """Return the execution that continues one that continued as new, or was reset."""
         while True:
             runs = [one.run_id for one in await executions(self._client, self._workflow_id, run_id)]
             if run_id in runs and runs[-1] != run_id:
@@ -135,7 +137,7 @@ class RunEvents:
                         yield event
 
     async def _know(self, history: History) -> None:
-        """Give a history whole what it took over from another: the calls of the turn, and what people have edited."""
+        """Give a history the full values that it took over from another: the calls of the turn, and people's edits."""
         (has_calls, edits), history.lacking = history.lacking, (False, ())
         if not has_ledger(self._store):
             return
@@ -149,8 +151,8 @@ class RunEvents:
                     history.know_edit(digest, read_json(edit))
 
     async def _whole(self, history: History, event: TurnEnded) -> TurnEnded:
-        """Return an answer with all of its text and arguments, of which a history has only the beginning."""
-        # A history has all of a last answer; of what is said beside calls it has the beginning.
+        """Return an answer with its full text and arguments, of which a history has only the beginning."""
+        # A history has the full final answer, but only the beginning of the text beside calls.
         is_cut = event.text.endswith("…") or (bool(event.calls) and len(event.text) >= PREVIEW)
         is_cut = is_cut or any(isinstance(call.arguments, str) for call in event.calls)
         if not is_cut or not has_ledger(self._store):
@@ -164,7 +166,7 @@ class RunEvents:
         return event
 
     async def _whole_result(self, history: History, event: ToolEnded) -> ToolEnded:
-        """Return the end of a call with all of its result, if the ledger has it."""
+        """Return the end of a call with its full result, if the ledger has it."""
         turn, key = history.ended
         if not turn or not has_ledger(self._store):
             return event
@@ -180,7 +182,7 @@ class RunEvents:
     # --- words ---
 
     async def _listen(self, told: "asyncio.Queue[Event | None]") -> None:
-        """Put what the model is saying among the events of its turn."""
+        """Merge the words of the model into the events of its turn."""
         if not has_partial_answers(self._store):
             return
         await self._begun.wait()
@@ -189,9 +191,9 @@ class RunEvents:
         async with news_of(self._store, self._history.journal_key) as news:
             while True:
                 now = self._history
-                with suppress(StandfastError):  # the words are told as soon as the store can be read
+                with suppress(StandfastError):  # the words are yielded as soon as the store is readable
                     part = await self._store.load_partial(now.journal_key, after=heard)
-                    now = self._history  # which may have gone on meanwhile
+                    now = self._history  # which may have continued in the meantime
                     if part is not None and part.text and part.turn == now.turn and not now.said and not now.is_copy:
                         told.put_nowait(TextDelta(part.text, part.turn, part.offset))
                         heard = part

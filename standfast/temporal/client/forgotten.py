@@ -1,4 +1,4 @@
-"""Asks Temporal whether it has forgotten a run, so that nothing of it can go on, be reset, or come back."""
+"""Asks Temporal whether it has forgotten a run, so that no part of it can continue, be reset, or come back."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -18,23 +18,23 @@ class Forgotten:
     """Tells which runs a server has forgotten: they are closed, and past the retention of their namespace.
 
     Args:
-        unnoted: the runs that go on from others, by the journal key of these, of versions that did not note their
-            runs. None keeps everything of such versions.
-        store: has those runs, and gets a note of each that is found.
+        unnoted: runs of versions that did not note their runs, by the journal key of the runs that they continue. None
+            keeps all records of such versions.
+        store: has those runs, and gets a note of each run that is found.
     """
 
     def __init__(
         self, client: Client, store: Ledger | None = None, unnoted: Mapping[str, Iterable[str]] | None = None
     ) -> None:
         self._client, self._store, self._unnoted = client, store, unnoted
-        self._chains: dict[str, set[str]] = {}  # the first runs of all that is known, by workflow id
+        self._chains: dict[str, set[str]] = {}  # the first runs of all known runs, by workflow id
         self._others: bool | None = None  # whether runs of other namespaces are in the store
 
     async def check_namespace(self) -> None:
-        """Check that the namespace is there: of one that is not, all runs would be taken for forgotten.
+        """Check that the namespace exists: otherwise all its runs would count as forgotten.
 
         Raises:
-            InputError: it is not.
+            InputError: it does not exist.
         """
         try:
             await self._client.workflow_service.describe_namespace(
@@ -46,7 +46,7 @@ class Forgotten:
             raise InputError(f"There is no namespace {self._client.namespace!r}; nothing was deleted") from error
 
     async def __call__(self, name: str, noted: NotedRun | None) -> bool:
-        """Return whether the server knows nothing of a run or of what goes on from it; False where nobody can tell."""
+        """Return whether the server no longer knows a run or its continuations; False if that is unknown."""
         if noted is not None and noted.namespace == self._client.namespace:
             return not await self._is_known(noted.workflow_id, name)
         if self._unnoted is None or (noted is not None and noted.namespace):
@@ -56,9 +56,9 @@ class Forgotten:
         return await self._is_unknown(name)
 
     async def _is_known(self, workflow_id: str, run_id: str) -> bool:
-        """Whether a run is there, or one that goes on from it: that has it as its first run."""
+        """Whether the server knows a run, or a continuation, which has it as its first run."""
         if not workflow_id:
-            return True  # nobody can tell
+            return True  # unknown
         if await self._first_of(workflow_id, run_id) is not None:
             return True
         if workflow_id not in self._chains:
@@ -69,7 +69,7 @@ class Forgotten:
         return run_id in self._chains[workflow_id]
 
     async def _first_of(self, workflow_id: str, run_id: str | None) -> str | None:
-        """Return the first run of the chain of a run, the last one if none is named; None if it is not there."""
+        """Return the first run of a run's chain, by default the last run's; None if it does not exist."""
         try:
             found = await self._client.get_workflow_handle(workflow_id, run_id=run_id).describe()
         except RPCError as error:
@@ -79,7 +79,7 @@ class Forgotten:
         return found.raw_info.first_run_id or found.run_id
 
     async def _is_unknown(self, name: str) -> bool:
-        """Whether nobody knows a run that was not noted; one that is found is noted, so that its session is known."""
+        """Whether a run that was not noted is unknown; a run that is found is noted, so that its session is known."""
         if not has_deletion(self._store):
             return False
         if self._others is None:

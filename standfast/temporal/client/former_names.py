@@ -1,4 +1,4 @@
-"""Finds the run of a key that began under another name of its pipeline: a key has one run."""
+"""Finds a key's run that began under another name of its pipeline: a key has one run."""
 
 from temporalio.client import Client
 
@@ -11,14 +11,14 @@ from standfast.temporal.wire.inputs import Owner
 
 
 async def check_new(client: Client, pipeline: Pipeline, workflow_id: str, name: str, who: Owner) -> None:
-    """Refuse a run if its key has an earlier one that began under another name of the pipeline.
+    """Refuse a run if its key has an earlier run that began under another name of the pipeline.
 
     Args:
-        workflow_id, name: the run's workflow id, and its pipeline's name in it; the run need not be there yet.
+        workflow_id, name: the run's workflow id, and its pipeline's name in it; the run need not exist yet.
         who: the owner who starts it.
 
     Raises:
-        SessionAccessDeniedError: the earlier run is somebody else's.
+        SessionAccessDeniedError: the earlier run belongs to another user.
         SessionConflictError: there is an earlier run; the error names it.
     """
     if (run := await earlier_run(client, pipeline, workflow_id, name, who)) is not None:
@@ -26,10 +26,10 @@ async def check_new(client: Client, pipeline: Pipeline, workflow_id: str, name: 
 
 
 async def earlier_run(client: Client, pipeline: Pipeline, workflow_id: str, name: str, who: Owner) -> str | None:
-    """Return the workflow id of the run that `check_new` refuses another one for; None if there is none.
+    """Return the workflow id of the run because of which `check_new` refuses another; None if there is none.
 
     Raises:
-        SessionAccessDeniedError: the earlier run is somebody else's.
+        SessionAccessDeniedError: the earlier run belongs to another user.
     """
     key = names.session_of(name, workflow_id)
     others = [other for other in pipeline.names if other != name]
@@ -46,7 +46,7 @@ async def earlier_run(client: Client, pipeline: Pipeline, workflow_id: str, name
 
 
 def has_run(pipeline: str, key: str, workflow_id: str, *, other_input: bool = False) -> SessionConflictError:
-    """Return the error for starting a run of a key that has one."""
+    """Return the error for starting a run whose key already has one."""
     what = "with another input, " if other_input else ""
     text = f"Pipeline {pipeline} has a run {key} already, {what}in flight or ended: workflow {workflow_id}"
     return SessionConflictError(f"{text}. To run it again give another run_key, and restart_of= to use what it did")

@@ -1,7 +1,7 @@
 """Reads the executions of a run and their histories, with payloads decoded.
 
-A run has several executions if it continued as new or was reset. What is read may have been written by anybody: a
-payload that cannot be decoded is None, and nothing here raises for it.
+A run has several executions if it continued as new or was reset. Any client may have written these values: a payload
+that cannot be decoded is None, and never raises an error here.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -23,8 +23,8 @@ from standfast.temporal.client.runs import failure_text, our_run, quoted
 from standfast.temporal.wire import names
 from standfast.time_limits import time_limit
 
-_RESETTER = "history-resetter"  # the identity by which a server ends an execution that is reset
-_LONGEST = 30.0  # seconds for an answer of the server, which takes 20 to say that there is nothing new
+_RESETTER = "history-resetter"  # the identity with which a server ends an execution that is reset
+_LONGEST = 30.0  # seconds for an answer of the server, which takes 20 to report that there is nothing new
 _LOCAL = "core_local_activity"  # the name of a local activity's marker
 _WORDS = {
     names.TIMED_OUT: "its timeout passed while it ran",
@@ -65,17 +65,17 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An event of a history, as far as it says something about a run.
+    """An event of a history, with the fields that concern a run.
 
     Args:
         kind: such as "activity_task_completed".
-        of: the number of the event that it is about.
+        of: the number of the event that it refers to.
         name: of an activity, workflow, signal or update.
-        value: what it was given, or returned.
-        error: why it failed, in words.
+        value: its input, or its result.
+        error: the reason of its failure, as text.
         attempts: of the activity; `is_safe` if it may have several.
-        run_id: of a beginning, the execution that it began as; of an end, the one that it goes on as.
-        by_reset: it ends an execution that goes on as another, or begins what is new in that one.
+        run_id: of a beginning, the execution that it began as; of an end, the execution that continues it.
+        by_reset: it ends an execution that continues as another, or marks the new part of that other execution.
     """
 
     number: int
@@ -101,7 +101,7 @@ async def executions(client: Client, workflow_id: str, run_id: str | None = None
         run_id: any of them; the last run of the workflow id if None.
 
     Raises:
-        InputError: there is none, or it is another program's.
+        InputError: there is none, or it belongs to another program.
     """
     last: WorkflowExecution = await our_run(client, workflow_id)
     listed = [one async for one in client.list_workflows(f"WorkflowId = {quoted(workflow_id)}")]
@@ -115,7 +115,7 @@ async def executions(client: Client, workflow_id: str, run_id: str | None = None
 async def _described(
     client: Client, workflow_id: str, run_id: str, found: dict[str, WorkflowExecution]
 ) -> WorkflowExecution:
-    """Return an execution, which may be too new to be listed; the server may have forgotten it, too."""
+    """Return an execution, which may be too new to be listed, or already forgotten by the server."""
     if run_id not in found:
         try:
             found[run_id] = await client.get_workflow_handle(workflow_id, run_id=run_id).describe()
@@ -133,7 +133,7 @@ def _first(run: WorkflowExecution) -> str:
 
 
 async def entries(client: Client, workflow_id: str, run_id: str, *, follow: bool) -> AsyncIterator[Entry]:
-    """Yield the entries of an execution; `follow` waits for those to come, until its end."""
+    """Yield the entries of an execution; `follow` waits for further entries until its end."""
     events = client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history_events(wait_new_event=follow)
     while events.current_page is None or events.next_page_token:
         try:
@@ -169,7 +169,7 @@ async def _entry(client: Client, run_id: str, event: HistoryEvent) -> Entry:
 
 
 async def _particulars(client: Client, kind: str, attributes: Any, run_id: str) -> dict[str, Any]:
-    """Return what only one kind of event has."""
+    """Return the fields that only one kind of event has."""
     match kind:
         case "workflow_execution_started":
             began = attributes.original_execution_run_id or run_id
@@ -216,7 +216,7 @@ async def _decoded(client: Client, payloads: Sequence[Payload]) -> Any:
     """Return the first value; None if there is none, or it cannot be decoded."""
     try:
         values = await client.data_converter.decode([one for one in payloads if one.metadata or one.data])
-    except Exception:  # any converter may read it, and anybody may have written it
+    except Exception:  # any converter may read it, and any client may have written it
         return None
     return values[0] if values else None
 
@@ -230,7 +230,7 @@ def _value(payload: Payload) -> Any:
 
 
 async def _words(client: Client, failure: Failure) -> str:
-    """Say in words why something failed."""
+    """Describe why something failed."""
     if failure.HasField("timeout_failure_info"):
         timeout = failure.timeout_failure_info.timeout_type
         if timeout == TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START:

@@ -1,7 +1,7 @@
 """Folds the entries of an execution's history into the events of its run.
 
-Which events there are, and their ids, follow from that history alone: whoever reads it, now or later, finds the same.
-What is read may have been written by anybody: a value that does not fit is left out, and nothing here raises for it.
+The events and their ids depend on that history alone, so every reader finds the same events at any time. Any client may
+have written these values: an invalid value is omitted, and never raises an error here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -83,7 +83,7 @@ class _Asked:
 
     Args:
         stage: the number of escalations so far.
-        is_timed: a timer says when its time began, or the execution before has said it.
+        is_timed: its start is known from a timer, or from the previous execution.
     """
 
     gate: Gate
@@ -94,16 +94,17 @@ class _Asked:
 
 @dataclass(slots=True)
 class History:
-    """What was read so far of one execution.
+    """The entries of one execution read so far.
 
     Args:
         run_id: the execution.
-        journal_key: by which the store has what the run keeps; known when the first entry was read.
+        journal_key: the key of the run's stored data; known when the first entry was read.
         turn: the last turn that has begun; `said` if it has ended.
-        next: the execution that goes on, if this one has continued as new.
-        ended: of the last call that has ended, the turn and its key in the ledger.
-        is_copy: what is read happened before a reset, in another execution.
-        lacking: what only the store has whole of the execution before this one: whether its calls, and which edits.
+        next: the execution that continues this one, if it has continued as new.
+        ended: the last call that has ended: its turn and its key in the ledger.
+        is_copy: these entries happened before a reset, in another execution.
+        lacking: the values of the previous execution that only the store has in full: whether its calls, and which
+            edits.
     """
 
     run_id: str
@@ -120,14 +121,14 @@ class History:
     _ended: set[tuple[int, int]] = field(default_factory=set)
     _rules: Mapping[str, Any] = field(default_factory=dict)  # of a pipeline's gates
     _gates: dict[str, _Asked] = field(default_factory=dict)
-    _edits: dict[str, tuple[Any, str | None]] = field(default_factory=dict)  # of calls, and whose, by their digests
-    _edited: dict[tuple[int, int], tuple[str, Any]] = field(default_factory=dict)  # who, and the arguments before
+    _edits: dict[str, tuple[Any, str | None]] = field(default_factory=dict)  # of calls, with editors, by digest
+    _edited: dict[tuple[int, int], tuple[str, Any]] = field(default_factory=dict)  # the editor, and earlier arguments
     _timers: dict[int, tuple[GateReminded | GateEscalated, int]] = field(default_factory=dict)  # and the gate's stage
     _shown: tuple[str, tuple[str, ...]] = ("running", ())
     _trouble: str | None = None
 
     def read(self, entry: Entry) -> list[Event]:
-        """Return the events that an entry means, with their ids and times."""
+        """Return the events of an entry, with their ids and times."""
         self.is_copy = self.is_copy and not entry.by_reset
         events = list(self._meaning(entry))
         return (
@@ -140,14 +141,14 @@ class History:
         )
 
     def know(self, turn: int, calls: Iterable[ToolCall]) -> None:
-        """Take in the calls of a turn with all of their arguments; a history has only the beginning of long ones."""
+        """Take in the calls of a turn with their full arguments; a history has only the beginning of long ones."""
         whole = {call.id: call for call in calls}
         for place, call in self._calls.items():
             if place[0] == turn and call.id in whole:
                 self._calls[place] = whole[call.id]
 
     def know_edit(self, digest: str, arguments: Any) -> None:
-        """Take in all of the arguments that people have put in place of the model's."""
+        """Take in the full arguments with which people have replaced the model's."""
         _, by = self._edits.get(digest, (None, None))
         self._edits[digest] = arguments, by
 
@@ -185,7 +186,7 @@ class History:
             yield from map(self._opened, self._gates.values())
 
     def _take_over(self, state: Mapping[str, Any], gates: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Take in the gates of what went before, those of calls and those of steps, and the edits that have counted."""
+        """Take in the previous execution's gates of calls and of steps, and the edits that have counted."""
         asked = [one for name in ("questions", "verdicts") if isinstance(some := state.get(name), list) for one in some]
         found = [(fields(one).get("gate"), fields(one).get("question")) for one in asked]
         cut = []
@@ -225,7 +226,7 @@ class History:
                 yield from self._timer_of(entry, words, entry.summary.removeprefix(words))
 
     def _timer_of(self, entry: Entry, words: str, gate: str) -> Iterator[Event]:
-        """Take in a timer of a gate: its time runs since the first, and a later one may be of others."""
+        """Take in a gate's timer: the gate's time runs since the first, and a later one may be for other people."""
         yield from self._overdue(gate, entry.at)
         asked = self._gates.get(gate)
         if asked is not None and not asked.is_timed:
@@ -236,7 +237,7 @@ class History:
             self._timers[entry.number] = event, 0 if asked is None else asked.stage
 
     def _overdue(self, name: str, at: datetime) -> Iterator[Event]:
-        """Yield the escalations of a gate that still waits at this time; without a worker no timer tells of them."""
+        """Yield the escalations of a gate that still waits at this time; without a worker, no timer records them."""
         if (asked := self._gates.get(name)) is None or not asked.is_timed:
             return
         for gate, event in gate_escalations(asked.gate, at):
@@ -337,7 +338,7 @@ class History:
         return tool_call(at.get("path") or "", entry.name, shown)
 
     def _settled_inline(self, given: Mapping[str, Any]) -> Iterator[Event]:
-        """Yield the ends of calls that have no activity of their own, such as those that were refused."""
+        """Yield the ends of calls without a separate activity, such as refused calls."""
         sources = given.get("sources")
         for item in sources if isinstance(sources, list) else ():
             match item:
@@ -405,7 +406,7 @@ class History:
                 yield self._opened(asked)
 
     def _decided(self, given: Mapping[str, Any], refused: Any) -> Iterator[Event]:
-        """Yield a decision, and that the gate then asks other people, or about an edit."""
+        """Yield a decision, and then that the gate asks other people, or about an edit."""
         name, edit = text(given.get("gate")), given.get("edit")
         before, after = self._gates.get(name), None
         with suppress(KeyError, TypeError, ValueError, StandfastError):
@@ -492,7 +493,7 @@ class History:
 
 
 def _records(kind: type[RecordT], found: object) -> tuple[RecordT, ...] | None:
-    """Return what a history has of records; None if there are none that can be read."""
+    """Return the records in a history's value; None if it has no readable ones."""
     try:
         return tuple(kind.model_validate(one) for one in found) if isinstance(found, list) and found else None
     except ValueError:

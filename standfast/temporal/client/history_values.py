@@ -1,4 +1,4 @@
-"""Reads the values in a history's entries, which anybody may have written: what does not fit is left out."""
+"""Reads the values in a history's entries, which any client may have written: invalid values are omitted."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -86,7 +86,7 @@ def gate_after(gate: Gate, given: Mapping[str, Any]) -> Gate:
 
 
 def step_gate(making: Mapping[str, Any], made: Mapping[str, Any], rules: Mapping[str, Any], at: datetime) -> Gate:
-    """Return the gate that a pipeline opens, by the rules that were recorded at its start; a rule may be missing."""
+    """Return the gate that a pipeline opens, by the rules recorded at its start; a rule may be missing."""
     path, rule = text(making.get("path")), GateRule()
     with suppress(KeyError, TypeError, ValueError):
         rule = GateRule.read(rules[place_in_plan(path)])
@@ -94,7 +94,7 @@ def step_gate(making: Mapping[str, Any], made: Mapping[str, Any], rules: Mapping
 
 
 def stepped(given: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Event]:
-    """Yield what became of a pipeline's step."""
+    """Yield the outcome of a pipeline's step."""
     done, made, making = (
         one if isinstance(one, Mapping) else {} for one in (given.get("done"), found.get("made"), given.get("make"))
     )

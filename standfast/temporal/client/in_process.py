@@ -1,4 +1,4 @@
-"""Reads what runs in process wait for, and decides at their gates: they are in the store, and no server knows them."""
+"""Reads the waiting items of in-process runs, and decides on their gates: only the store has these runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from standfast.temporal.client.boards import WholeBoard, read_waiting
 
 
 class RunsInProcess:
-    """The runs in process that have a store.
+    """The in-process runs that have a store.
 
     Args:
-        store: None if there is none; then there is nothing.
+        store: None if there is none; then there are no runs.
     """
 
     def __init__(self, store: object) -> None:
@@ -26,11 +26,11 @@ class RunsInProcess:
         self._board = None if self._store is None else WholeBoard(self._store, on_temporal=False)
 
     async def waiting(self, wanted: WaitFilter, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return what waits in them."""
+        """Return their waiting items."""
         return [] if self._board is None else await read_waiting(self._board, wanted, limit=limit)
 
     async def pending(self, address: str) -> list[dict[str, Any]]:
-        """Return what one of them waits for.
+        """Return the waiting items of one run.
 
         Raises:
             InputError: there is no such run.
@@ -39,7 +39,7 @@ class RunsInProcess:
         return await self.waiting(WaitFilter(namespace=board.namespace, workflow_id=address))
 
     async def board(self, address: str) -> Board:
-        """Return the board of a run, which says whose it is.
+        """Return the board of a run, which names its owner.
 
         Raises:
             InputError: there is no such run.
@@ -49,11 +49,11 @@ class RunsInProcess:
         return await outside_decisions.load_waiting(self._store, address)
 
     async def decide(self, address: str, decision: Mapping[str, Any]) -> None:
-        """Record a decision; it takes effect when the run goes on.
+        """Record a decision; it takes effect when the run continues.
 
         Raises:
             InputError: it does not count.
-            SessionConflictError: the run is at work.
+            SessionConflictError: the run is active.
         """
         try:
             read = Decision.model_validate(decision)

@@ -1,7 +1,7 @@
-"""Reads the answers of runs about themselves: what waits for people, and how far they are.
+"""Reads the answers of runs about themselves: the items that wait for people, and the progress.
 
-Any workflow may answer our queries with anything, and what is read here is shown to people, who decide on it. So it is
-read strictly, whoever asks for it; what cannot be read becomes one card that says so.
+Any workflow may answer these queries with any value, and people who decide are shown the result. So the answers are
+read strictly for every caller; unreadable parts become one card.
 """
 
 from datetime import datetime
@@ -15,7 +15,7 @@ from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, check
 from standfast.tools import Scope, read_shown
 
 _ITEMS = 1_000  # of a run
-_BYTES = 2 * CHECKPOINT_BYTES  # of a run's whole answer; Temporal lets no more through
+_BYTES = 2 * CHECKPOINT_BYTES  # of a run's full answer; Temporal's limit
 
 
 def _moment(text: str) -> str:
@@ -31,11 +31,11 @@ _Time = Annotated[str, Field(max_length=50), AfterValidator(_moment)]
 
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid")
-_OPEN = ConfigDict(frozen=True, strict=True, extra="allow")  # further fields are shown to nobody
+_OPEN = ConfigDict(frozen=True, strict=True, extra="allow")  # further fields are not shown
 
 
 class Item(BaseModel):
-    """An item that waits, as `Waiting.plain` writes it."""
+    """A waiting item, as `Waiting.plain` writes it."""
 
     model_config = _STRICT
 
@@ -88,7 +88,7 @@ class _Running(BaseModel):
 
 
 class _State(BaseModel):
-    """How far a run is, as `status` says."""
+    """The progress of a run, as in `status`."""
 
     model_config = _OPEN
 
@@ -122,7 +122,7 @@ class _Result(BaseModel):
 
 
 def read_items(found: object) -> list[dict[str, Any]]:
-    """Return the items that wait in a run, by its answer; all that cannot be read is one item of kind "unreadable"."""
+    """Return the waiting items from a run's answer; all unreadable parts are one item of kind "unreadable"."""
     if not isinstance(found, list):
         return [unreadable(f"it is {with_article(type(found).__name__)}, not a list")]
     items, odd = [], []
@@ -140,12 +140,12 @@ def read_items(found: object) -> list[dict[str, Any]]:
 
 
 def unreadable(why: str) -> dict[str, Any]:
-    """Return the item that stands for everything in a run's answer that cannot be read."""
+    """Return the item that represents all unreadable parts of a run's answer."""
     return {"kind": "unreadable", "name": "", "message": f"what waits in this run cannot be read: {why[:500]}"}
 
 
 def read_state(found: object) -> dict[str, Any]:
-    """Return what a run says of itself, with the items that wait in it as `read_items` returns them.
+    """Return a run's report about itself, with its waiting items as `read_items` returns them.
 
     Raises:
         InputError: it is not an answer of a standfast run.
@@ -160,7 +160,7 @@ def read_state(found: object) -> dict[str, Any]:
 
 
 def read_result(found: object) -> dict[str, Any]:
-    """Return the result of a run if it is one of a standfast run, else nothing: other workflows return anything."""
+    """Return the result of a standfast run, or nothing for other workflows, which may return any value."""
     try:
         check_json(found, "result", _BYTES)
         _Result.model_validate(found)

@@ -1,4 +1,4 @@
-"""Tells whether a Temporal server is on this machine: then a store that is a file may serve all its workers."""
+"""Tells whether a Temporal server is on this machine: then a file store may serve all its workers."""
 
 import asyncio
 import socket
@@ -11,12 +11,12 @@ from standfast.stores import SQLiteStore
 
 
 async def check_machine(store: Any, client: Client) -> None:
-    """Refuse a store that only this machine sees with a server that others may reach, too.
+    """Refuse a store that only this machine sees if other machines may reach the server.
 
-    Workers elsewhere would have other files: they begin sessions anew, and run what has run.
+    Workers elsewhere would have different files: they would begin sessions again, and repeat work.
 
     Raises:
-        InputError: saying what to do.
+        InputError: with advice.
     """
     target = client.service_client.config.target_host
     if not isinstance(store, SQLiteStore) or await asyncio.to_thread(_is_here, target):
@@ -29,7 +29,7 @@ async def check_machine(store: Any, client: Client) -> None:
 
 
 def _is_here(target: str) -> bool:
-    """Whether an address is one of this machine's, to which a socket can be bound. One that is unknown may be."""
+    """Whether an address belongs to this machine, so that a socket can bind it. An unknown address may belong to it."""
     host = target.rpartition(":")[0].strip("[]") or target
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)

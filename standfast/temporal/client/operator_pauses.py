@@ -1,4 +1,7 @@
-"""Finds runs and activities that an operator has paused or moved, which no run can tell, and says how they go on."""
+"""Finds runs and activities that an operator has paused or moved, and explains how to continue them.
+
+Runs cannot report this themselves.
+"""
 
 import shlex
 from datetime import UTC
@@ -16,14 +19,15 @@ def _read_as_running(known: type[WorkflowExecutionStatus], value: object) -> Wor
     return known.RUNNING if value == _PAUSED else None
 
 
-# The SDK (1.35) does not know this status, and fails at each list with such a run in it. It is a running one on hold.
+# The SDK (1.35) does not know this status, and fails at each list that contains such a run. It is a running workflow on
+# hold.
 setattr(WorkflowExecutionStatus, "_missing_", classmethod(_read_as_running))  # noqa: B010
 
 
 def paused_by_operators(run: WorkflowExecutionDescription) -> list[dict[str, Any]]:
     """Return items for a run that is paused, and for its activities that are paused or wait in another task queue.
 
-    A run's activities all run on the workers of its own task queue; one that waits in another was moved there.
+    A run's activities all run on the workers of its own task queue; an activity in another queue was moved there.
     """
     described, which = run.raw_description, f"--workflow-id {shlex.quote(run.id)}"
     items = []

@@ -1,7 +1,7 @@
-"""Finds the owner and the context of a run by the input that it was started with, and keeps strangers from it.
+"""Finds the owner and the context of a run from its input, and denies access to strangers.
 
-The input is read from the history, which nobody changes and which needs no live worker. This protects an application
-that passes on who has signed in to it; anyone who may write to the namespace itself can pose as anybody.
+The input is read from the history, which cannot be changed and needs no live worker. This protects an application that
+passes on its signed-in user. Anyone who may write to the namespace itself can impersonate any user.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ from standfast.time_limits import time_limit
 Run = WorkflowHandle[Any, dict[str, Any]]
 _LOOKED_BACK = 100  # runs of a workflow id
 _EARLIER = 3  # runs of a session that are searched for a message
-_TOLD, _PAUSE = 3.0, 0.1  # seconds in which a worker says what becomes of a message, and between two looks
-_TRIES = 5  # to meet a run of the session that does not end just then
+_TOLD, _PAUSE = 3.0, 0.1  # seconds in which a worker reports the outcome of a message, and between two checks
+_TRIES = 5  # to meet a run of the session that is not about to end
 
 
 async def start_or_say(
@@ -46,16 +46,16 @@ async def start_or_say(
     who: Owner,
     context: Any = None,
 ) -> Run:
-    """Start a run of a session, or send the message to the one that is in flight.
+    """Start a run of a session, or send the message to the run in flight.
 
     Args:
-        context: that of the message. A run has one context from its start to its end, so the one in flight must have
-            been started with this very one; None fits each.
+        context: that of the message. A run has one context from its start to its end, so the run in flight must have
+            been started with the same context; None matches any context.
 
     Raises:
-        SessionAccessDeniedError: the run in flight is somebody else's.
+        SessionAccessDeniedError: the run in flight belongs to another user.
         SessionConflictError: it has another context.
-        WorkflowAlreadyStartedError: there is none in flight, and none may be started.
+        WorkflowAlreadyStartedError: no run is in flight, and none may be started.
     """
     for _ in range(_TRIES):
         with suppress(WorkflowAlreadyStartedError):
@@ -91,7 +91,7 @@ async def run_that_has(client: Client, workflow_id: str, given: Mapping[str, Any
 
 
 async def run_with_input(client: Client, workflow_id: str, given: Mapping[str, Any]) -> Run | None:
-    """Return the run of a pipeline's workflow id if it was started with the same input and restart, else None.
+    """Return the run of a pipeline's workflow id if it was started with the same input and restart, otherwise None.
 
     Raises:
         InputError: the run is not found, or its input cannot be read.
@@ -106,23 +106,23 @@ async def run_with_input(client: Client, workflow_id: str, given: Mapping[str, A
 async def check_owner(
     client: Client, workflow_id: str, run_id: str | None, name: str, who: Owner, *, what: str = "Session"
 ) -> None:
-    """Refuse to tell a stranger more about the run with the name of a session or run key."""
+    """Refuse a stranger any further information about the run with the name of a session or run key."""
     if is_stranger(await owner_of(client, workflow_id, run_id), who):
         raise SessionAccessDeniedError(name, what)
 
 
 async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owner:
-    """Return the owner of a run; it has nobody's if it was started for nobody.
+    """Return the owner of a run; it has no user if it was started for none.
 
     Raises:
-        InputError: its input cannot be read, so nobody can tell.
+        InputError: its input cannot be read, so the owner is unknown.
     """
     data = await _started_with(client, workflow_id, run_id)
     return data.get("user_id"), data.get("tenant_id")
 
 
 async def _started_with(client: Client, workflow_id: str, run_id: str | None) -> dict[str, Any]:
-    """Return the input of a run; `{}` if it has none of ours.
+    """Return the input of a run; `{}` if it has no standfast input.
 
     Raises:
         InputError: it cannot be read.
@@ -139,8 +139,10 @@ async def _started_with(client: Client, workflow_id: str, run_id: str | None) ->
 
 
 async def last_admitted(client: Client, run: WorkflowExecution) -> str | None:
-    """Return the last run of a workflow id, from this one back, that was not refused, or None if it is not among the
-    last hundred. A stranger who starts a run in a session of somebody else takes nothing from its owner.
+    """Return the last run of a workflow id, from this one back, that was not refused.
+
+    The result is None if the last hundred have none. So a stranger who starts a run in another user's session does not
+    affect its owner.
     """
     if not await _was_denied(client, run):
         return run.run_id
@@ -152,7 +154,7 @@ async def last_admitted(client: Client, run: WorkflowExecution) -> str | None:
 
 
 async def _was_denied(client: Client, run: WorkflowExecution) -> bool:
-    """Whether a run failed because it was started in a session of somebody else."""
+    """Whether a run failed because it was started in another user's session."""
     if run.status is not WorkflowExecutionStatus.FAILED:
         return False
     handle = client.get_workflow_handle(run.id, run_id=run.run_id)
@@ -167,7 +169,7 @@ async def _was_denied(client: Client, run: WorkflowExecution) -> bool:
 async def _said(
     client: Client, workflow_id: str, session: str, said: dict[str, Any], who: Owner, context: Any
 ) -> Run | None:
-    """Send a message to the run of a session, and return its handle; None if it ends just now."""
+    """Send a message to the run of a session, and return its handle; None if the run is just ending."""
     try:
         run = await client.get_workflow_handle(workflow_id).describe()
         if run.close_time is not None:
@@ -180,7 +182,8 @@ async def _said(
                     f"Session {session} has a run in flight, workflow {workflow_id}, that was not started with this "
                     "context: say the message without a context, or wait for the end of the run"
                 )
-        # To this very run: the next one of the session may be another's. The run checks the owner itself, too.
+        # To this exact run: the next one of the session may belong to another user. The run also checks the owner
+        # itself.
         speaker = {"from": {name: value for name, value in zip(("user_id", "tenant_id"), who, strict=True) if value}}
         handle, sent = client.get_workflow_handle(workflow_id, run_id=run.run_id), {**said, **speaker}
         await handle.signal(names.MESSAGE, sent, rpc_timeout=timedelta(seconds=10))
@@ -197,7 +200,7 @@ async def _said(
 
 
 async def _refusal(run: WorkflowHandle[Any, Any], sent: Mapping[str, Any]) -> str | None:
-    """Return why a run refuses a message with an id; None if it does not, or if no worker says so in time."""
+    """Return why a run refuses a message with an id; None if it does not, or if no worker reports it in time."""
     asks = [sent["id"], use_of(names.MESSAGE, sent)[1]]
     with suppress(TimeoutError, WorkflowQueryFailedError):
         async with time_limit(_TOLD):
@@ -208,4 +211,4 @@ async def _refusal(run: WorkflowHandle[Any, Any], sent: Mapping[str, Any]) -> st
 
 
 def _canonical(data: Any) -> str:
-    return json.dumps(data, sort_keys=True)  # which tells true, 1 and 1.0 apart
+    return json.dumps(data, sort_keys=True)  # which distinguishes true, 1 and 1.0

@@ -1,7 +1,7 @@
-"""Notes in Temporal which store the workers of a task queue have, so that none with another store takes their runs.
+"""Records in Temporal which store a task queue's workers have, so that no worker with another store takes their runs.
 
-The note is a workflow that never begins. Its id is that of the queue, so of two workers that start at once one writes
-it. It lasts for as long as the sessions may, whether workers run or not, until somebody terminates it.
+The note is a workflow that never begins. Its id is derived from the queue, so only one of two workers that start at
+once writes it. The note lasts for as long as the sessions may, even without workers, until an operator terminates it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from standfast.stores.protocol import DurableStore
 from standfast.temporal.wire import names
 
 _LOG = logging.getLogger("standfast")
-LOOK_EVERY = 30.0  # seconds; one request, for a note that somebody removed or a server that has lost it
+LOOK_EVERY = 30.0  # seconds; one request, for a note that was removed or a server that has lost it
 _MEMO = "store"
 _LISTED_WITHIN = 2.0  # seconds; a note appears in the server's list a moment after it is written
 _LISTED_EVERY = 0.1
@@ -38,7 +38,7 @@ async def check_queue(client: Client, task_queue: str, store: DurableStore, *, n
     """Check that a queue has this store.
 
     Args:
-        note: the store is noted if the queue has none yet.
+        note: records the store if the queue has none yet.
 
     Raises:
         SessionStoreError: the queue has another.
@@ -48,7 +48,7 @@ async def check_queue(client: Client, task_queue: str, store: DurableStore, *, n
             await _note(client, task_queue, await store.identity())
         await check_noted(client, task_queue, store)
     except RPCError as error:  # such as a worker that may start no workflows
-        level = logging.WARNING if note else logging.DEBUG  # once, and not at every look
+        level = logging.WARNING if note else logging.DEBUG  # once, and not at every check
         _LOG.log(level, "Workers with another store would not be noticed on queue %s: %s", task_queue, error.message)
 
 
@@ -56,7 +56,7 @@ async def check_queue(client: Client, task_queue: str, store: DurableStore, *, n
 async def watching_queue(
     client: Client, task_queue: str, store: DurableStore, misplaced: dict[str, str]
 ) -> AsyncIterator[None]:
-    """Look now and then whether the queue still has this store; if not, say why in `misplaced`."""
+    """Check from time to time whether the queue still has this store; if not, put the reason into `misplaced`."""
     misplaced.pop(task_queue, None)
     watching = asyncio.create_task(_watch(client, task_queue, store, misplaced))
     try:
@@ -75,14 +75,14 @@ async def _watch(client: Client, task_queue: str, store: DurableStore, misplaced
             if task_queue not in misplaced:
                 _LOG.error("%s", error)
             misplaced[task_queue] = str(error)
-        except (StoreError, RPCError) as error:  # the next look may tell
+        except (StoreError, RPCError) as error:  # the next check may succeed
             _LOG.debug("The store of queue %s could not be looked up: %s", task_queue, error)
         else:
             misplaced.pop(task_queue, None)
 
 
 async def _note(client: Client, task_queue: str, identity: str) -> None:
-    """Note the store of a queue that has none yet."""
+    """Record the store of a queue that has none yet."""
     request = StartWorkflowExecutionRequest(
         namespace=client.namespace,
         workflow_id=names.queue_store_id(task_queue),
@@ -90,7 +90,7 @@ async def _note(client: Client, task_queue: str, identity: str) -> None:
         task_queue=TaskQueue(name=names.QUEUE_STORE),  # which no worker polls
         identity=client.identity,
         request_id=uuid4().hex,
-        # In the clear, whatever codec the client has: each worker must be able to read it.
+        # Unencoded, whatever codec the client has: each worker must be able to read it.
         memo=Memo(fields={_MEMO: Payload(metadata={"encoding": b"json/plain"}, data=json.dumps(identity).encode())}),
     )
     request.workflow_start_delay.FromTimedelta(_NEVER)
@@ -102,7 +102,7 @@ async def _note(client: Client, task_queue: str, identity: str) -> None:
 
 
 async def noted_store(client: Client, task_queue: str) -> str | None:
-    """Return the identity of the store that is noted for a queue; None if none is."""
+    """Return the identity of the store recorded for a queue; None if none is."""
     execution = WorkflowExecution(workflow_id=names.queue_store_id(task_queue))
     request = DescribeWorkflowExecutionRequest(namespace=client.namespace, execution=execution)
     try:
@@ -118,7 +118,7 @@ async def noted_store(client: Client, task_queue: str) -> str | None:
 
 
 async def noted_stores(client: Client) -> dict[str, str]:
-    """Return the identity of the store that is noted for each task queue of the namespace."""
+    """Return the identity of the store recorded for each task queue of the namespace."""
     query = f"WorkflowType = '{names.QUEUE_STORE}' AND ExecutionStatus = 'Running'"
     found = {run.id.removeprefix(names.queue_store_id("")): run async for run in client.list_workflows(query)}
     noted = {queue: _noted(run.raw_info.memo) for queue, run in found.items()}
@@ -130,7 +130,7 @@ def _noted(memo: Memo) -> str | None:
 
 
 async def check_read_store(client: Client, store: DurableStore, where: str, task_queue: str | None = None) -> list[str]:
-    """Check that a store is the one that workers have, before it is read or written for people.
+    """Check that a store is the workers' store, before it is read or written for people.
 
     Args:
         where: the store's address, for the error.
@@ -162,10 +162,10 @@ async def check_read_store(client: Client, store: DurableStore, where: str, task
 
 
 async def check_noted(client: Client, task_queue: str, store: DurableStore) -> None:
-    """Check that a store is the one that is noted for a queue, if one is.
+    """Check that a store is the one recorded for a queue, if there is one.
 
     Raises:
-        SessionStoreError: it is another.
+        SessionStoreError: the queue has another.
     """
     noted, identity = await noted_store(client, task_queue), await store.identity()
     if noted not in (None, identity):
@@ -178,7 +178,7 @@ async def check_noted(client: Client, task_queue: str, store: DurableStore) -> N
 
 
 def how_to_move(client: Client, task_queue: str) -> str:
-    """Return how a queue is given to the workers of another store."""
+    """Return advice on moving a queue to the workers of another store."""
     where = "" if client.namespace == "default" else f"--namespace {shlex.quote(client.namespace)} "
     note, address = shlex.quote(names.queue_store_id(task_queue)), client.service_client.config.target_host
     at = "" if address in _USUAL else f" --address {shlex.quote(address)}"

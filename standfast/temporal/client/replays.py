@@ -1,7 +1,7 @@
 """Replays a history and compares its commands, and their payloads, with those of this version.
 
-A replay by the SDK alone compares the kinds of commands. It does not see the inputs of activities, of children and of
-the next run of a chain, though a renamed key breaks those.
+The SDK's replay alone compares only the kinds of commands. It ignores the inputs of activities, of children and of the
+next run of a chain, though a renamed key breaks those.
 """
 
 import json
@@ -35,13 +35,14 @@ from standfast.temporal.wire import names
 
 _SHOWN = 200  # characters of a value
 _LOCAL = "core_local_activity"
-# What is told beside what an earlier version told, by activity. It may only be there now: it may not replace anything.
+# Arguments that this version adds to an earlier version's, by activity. They may only be added: they may not replace
+# other arguments.
 _ADDED: dict[str, tuple[tuple[str, ...], ...]] = {
-    # What happens at the deadline, and the key of the run. Who is told reads them, and nothing else changes.
+    # The effect of the deadline, and the key of the run. Only the recipients of the notice read them.
     names.NOTIFY: (("item", "then"), ("run",)),
-    # The id of a decision's signal, by which the activity finds what its sender was told before a reset.
+    # The id of a decision's signal, by which the activity finds the reply to its sender before a reset.
     names.DECIDE: (("sent",),),
-    # The ids of messages, by which the session tells whether it has them.
+    # The ids of messages, by which the session detects stored messages.
     names.KEEP: (("messages", "message_id"),),
     names.CALL_MODEL: (("say", "message_id"),),
     # That a question is about a call of unknown outcome. The store keeps it beside the question's text.
@@ -66,7 +67,7 @@ class Said:
 
 
 async def differences(history: WorkflowHistory, plugin: SimplePlugin, *, workflows: Sequence[type] = ()) -> list[str]:
-    """Return how a replay of a history differs from it; empty if the run goes on as it began.
+    """Return how a replay of a history differs from it; empty if the run continues as it began.
 
     Args:
         plugin: a `StandfastPlugin` with the agent or pipeline of the history's type.
@@ -86,7 +87,7 @@ def _compared(before: list[Said], now: list[Said], *, is_whole: bool) -> Iterato
         for number, (old, new) in enumerate(zip(then, today, strict=False), 1):
             if old.name != new.name:
                 yield f"{kind} {number} was {old.name}, and now is {new.name}"
-                break  # those after it differ, too
+                break  # later commands also differ
             if old.told is not None and old.told != (told := _without_added(new, old)):
                 yield f"{old} ({number}): {_difference(old.told, told, '')}"
         else:
@@ -95,7 +96,7 @@ def _compared(before: list[Said], now: list[Said], *, is_whole: bool) -> Iterato
 
 
 def _without_added(new: Said, old: Said) -> Any:
-    """Return what is told now, without what `_ADDED` lists and was not told before."""
+    """Return the current arguments, without those that `_ADDED` lists and the history lacks."""
     told = new.told
     for path in _ADDED.get(new.name, ()):
         told = _without_path(told, old.told, path)
@@ -114,7 +115,7 @@ def _without_path(value: Any, before: Any, path: tuple[str, ...]) -> Any:
 
 
 def _difference(old: Any, new: Any, path: str) -> str:
-    """Say where two values first differ."""
+    """Describe where two values first differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in (*old, *(key for key in new if key not in old)):
             here = f"{path}.{key}" if path else str(key)
@@ -161,10 +162,11 @@ def _recorded(history: WorkflowHistory) -> Iterator[Said]:
 
 
 def _untold(said: Said, history: WorkflowHistory) -> Said:
-    """Return what was said without the journal key, if it is an activity of a run that was reset.
+    """Return a command without the journal key, if it is an activity of a run that was reset.
 
-    A replay gives that run the id of the run before, by which activities find what they need: told the journal key only
-    where it is another one, most are told more in the history. Those of gates are told it in both.
+    A replay gives that run the id of the previous run, by which activities find their data. Activities get the journal
+    key only where it differs, so in the history most of them have an extra argument. Activities of gates get the key in
+    both.
     """
     if said.kind != "activity" or not any(map(_is_reset, history.events)):
         return said
@@ -187,7 +189,7 @@ def _read(payloads: Payloads) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it is read from a history."""
+    """Return a value as a history has it."""
     converter: PayloadConverter = DATA_CONVERTER.payload_converter
     (payload,) = converter.to_payloads([value])
     return converter.from_payloads([payload])[0]
@@ -197,7 +199,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Recorder(Interceptor):
-    """Notes the commands of a workflow while it is replayed."""
+    """Notes the commands of a workflow during its replay."""
 
     def __init__(self) -> None:
         self.said: list[Said] = []

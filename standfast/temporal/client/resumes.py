@@ -1,8 +1,8 @@
-"""Resumes the paused runs of a namespace, each for itself: one that refuses does not keep the others from going on.
+"""Resumes the paused runs of a namespace independently: a run that refuses does not block the others.
 
-There may be thousands, each of which a worker may have to load first. So many at a time are spoken to as the server and
-the workers keep up with: more while they are quick, fewer while they are slow. Those of which nobody has said in time
-whether they go on are asked once more, with the same id, when all others have been.
+There may be thousands, each of which a worker may have to load first. The number of concurrent resumes adapts to the
+server and the workers: more while they are quick, fewer while they are slow. Runs that did not confirm in time are
+asked once more, with the same id, after all others.
 """
 
 import asyncio
@@ -19,21 +19,21 @@ from standfast.errors import InputError, NotConfirmedError, StandfastError
 from standfast.temporal.client.clients import StandfastClient
 from standfast.temporal.client.runs import runs_query
 
-_FIRST, _MOST = 8.0, 32.0  # runs at a time, in the beginning and at the most
-_QUICK, _SLOW = 1.5, 4.0  # seconds in which one is done if more, or fewer, should be spoken to at a time
-_PASSES = 3  # over the runs, of which the later ones are for those that nobody has spoken for
-_TRIES, _PAUSE, _LONGEST = 8, 1.0, 30.0  # while the server refuses; seconds between them, each time twice as many
-_OF_ALL = (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.UNAVAILABLE)  # faults that no run is the cause of
+_FIRST, _MOST = 8.0, 32.0  # concurrent runs, initially and at most
+_QUICK, _SLOW = 1.5, 4.0  # seconds for one resume, below or above which the concurrency grows or shrinks
+_PASSES = 3  # passes over the runs; later passes are for runs that have not confirmed
+_TRIES, _PAUSE, _LONGEST = 8, 1.0, 30.0  # while the server refuses; seconds between attempts, doubled each time
+_OF_ALL = (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.UNAVAILABLE)  # faults that no run causes
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What came of the resume of a run.
+    """The outcome of resuming a run.
 
     Args:
-        outcome: "done"; "gone" if the run was not paused so any more; "failed" if it is not known to count.
-        why: it failed.
+        outcome: "done"; "gone" if the run no longer had such a pause; "failed" if it is not known to count.
+        why: the reason of the failure.
     """
 
     workflow_id: str
@@ -49,7 +49,7 @@ async def paused_runs(people: StandfastClient, *, query: str | None = None, name
         name: of the pause, such as "model"; any if None.
 
     Raises:
-        RPCError: the query is wrong, or the namespace lacks our search attributes.
+        RPCError: the query is invalid, or the namespace lacks standfast's search attributes.
     """
     running = "ExecutionStatus = 'Running'" + (f" AND ({query})" if query else "")
     listed = people.client.list_workflows(runs_query(status="paused", query=running))
@@ -69,20 +69,21 @@ async def resume_each(
     tell: Callable[[Resumed], None] = lambda _: None,
     **given: Any,
 ) -> list[Resumed]:
-    """Resume runs, and return what came of each, in their order. To do it again changes nothing in those that go on.
+    """Resume runs, and return the outcomes in the same order. Repeating this does not affect runs that have continued.
 
     Args:
-        name: of the pause that is ended; all of them if None.
-        tell: is told what came of each as soon as it is known.
-        given: what else `StandfastClient.resume` takes.
+        name: of the pause to end; all pauses if None.
+        tell: called with each outcome as soon as it is known.
+        given: further arguments of `StandfastClient.resume`.
 
     Raises:
-        RPCError: the server is away, or too busy for too long. What was told stands, and all can be done again.
+        RPCError: the server is away, or too busy for too long. Reported outcomes stay valid, and the call can be
+            repeated.
     """
     pace, outcomes, left, sent = _Pace(), dict[str, Resumed](), list(runs), dict[str, str]()
 
     async def one(run: str) -> bool:
-        """Return whether somebody has said what becomes of a run."""
+        """Return whether the outcome for a run is known."""
         try:
             resumed = await _resume(people, run, action, name, {**given, **({"id": sent[run]} if run in sent else {})})
         except RPCError as error:
@@ -112,7 +113,7 @@ async def _resume(people: StandfastClient, run: str, action: Any, name: str | No
     """Resume a run.
 
     Raises:
-        StandfastError: nobody has said whether it counts.
+        StandfastError: the outcome was not confirmed.
         RPCError: the server refuses.
     """
     try:
@@ -123,10 +124,10 @@ async def _resume(people: StandfastClient, run: str, action: Any, name: str | No
 
 
 async def _is_paused(people: StandfastClient, run: str, name: str | None) -> bool:
-    """Whether a run is paused so, as far as anybody can say."""
+    """Whether a run has such a pause, as far as that is known."""
     try:
         items = await people.pending(run)
-    except InputError:  # it is gone
+    except InputError:  # it no longer exists
         return False
     except (StandfastError, RPCError) as error:
         if isinstance(error, RPCError) and error.status in _OF_ALL:
@@ -136,17 +137,17 @@ async def _is_paused(people: StandfastClient, run: str, name: str | None) -> boo
 
 
 class _Pace:
-    """How many runs are spoken to at a time."""
+    """The number of concurrent resumes."""
 
     def __init__(self) -> None:
         self._most, self._busy = _FIRST, 0
         self._free = asyncio.Condition()
 
     async def take(self, do: Callable[[], Awaitable[T]]) -> T:
-        """Do something when it is its turn, and again if the server is too busy for it.
+        """Run an action when it is its turn, and again if the server is too busy for it.
 
         Raises:
-            RPCError: the server does not take it.
+            RPCError: the server does not accept it.
         """
         async with self._free:
             await self._free.wait_for(lambda: self._busy < self._most)
@@ -178,7 +179,7 @@ class _Pace:
 
 
 async def _each(runs: Sequence[str], pace: _Pace, do: Callable[[str], Awaitable[T]]) -> list[T]:
-    """Do something for each run, and return what came of it. An error ends the others, too."""
+    """Run an action for each run, and return the outcomes. An error also ends the other actions."""
     doing = [asyncio.ensure_future(pace.take(partial(do, run))) for run in runs]
     try:
         return list(await asyncio.gather(*doing))

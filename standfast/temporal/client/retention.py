@@ -1,4 +1,4 @@
-"""Deletes, from time to time, what the store keeps of runs that Temporal has forgotten; by one worker at a time."""
+"""Deletes from time to time the stored records of runs that Temporal has forgotten, by one worker at a time."""
 
 import asyncio
 import logging
@@ -17,14 +17,14 @@ from standfast.temporal.client.forgotten import Forgotten
 from standfast.tools import Duration, seconds
 
 _LOG = logging.getLogger("standfast")
-_NAME = "standfast/retention"  # held while a worker deletes; no session has a slash in its name
+_NAME = "standfast/retention"  # held while a worker deletes; no session name contains a slash
 _EVERY = 3600.0  # seconds between two rounds
-_FIRST = 30.0  # seconds until the first one, when a worker has begun
-_PAUSE = 0.02  # seconds between two names, in which runs have the store for themselves
+_FIRST = 30.0  # seconds until the first one, after a worker has begun
+_PAUSE = 0.02  # seconds between two names, during which runs have the store to themselves
 
 
 def check_retention(retention: Duration | None, store: object) -> timedelta | None:
-    """Return for how long records of runs are kept at least; None keeps all.
+    """Return the minimum time for which records of runs are kept; None keeps all.
 
     Raises:
         DefinitionError: it is not a duration, or the store cannot delete records.
@@ -39,7 +39,7 @@ def check_retention(retention: Duration | None, store: object) -> timedelta | No
 
 @asynccontextmanager
 async def keeping_for(client: Client, store: object, retention: timedelta | None) -> AsyncIterator[None]:
-    """Delete records of forgotten runs as long as the block lasts, when they are older than that."""
+    """For as long as the block lasts, delete records of forgotten runs that are older than that."""
     if retention is None:
         yield
         return
@@ -63,9 +63,9 @@ async def _watch(client: Client, store: PrunedStore, retention: timedelta) -> No
 
 
 async def prune_once(client: Client, store: PrunedStore, retention: timedelta) -> Pruning | None:
-    """Delete old records of forgotten runs; None if another worker does.
+    """Delete old records of forgotten runs; None if another worker is doing so.
 
-    Decisions stay, and all records of versions that did not note their runs.
+    Decisions stay, and so do all records of versions that did not note their runs.
     """
     if not await store.hold(_NAME):
         return None

@@ -1,4 +1,4 @@
-"""Finds a run, and how it ended: a reset ends it for Temporal, and another goes on from it."""
+"""Finds a run, and how it ended: for Temporal a reset ends it, and another run continues it."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,7 +32,7 @@ _ANSWER = 3.0  # seconds in which a worker answers
 
 
 async def find_run(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
-    """Return what the server knows of the last run of a workflow id; None if there is none."""
+    """Return the server's description of the last run of a workflow id; None if there is none."""
     try:
         return await client.get_workflow_handle(workflow_id).describe()
     except RPCError as error:
@@ -42,7 +42,7 @@ async def find_run(client: Client, workflow_id: str) -> WorkflowExecutionDescrip
 
 
 async def next_run(client: Client, workflow_id: str, run_id: str) -> str | None:
-    """Return the run that goes on from one that continued as new, or was reset; the run itself if it is not over."""
+    """Return the run that continues one that continued as new, or was reset; the run itself if it is open."""
     run, last = client.get_workflow_handle(workflow_id, run_id=run_id), client.get_workflow_handle(workflow_id)
     over, latest = await run.describe(), await last.describe()
     if over.status == WorkflowExecutionStatus.RUNNING:
@@ -56,9 +56,9 @@ async def next_run(client: Client, workflow_id: str, run_id: str) -> str | None:
 
 
 async def end_of(client: Client, workflow_id: str, run_id: str | None = None) -> dict[str, Any]:
-    """Wait for the result of a run, the last one if none is named.
+    """Wait for the result of a run, by default the last one.
 
-    A reset ends a run for Temporal, and another goes on from it: then this waits for the result of that one.
+    A reset ends a run for Temporal, and another run continues it: then this waits for the result of that run.
 
     Raises:
         WorkflowFailureError: it failed, or was cancelled or terminated.
@@ -77,7 +77,7 @@ async def end_of(client: Client, workflow_id: str, run_id: str | None = None) ->
 
 
 async def cancelled_end(client: Client, workflow_id: str) -> None:
-    """Cancel a run that is not over, and wait for its end."""
+    """Cancel an open run, and wait for its end."""
     with suppress(RPCError):  # it has ended
         await client.get_workflow_handle(workflow_id).cancel()
     with suppress(WorkflowFailureError):
@@ -85,10 +85,10 @@ async def cancelled_end(client: Client, workflow_id: str) -> None:
 
 
 async def was_refused(client: Client, workflow_id: str, run_id: str, sent_id: str) -> bool:
-    """Whether the sender of a signal, which a reset has sent to this run again, was told that it does not count.
+    """Whether the sender of a signal, which a reset has sent to this run again, learned that it does not count.
 
-    A run before the reset has refused it, or was terminated before it took the signal. If that history is gone, the
-    signal counts.
+    A run before the reset has refused the signal, or was terminated before it took the signal. If that history no
+    longer exists, the signal counts.
 
     Raises:
         RPCError, TimeoutError: the server or the worker has not answered; another attempt may succeed.
@@ -129,7 +129,7 @@ async def fate_of_signal(client: Client, run: WorkflowHandle[Any, Any], sent_id:
 
 
 async def _base_of(client: Client, workflow_id: str, run_id: str, sent_id: str) -> str | None:
-    """Return the run that was reset to become this one, or one before it, before the signal came; else None."""
+    """Return the run that was reset to become this one, or an earlier one, before the signal; otherwise None."""
     base, before = None, ""
     async for event in client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history_events():
         failed = event.workflow_task_failed_event_attributes
@@ -156,7 +156,7 @@ async def read_signal(converter: DataConverter, payloads: Sequence[Payload]) -> 
     """
     try:
         return await converter.decode(payloads)
-    except Exception:  # of any kind: of the codec, or of data that is nothing at all
+    except Exception:  # of any kind: of the codec, or of invalid data
         if converter.external_storage is not None and any(map(_is_stored, payloads)):
             raise
     codec, decoded = converter.payload_codec, payloads
@@ -165,7 +165,7 @@ async def read_signal(converter: DataConverter, payloads: Sequence[Payload]) -> 
     except Exception as error:
         if codec is None or may_pass(error.__cause__ or error) or not await _works(codec):
             raise StandfastError(f"The codec is away: {error_text(error)}") from error
-        return ()  # it refuses what somebody else has written
+        return ()  # it refuses data written by others
     try:
         return converter.payload_converter.from_payloads(decoded)
     except Exception:  # such data reached no handler
@@ -173,7 +173,7 @@ async def read_signal(converter: DataConverter, payloads: Sequence[Payload]) -> 
 
 
 def _is_stored(payload: Payload) -> bool:
-    """Whether a payload says that its data is in an external storage."""
+    """Whether a payload refers to data in an external storage."""
     said = payload.metadata
     return (
         "__temporal_external_storage_reference" in said
@@ -183,8 +183,8 @@ def _is_stored(payload: Payload) -> bool:
 
 
 async def _works(codec: PayloadCodec) -> bool:
-    """Whether a codec can read what it has just written."""
+    """Whether a codec can read a value that it has just written."""
     try:
         return bool(await codec.decode(await codec.encode([Payload(metadata={"encoding": b"binary/null"})])))
-    except Exception:  # whatever the user's own code raises
+    except Exception:  # whatever the user's code raises
         return False

@@ -1,4 +1,4 @@
-"""Describes runs from outside: the server's entry for one, how far it says it is, and its result."""
+"""Describes runs from outside: the server's entry of a run, the progress it reports, and its result."""
 
 import asyncio
 import os
@@ -30,17 +30,17 @@ from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.wire import names
 from standfast.time_limits import time_limit
 
-_SOON = 1.0  # seconds in which a worker that lives and is not busy has answered
+_SOON = 1.0  # seconds in which an idle live worker answers
 _POLLS_EVERY = 90.0  # seconds; a long poll ends after 60, and the worker begins the next one at once
 _PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
-_KNOWN = 2.0  # seconds, for an answer that says whether a run is ours
-_BEGINS = 1.0  # seconds in which a worker must begin a run while somebody waits to see it begin
-_EVERY = 0.3  # seconds between two looks at a run
+_KNOWN = 2.0  # seconds, for an answer that tells whether a run is standfast's
+_BEGINS = 1.0  # seconds in which a worker must begin a run while a person waits to see it begin
+_EVERY = 0.3  # seconds between two checks of a run
 _MEMOS = {names.AGENT_MEMO, names.PIPELINE_MEMO}
 _ATTRIBUTES = {names.STATUS_ATTRIBUTE, names.WAITING_ATTRIBUTE, names.SESSION_ATTRIBUTE}
-_BY_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # ends that no run can tell
+_BY_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # ends that no run can report
 _STATUSES = ("running", "waiting", "paused", *get_args(EndStatus), *_BY_TEMPORAL)
-DONE = ("complete",)  # the outcomes of a run that went well
+DONE = ("complete",)  # the outcomes of a successful run
 
 
 def runs_query(
@@ -63,8 +63,8 @@ def runs_query(
         query: further conditions in that language.
 
     Raises:
-        InputError: no run has such a status; or a name or id has characters that none may have, such as NUL, at which
-            some servers retry for ever.
+        InputError: no run has such a status; or a name or id has characters that are never allowed, such as NUL, at
+            which some servers retry for ever.
     """
     if status is not None and status not in _STATUSES:
         raise InputError(
@@ -87,7 +87,7 @@ def runs_query(
 
 
 def quoted(value: str) -> str:
-    """Return a text as it is quoted in a filter.
+    """Return a text quoted for a filter.
 
     Raises:
         InputError: it cannot be in a filter.
@@ -103,7 +103,7 @@ def listed(run: WorkflowExecution) -> dict[str, Any]:
     attributes = {pair.key.name: pair.value for pair in run.typed_search_attributes}
     ended = run.status is not None and run.status.name != "RUNNING"
     status = str(attributes.get(names.STATUS_ATTRIBUTE) or "running")
-    if ended and status in ("running", "waiting", "paused"):  # it was cut off before it could say how
+    if ended and status in ("running", "waiting", "paused"):  # it was cut off before it could report the reason
         status = str(run.status and run.status.name.lower())
     deadline = attributes.get(names.DEADLINE_ATTRIBUTE)
     found = {
@@ -128,16 +128,17 @@ def _time(at: datetime | None) -> str | None:
 
 
 async def looked_at(client: Client, workflow_id: str, run_id: str | None = None) -> dict[str, Any]:
-    """Return all that is known of a run: its list entry, its `state`, and its `result` or `error` if it has ended;
-    also the `failed_step` of a pipeline that failed with an error.
+    """Return all known facts of a run.
 
-    Activities that are tried again are in `retries`, with the reason why they failed before, and when that is `next`.
+    These are its list entry, its `state`, and its `result` or `error` if it has ended; also the `failed_step` of a
+    pipeline that failed with an error. Activities that are being retried are in `retries`, with the reason of the last
+    failure, and the time of the `next` attempt.
 
     Args:
         run_id: as `run_of` takes it.
 
     Raises:
-        InputError: there is none, or it is another program's.
+        InputError: there is none, or it belongs to another program.
     """
     run = await run_of(client, workflow_id, run_id)
     seen = listed(run)
@@ -174,7 +175,7 @@ async def failure_text(client: Client, failed: Failure) -> str:
 
 
 async def described(client: Client, workflow_id: str, run_id: str | None = None) -> WorkflowExecutionDescription:
-    """Return what the server knows of a run.
+    """Return the server's description of a run.
 
     Args:
         run_id: the newest if None.
@@ -203,18 +204,18 @@ def looks_ours(run: WorkflowExecutionDescription) -> bool:
 
 
 def was_started_by_us(run: WorkflowExecution) -> bool:
-    """Whether a run is one of an agent or a pipeline, and not a user's own with gates of ours in it."""
+    """Whether a run is an agent's or a pipeline's, and not a user's workflow with standfast gates in it."""
     return bool(run.raw_info.memo.fields.keys() & _MEMOS)
 
 
 async def run_of(client: Client, workflow_id: str, run_id: str | None = None) -> WorkflowExecutionDescription:
-    """Return what the server knows of a run of ours that began with a run id, wherever it has continued as new.
+    """Return the server's description of a standfast run that began with a run id, wherever it has continued as new.
 
     Args:
         run_id: of the run's beginning or any later part; the newest run of this workflow id if None.
 
     Raises:
-        InputError: there is none, or it is another program's.
+        InputError: there is none, or it belongs to another program.
     """
     newest = await our_run(client, workflow_id)
     if run_id in (None, newest.run_id, newest.raw_info.first_run_id):
@@ -224,23 +225,23 @@ async def run_of(client: Client, workflow_id: str, run_id: str | None = None) ->
 
 
 async def our_run(client: Client, workflow_id: str, run_id: str | None = None) -> WorkflowExecutionDescription:
-    """Return what the server knows of a run of ours.
+    """Return the server's description of a standfast run.
 
-    A run is ours if standfast has started it or it has standfast's search attributes, or if it answers as only runs of
-    standfast and workflows with an `approval` do.
+    It is a standfast run if standfast has started it or it has standfast's search attributes. It is also one if it
+    answers as only standfast runs and workflows with an `approval` do.
 
     Args:
         run_id: the newest if None.
 
     Raises:
-        InputError: there is none, or it is another program's.
+        InputError: there is none, or it belongs to another program.
     """
     run = await described(client, workflow_id, run_id)
     if looks_ours(run):
         return run
     handle = client.get_workflow_handle(workflow_id, run_id=run.run_id)
     try:
-        async with time_limit(_KNOWN):  # the SDK retries an RPC whose own timeout is over
+        async with time_limit(_KNOWN):  # the SDK retries an RPC whose own timeout has passed
             await handle.query(names.OUTCOME, "")
     except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
         why = "no worker answers for it" if isinstance(error, TimeoutError) else str(error)
@@ -250,7 +251,7 @@ async def our_run(client: Client, workflow_id: str, run_id: str | None = None) -
 
 
 async def has_no_gates(client: Client, workflow_id: str) -> bool:
-    """Whether a worker says that a workflow does not answer `pending`, as those that have not called `approval`."""
+    """Whether a worker reports that a workflow does not answer `pending`, as before its first `approval`."""
     try:
         async with time_limit(_KNOWN):
             await client.get_workflow_handle(workflow_id).query(names.PENDING)
@@ -262,10 +263,10 @@ async def has_no_gates(client: Client, workflow_id: str) -> bool:
 
 
 async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | None:
-    """Return a new run, as `looked_at` does, if its first workflow task failed it; None if it goes on.
+    """Return a new run, as `looked_at` does, if its first workflow task failed it; None if it continues.
 
-    That task reads the input, so a wrong one fails there, some 10 ms after the start. The result of a task is in the
-    history at once.
+    That task reads the input, so an invalid input fails there, some 10 ms after the start. The result of a task is in
+    the history at once.
 
     Raises:
         TimeoutError: no worker has begun the run within a second.
@@ -282,10 +283,10 @@ async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | N
 
 
 async def cancel_run(client: Client, workflow_id: str, *, by: str | None = None) -> None:
-    """Cancel a run; its history says who did.
+    """Cancel a run; its history has the person.
 
     Raises:
-        InputError: there is none, it is another program's, or it has ended.
+        InputError: there is none, it belongs to another program, or it has ended.
     """
     if (await our_run(client, workflow_id)).close_time is not None:
         raise InputError(f"Run {workflow_id} has ended already")
@@ -297,7 +298,7 @@ async def _state(client: Client, workflow_id: str, listed_as: str) -> dict[str, 
     try:
         try:
             return read_state(await answer(client, handle, names.STATUS, _PATIENCE))
-        except InputError:  # a user's own workflow that has a status of its own, and a gate of ours
+        except InputError:  # a user's workflow with its own `status`, and a standfast gate
             items = read_items(await answer(client, handle, names.PENDING, _PATIENCE))
             return {"status": listed_as, "waiting": items}
     except (RPCError, WorkflowQueryFailedError) as error:
@@ -312,9 +313,9 @@ class NoWorkerError(RPCError):
 
 
 async def answer(client: Client, handle: WorkflowHandle[Any, Any], query: str, patience: timedelta) -> Any:
-    """Return the answer of a workflow, whatever it is.
+    """Return the answer of a workflow, unvalidated.
 
-    An answer that does not come at once is awaited only while a worker polls the run's task queue.
+    A slow answer is awaited only while a worker polls the run's task queue.
 
     Raises:
         InputError: it cannot be decoded.
@@ -336,14 +337,14 @@ async def answer(client: Client, handle: WorkflowHandle[Any, Any], query: str, p
 
 
 class Pollers(NamedTuple):
-    """The identities of the workers that have polled a task queue lately."""
+    """The identities of the workers that have recently polled a task queue."""
 
     alive: list[str]
     dead: list[str]
 
 
 async def pollers_of(client: Client, task_queue: str) -> Pollers:
-    """Return the workers of a task queue, and those that are gone: the server remembers each for 5 minutes."""
+    """Return the workers of a task queue, and the dead ones: the server remembers each for 5 minutes."""
     found = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=client.namespace,
@@ -358,7 +359,7 @@ async def pollers_of(client: Client, task_queue: str) -> Pollers:
 
 
 def _has_died_here(identity: str) -> bool:
-    """Whether a poller was a process of this machine that has ended: the SDK calls itself PID@HOST."""
+    """Whether a poller was a process of this machine that has ended: the SDK's identity is PID@HOST."""
     pid, _, host = identity.partition("@")
     if host != socket.gethostname() or not pid.isdecimal():
         return False
@@ -396,6 +397,6 @@ async def watched(client: Client, workflow_id: str) -> AsyncIterator[dict[str, A
 
 
 def outcome(seen: Mapping[str, Any]) -> str:
-    """Return how a run ended: its own word for it, or Temporal's."""
+    """Return how a run ended: its own outcome, or Temporal's status."""
     result = seen.get("result")
     return str(result["status"]) if isinstance(result, dict) and "status" in result else str(seen["status"])

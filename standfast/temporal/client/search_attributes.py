@@ -1,7 +1,7 @@
-"""Makes sure that runs can be found by what they wait for: by search attributes, which a namespace has to know.
+"""Makes runs findable by their waiting items, through search attributes, which must exist in a namespace.
 
-Temporal Cloud lets nobody list or add them over this connection, and yet has those that somebody made there: whether a
-query may use them tells so with any server.
+Temporal Cloud does not allow listing or adding them over this connection, although they may have been created there. A
+query that uses them detects them on any server.
 """
 
 import logging
@@ -22,7 +22,7 @@ _INDEXED = {
 
 
 async def missing_attributes(client: Client) -> list[str]:
-    """Return those of our search attributes that a client's namespace does not have."""
+    """Return the standfast search attributes that a client's namespace lacks."""
     try:
         there = await client.operator_service.list_search_attributes(
             ListSearchAttributesRequest(namespace=client.namespace)
@@ -35,7 +35,7 @@ async def missing_attributes(client: Client) -> list[str]:
 
 
 async def register_attributes(client: Client) -> bool:
-    """Make the search attributes that are missing; False, and a word to the operator, if that is not allowed."""
+    """Create the missing search attributes; False, and a message to the operator, if that is not allowed."""
     missing = list(names.SEARCH_ATTRIBUTES)
     try:
         if missing := await missing_attributes(client):

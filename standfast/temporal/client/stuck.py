@@ -14,10 +14,10 @@ from standfast.temporal.client.runs import failure_text, was_started_by_us
 from standfast.temporal.wire import names
 
 _REPORTED = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running'"
-# A server sets the attribute after five failed tasks, some 50 s; until then the last events say it.
+# A server sets the attribute after five failed tasks, some 50 s; until then the last events tell.
 _RECENT = f"{names.STATUS_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'"
 _UPDATE = "Update machine does not handle this event"
-_OTHERWISE = "[TMPRL1100]"  # what the history says and what the workflow does differ
+_OTHERWISE = "[TMPRL1100]"  # the history and the workflow's commands differ
 _UNREADABLE = "cannot read a value"  # a codec; see `converters`
 _AT = re.compile(r"HistoryEvent\(id: (\d+)")
 _LEFT_OUT = (
@@ -30,13 +30,13 @@ _LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A run that does not go on by itself.
+    """A run that does not continue automatically.
 
     Args:
-        why: its workflow task fails.
+        why: the reason why its workflow task fails.
         reset_to: the event before the one that cannot be replayed or read; None if the cause is something else.
-        is_unreadable: whether the workers' codec cannot read something that was sent.
-        from_start: whether that is the first workflow task, since it is not known where the history went another way.
+        is_unreadable: whether the workers' codec cannot read a value that was sent.
+        from_start: whether that is the first workflow task, since the point of divergence is unknown.
     """
 
     workflow_id: str
@@ -74,7 +74,7 @@ async def find_stuck(client: Client, task_queue: str, limit: int) -> list[Stuck]
             runs = [run async for run in client.list_workflows(query, limit=limit)]
         except RPCError as error:
             if query is _REPORTED and error.status == RPCStatusCode.INVALID_ARGUMENT:
-                continue  # an older server, which has no such attribute
+                continue  # an older server, which lacks this attribute
             raise
         for run in runs:
             if run.task_queue != task_queue or run.run_id in found:
@@ -92,14 +92,14 @@ async def _look(client: Client, workflow_id: str, run_id: str) -> Stuck | None:
             return None
         history = [event async for event in handle.fetch_history_events()]
         return await _stuck(client, workflow_id, run_id, history, is_ours=was_started_by_us(run))
-    except RPCError:  # it has ended meanwhile
+    except RPCError:  # it has ended in the meantime
         return None
 
 
 async def _stuck(
     client: Client, workflow_id: str, run_id: str, history: Sequence[HistoryEvent], *, is_ours: bool
 ) -> Stuck | None:
-    """Return the state of a run that is stuck, by its history, or None if its last workflow task has not failed."""
+    """Return the state of a stuck run, from its history, or None if its last workflow task has not failed."""
     tasks = (EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
     last = next((event for event in reversed(history) if event.event_type in tasks), None)
     if last is None or last.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
@@ -115,6 +115,6 @@ async def _stuck(
     if _UPDATE in why and at is not None:
         before = [event_id for event_id in done if event_id < int(at[1])]
         return Stuck(workflow_id, run_id, why, before[-1] if before else None)
-    if _OTHERWISE in why and is_ours and done:  # nobody knows what a workflow of a user's does when it begins again
+    if _OTHERWISE in why and is_ours and done:  # the effects of repeating a user's workflow are unknown
         return Stuck(workflow_id, run_id, why, done[0], from_start=True)
     return Stuck(workflow_id, run_id, why)

@@ -1,4 +1,4 @@
-"""Reads the JSON results of runs as the types that runs in process return."""
+"""Reads the JSON results of runs as the types that in-process runs return."""
 
 import json
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def pipeline_result(pipeline: Pipeline, ended: Mapping[str, Any]) -> PipelineRes
     """Return the result of a pipeline's run.
 
     Raises:
-        InputError: an output does not fit its present type, or all are too large to be in the result.
+        InputError: an output does not fit its present type, or they are together too large to be in the result.
     """
     if "left_out" in ended:
         raise InputError(ended["left_out"])
@@ -63,7 +63,7 @@ def pipeline_result(pipeline: Pipeline, ended: Mapping[str, Any]) -> PipelineRes
 
 
 def _chosen(stage: Stage, steps: Mapping[str, StepResult]) -> Stage:
-    """Return the step that a branch took, any other stage itself."""
+    """Return the step that a branch took, or any other stage itself."""
     if not isinstance(stage, Branch):
         return stage
     return next((step for step in stage.steps if f"{stage.name}/{step.name}" in steps), stage)

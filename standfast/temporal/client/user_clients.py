@@ -1,4 +1,4 @@
-"""Speaks to the runs of one user; an application gives each person who has signed in a client of their own."""
+"""Accesses the runs of one user; an application creates a client for each signed-in person."""
 
 from typing import Any, Literal, overload
 
@@ -18,10 +18,10 @@ from standfast.temporal.wire.inputs import Owner
 
 
 class UserClient:
-    """Speaks to the runs of one user, for an application that lets its users do so; `StandfastClient` speaks to all.
+    """Accesses the runs of one user, for an application that lets its users do so; `StandfastClient` accesses all runs.
 
-    A run of somebody else raises `SessionAccessDeniedError`, and so does a run that does not exist. Everything else is
-    as in `StandfastClient`, and the user is the one who decides, answers and speaks.
+    Another user's run raises `SessionAccessDeniedError`, and so does a run that does not exist. Everything else is as
+    in `StandfastClient`, and the user is the person who decides, answers and sends messages.
 
     Args:
         user_id, tenant_id: the person who has signed in to the application.
@@ -56,7 +56,7 @@ class UserClient:
         return await self._people.result(workflow_id, of, run_id=await self._check(workflow_id))
 
     async def status(self, workflow_id: str) -> dict[str, Any]:
-        """Return how far a run is, what it waits for, and which messages it could not use."""
+        """Return the progress of a run, its waiting items, and the messages that it could not use."""
         return await self._people.status(workflow_id, run_id=await self._check(workflow_id))
 
     async def pending(self, workflow_id: str) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ class UserClient:
         return await self._people.pending(workflow_id, run_id=await self._check(workflow_id))
 
     async def message(self, workflow_id: str, text: str, *, images: Images = (), message_id: str | None = None) -> None:
-        """Say something to a run."""
+        """Send a message to a run."""
         await self._check(workflow_id)
         await self._people.message(workflow_id, text, images=images, message_id=message_id, by=self._who[0])
 
@@ -93,14 +93,14 @@ class UserClient:
         digest: str | None = None,
         edit: Any = None,
     ) -> None:
-        """Approve or reject at a gate of any run of the user's own tenant, not only of the user's own runs."""
+        """Approve or reject at a gate of any run of the user's tenant, not only of the user's own runs."""
         await self._check(workflow_id, any_user=True)
         await self._people.decide(
             workflow_id, gate, decision, by=self._who[0], comment=comment, digest=digest, edit=edit
         )
 
     async def _check(self, workflow_id: str, *, any_user: bool = False) -> str:
-        """Return the run that the user speaks to; refuse one that is somebody else's, or not ours."""
+        """Return the run that the user accesses; refuse another user's run, and one that is not standfast's."""
         try:
             run = await described(self._client, workflow_id)
             run_id = await last_admitted(self._client, run)
