@@ -1,4 +1,7 @@
-"""Types of the inputs and results of our activities, which are JSON in a history; `names` says which has which."""
+"""Types of the inputs and results of standfast's activities, which are JSON in a history.
+
+`names` assigns them to activities.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Generic, Literal, NotRequired, Required, TypedDict, TypeVar, final
@@ -13,20 +16,20 @@ FoundT = TypeVar("FoundT")
 
 
 class ActivityName(str, Generic[TakenT, FoundT]):
-    """The name of an activity, which tells a type checker what it takes and what it returns."""
+    """The name of an activity, which carries its input and result types for a type checker."""
 
     __slots__ = ()
 
 
 class Located(TypedDict, total=False):
-    """The keys of a run and its session in the store; left out where the workflow tells (`AgentHost.located`)."""
+    """The keys of a run and its session in the store; omitted where the workflow has them (`AgentHost.located`)."""
 
     run: str
     session: str
 
 
 class OpenReference(Located, total=False):
-    """A run to be opened, with its `input`; without it, one that looks for a worker with an agent, a tool or a step."""
+    """A run to be opened, with its `input`; without an input, a search for a worker with an agent, a tool or a step."""
 
     input: dict[str, Any]
     agent: str
@@ -35,17 +38,17 @@ class OpenReference(Located, total=False):
 
 
 class RunReference(Located, total=False):
-    """How far an agent's run is, for activities that read or write its transcript.
+    """The progress of an agent's run, for activities that read or write its transcript.
 
     Args:
         turn: the number of the model's last answer; of the next one, for `call_model`.
-        seq: the number of the last message in the session that the run knows of.
+        seq: the number of the last message in the session that the run knows.
         part: how often results of the turn were written.
-        sources: `[position, source]` each: where a call's result is, if not in the ledger under its first dispatch.
-        created: when the session is made, if it is new.
-        say: messages of the user that are not in the transcript yet.
-        questions: those that are open, as JSON.
-        receipt: the word that a result must repeat if it says that something is recorded; see `receipted`.
+        sources: `[position, source]` each: the place of a call's result, if not in the ledger under its first dispatch.
+        created: the creation time of the session, if it is new.
+        say: the user's messages that are not in the transcript yet.
+        questions: the open questions, as JSON.
+        receipt: the word that a result must repeat if it reports that something was recorded; see `receipted`.
     """
 
     receipt: int
@@ -66,7 +69,7 @@ class RunReference(Located, total=False):
 class ModelReference(RunReference, total=False):
     """A call of an `agent`'s model, `named` if a deploy has changed it; in an outage of one of `models`.
 
-    For `decided`, see `CallModel`. `max_tokens` is the most that the answer may have.
+    For `decided`, see `CallModel`. `max_tokens` limits the answer.
     """
 
     agent: str
@@ -84,14 +87,14 @@ class FinishReference(RunReference, total=False):
 
 
 class KeepReference(RunReference, total=False):
-    """Messages to be kept; after a reset, `again` asks for those that the model has not heard."""
+    """Messages to be kept; after a reset, `again` asks for the messages that the model has not read."""
 
     messages: Required[list[Said]]
     again: bool
 
 
 class Kept(TypedDict, total=False):
-    """Messages that were not kept: the session `has` them, by the ids of their senders, or they are `refused`."""
+    """Messages that were not kept: the session `has` them, by their senders' ids, or they are `refused`."""
 
     has: list[str]
     refused: dict[str, str]
@@ -108,8 +111,11 @@ class ExportReference(RunReference, total=False):
 
 
 class LetThrough(TypedDict):
-    """Who has approved a call; and if not with the model's arguments, the digest of the `edit`, whose it is, and the
-    beginning of these arguments for people."""
+    """The approvers of a call.
+
+    For edited arguments, it also has the digest of the `edit`, its editor, and the beginning of the arguments for
+    people.
+    """
 
     by: list[str]
     edit: NotRequired[str]
@@ -118,9 +124,9 @@ class LetThrough(TypedDict):
 
 
 class CallReference(Located, total=False):
-    """A tool's call: by turn and position, or by the path of a pipeline's step; `agent_state` is not written yet.
+    """A tool call: by turn and position, or by the path of a pipeline's step; `agent_state` is not written yet.
 
-    `tokens_left` is what the run may use yet, if its budget says so.
+    `tokens_left` is the remaining number of tokens for the run, if its budget limits them.
     """
 
     turn: int
@@ -134,9 +140,9 @@ class CallReference(Located, total=False):
 
 
 class SettleReference(CallReference, total=False):
-    """A call to look up in the ledger; a person says that its outcome is `given`, or that it has `not_happened`.
+    """A call to look up in the ledger; according to a person, its outcome is `given`, or it has `not_happened`.
 
-    `timed_out` says that its handler has not ended in time, and may still run.
+    `timed_out` means that its handler has not ended in time, and may still run.
     """
 
     recovering: bool
@@ -148,7 +154,7 @@ class SettleReference(CallReference, total=False):
 
 
 class LostReference(CallReference):
-    """An agent that was called by a run that is lost."""
+    """An agent that was called by a lost run."""
 
     child: str
     asked: str
@@ -163,9 +169,9 @@ class AttachReference(TypedDict):
 
 
 class AtGate(TypedDict, total=False):
-    """A gate: the turn and position of its `call`, or who `stopped` what: the agent, the guardrail, and what it holds.
+    """A gate: the turn and position of its `call`, or the agent, the guardrail and the content that `stopped` it.
 
-    If `access` is true, there are rules about who may decide.
+    If `access` is true, rules limit who may decide.
     """
 
     call: list[int]
@@ -181,7 +187,7 @@ class RecallReference(AtGate):
 
 
 class DecideReference(RecallReference, total=False):
-    """A decision as a person made it; `receipt` as in `RunReference`. `sent` is the id of its signal."""
+    """A person's decision, unchanged; `receipt` as in `RunReference`. `sent` is the id of its signal."""
 
     receipt: int
     sent: str
@@ -214,10 +220,10 @@ class NotifyReference(Located, total=False):
 
 
 class Source(WrittenOutcome, total=False):
-    """Where a call's result is: under a `dispatch` in the ledger, as the `answer_of` a session, or here.
+    """The place of a call's result: under a `dispatch` in the ledger, as the `answer_of` a session, or here.
 
-    If it is here, `settled` means that the ledger was asked: it knows only that the call was started. `edited` is how
-    people have changed the arguments of an agent's call, of which the model reads.
+    If the result is here, `settled` means that the ledger was asked: it knows only that the call was started. `edited`
+    is the note to the model on people's edit of the arguments of an agent's call.
     """
 
     dispatch: int
@@ -227,10 +233,10 @@ class Source(WrittenOutcome, total=False):
 
 
 class Verdict(WrittenOutcome, total=False):
-    """The ledger's entry for a call: its outcome, `claimed` if nobody knows it, or neither if it is to be run.
+    """The ledger's entry for a call: its outcome, `claimed` if that is unknown, or neither if the call must be run.
 
     Args:
-        found_by: of an outcome, whether the "ledger" had it, `verify` found it, or a "person" gave it.
+        found_by: of an outcome, its source: the "ledger", `verify`, or a "person".
     """
 
     dispatch: Required[int]
@@ -241,7 +247,7 @@ class Verdict(WrittenOutcome, total=False):
 
 
 class OpenedRun(TypedDict, total=False):
-    """The facts that steer an agent's run, once it is open, and the data that it begins with."""
+    """The facts that steer an agent's run, once it is open, and its initial data."""
 
     session: str
     facts: dict[str, Any]
@@ -250,7 +256,7 @@ class OpenedRun(TypedDict, total=False):
     created: str
     message: Said
     context: str  # as JSON; the store keeps it
-    context_before: str  # that of calls which an earlier run has left, if it is another one
+    context_before: str  # the epoch of calls that an earlier run has left, if it differs
     unheard: list[Said]
     answered: "AnsweredBefore"
     empty: bool
@@ -259,7 +265,7 @@ class OpenedRun(TypedDict, total=False):
 
 
 class AnsweredBefore(TypedDict, total=False):
-    """The result of a message that its session has answered before."""
+    """The result of a message that its session has already answered."""
 
     status: Required[str]
     response: Required[str]
@@ -273,7 +279,8 @@ class Opened(OpenedRun, total=False):
     """The same, and the state of its session: the last message and the calls of the last turn.
 
     Args:
-        unknown: ids of the calls of unknown outcome that an earlier run, or a process, has asked a person about.
+        unknown: ids of the calls of unknown outcome about which an earlier run, possibly in process, has asked a
+            person.
     """
 
     seq: Required[int]
@@ -288,7 +295,7 @@ class Opened(OpenedRun, total=False):
 
 
 class Looked(TypedDict):
-    """Nothing: the worker has the tool or step that an open run looked for."""
+    """Empty: the worker has the tool or step that an open run searched for."""
 
 
 class Declared(TypedDict, total=False):
@@ -299,10 +306,10 @@ class Declared(TypedDict, total=False):
 
 
 class LastReply(TypedDict, total=False):
-    """The text of an answer, with its whole `size` in bytes if it is cut, and the output that is read from it.
+    """The text of an answer, with its whole `size` in bytes if it is cut, and the output that is parsed from it.
 
-    Or why it is not of the output's type, or `unfit`, as an output validator says.
-    Or the text in its place, and the guardrail that has `tripped`; see `write_tripped`.
+    Or the reason why it does not fit the output type, or `unfit`, the reason of an output validator. Or the text that
+    replaces it, and the guardrail that has `tripped`; see `write_tripped`.
     """
 
     text: str
@@ -329,9 +336,10 @@ class Asked(LastReply, total=False):
 
 
 class ModelReply(Asked, total=False):
-    """The model's answer as a workflow needs it, or a lasting `error`; `untold` are the places in `say` not heard.
+    """The model's answer as a workflow needs it, or a lasting `error`.
 
-    `answered_by` is the one of the reference's `models` that has answered; None is the agent's own.
+    `untold` are the indexes in `say` of the unread messages. `answered_by` is the one of the reference's `models` that
+    has answered; None means the agent's own model.
     """
 
     seq: Required[int]
@@ -363,7 +371,7 @@ AgentEnd = dict[str, Any]
 
 
 class AgentResult(TypedDict):
-    """The result of an agent's run, as far as its caller reads it."""
+    """The part of an agent run's result that its caller reads."""
 
     status: str
     iterations: int
@@ -373,7 +381,7 @@ class AgentResult(TypedDict):
 
 
 class Recalled(TypedDict, total=False):
-    """The decisions at a gate, `[decision, time]` each, whether its call has run, or was answered instead."""
+    """The decisions at a gate, `[decision, time]` each, and whether its call has run, or was answered instead."""
 
     decisions: list[tuple[dict[str, Any], str]]
     has_run: bool

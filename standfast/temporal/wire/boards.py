@@ -1,4 +1,4 @@
-"""Rows of the board: what a workflow tells of an item that waits, and the item as the store keeps it."""
+"""Rows of the board: a workflow's report on a waiting item, and the item as the store keeps it."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ _ARGUMENTS = 2_000  # characters that are searched
 
 
 class ShownItem(TypedDict):
-    """An item that waits, as a workflow shows it; `item` is as `pending` has it."""
+    """A waiting item, as a workflow shows it; `item` is as `pending` has it."""
 
     item: dict[str, Any]
     groups: NotRequired[list[str]]
@@ -21,7 +21,7 @@ class ShownItem(TypedDict):
 
 
 class Whose(TypedDict, total=False):
-    """Whose run it is: the keys of the run and its session, its tenant, its user, and the run that started it."""
+    """The owner of a run: the keys of the run and its session, its tenant, its user, and the run that started it."""
 
     run: Required[str]
     session: str
@@ -31,7 +31,7 @@ class Whose(TypedDict, total=False):
 
 
 class ShowReference(Whose, total=False):
-    """Everything that a run shows from a time on: items that are new, each with its key, and the keys of others.
+    """All items that a run shows from a given time on: the new ones, each with its key, and the keys of the others.
 
     Args:
         first_run: the run id with which its chain of runs began.
@@ -44,12 +44,12 @@ class ShowReference(Whose, total=False):
 
 
 def key_of(shown: ShownItem) -> str:
-    """Return a key that only the same item has; one that has changed is another."""
+    """Return a key that only the same item has; a changed item is a different one."""
     return hashlib.blake2b(json.dumps(shown, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
 def wait_of(shown: ShownItem, key: str, board: Board) -> Wait:
-    """Return an item as the store keeps it, with what is searched in it."""
+    """Return an item as the store keeps it, with its searchable text."""
     item, deadline = shown["item"], shown["item"].get("deadline")
     more = {name: shown[name] for name in ("groups", "requesters") if shown.get(name)}
     arguments = item.get("arguments")
@@ -77,7 +77,7 @@ def wait_of(shown: ShownItem, key: str, board: Board) -> Wait:
 
 
 def _people(item: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return who may end an item: anybody if None, nobody if it ends by itself."""
+    """Return the people who may end an item: None means anyone; no one if it ends automatically."""
     if item["kind"] == "store" or (item["kind"] == "worker" and not item.get("can_skip")):
         return ()
     return tuple(person(name) for name in item.get("approvers") or ()) or None

@@ -1,6 +1,6 @@
-"""Keeps the messages and answers sent to a run until it takes them, checked against what it waits for.
+"""Keeps the messages and answers sent to a run until the run takes them, checked against its waiting items.
 
-Nothing here acts. Signals that cannot be used are noted with the reason; updates are refused with it.
+This module takes no action. Invalid signals are noted with the reason; invalid updates are refused with the reason.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from standfast.temporal.wire.limits import LONGEST_NAME, PARKED_MESSAGES, VALUES
 
 _REASON_BYTES = 4 * 1024  # of the reason for a skip, which the model reads
 NOTED = 10  # refusals that `status` shows
-TOLD = 200  # notices that a run remembers, so that it does not send them again when it has continued as new
+TOLD = 200  # notices that a run remembers, so that it does not send them again after it has continued as new
 OUTCOMES = 500  # outcomes of signals with an id that a run remembers
 _ID_BYTES = 100  # of such an id in a history; a longer one is remembered by its digest
 
@@ -30,12 +30,12 @@ class LaterError(InputError):
 
 
 class EarlyError(LaterError):
-    """A signal names something that does not wait now, and may do so at once; see `client.sending`."""
+    """A signal names an item that does not wait now, but may wait soon; see `client.sending`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The signal of a run that brought something: the n-th with this name and these data, from 1.
+    """The signal behind a message or answer: the n-th with this name and data, from 1.
 
     Args:
         id: the id that its sender has given it, to look up its outcome.
@@ -49,11 +49,11 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to a question; `tool_call_id` None means the first that is open.
+    """An answer to a question; `tool_call_id` None means the first open one.
 
     Args:
-        sent: the signal that brought it; its sender is told once the store has the answer.
-        is_late: the time for it was over when a worker took it; the signal may have been sent in time.
+        sent: the signal that brought it; its sender is notified once the answer is stored.
+        is_late: its deadline had passed when a worker received it; the signal may have been sent in time.
     """
 
     text: str
@@ -68,9 +68,9 @@ class Resume:
     """A decision on a paused run, or on a call or step that no worker has.
 
     Args:
-        late: the signal that brought it, if the time for it was over when a worker took it.
-        name: the name of the item that waits; all that is paused if None.
-        model: takes the place of the agent's model from now on.
+        late: the signal that brought it, if its deadline had passed when a worker received it.
+        name: the name of the waiting item; all pauses if None.
+        model: replaces the agent's model from now on.
     """
 
     action: Literal["retry", "abort", "skip"]
@@ -83,7 +83,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """An operator's finding about a call whose outcome nobody knew; `sent` as in an `Answer`."""
+    """An operator's finding about a call of unknown outcome; `sent` as in an `Answer`."""
 
     tool_call_id: str
     decision: Literal["happened", "not-happened", "leave"]
@@ -95,18 +95,18 @@ class Resolve:
 
 @dataclass(slots=True)
 class Mailbox:
-    """Everything that has arrived, and what the run remembers of it.
+    """All messages that have arrived, and what the run remembers of them.
 
     Args:
-        answers: by call id; "" for the question of the loop itself.
-        answered: ids of calls that have had their answer.
-        unwritten: senders of answers that the run has taken in and the store does not have yet, and the answers' calls.
-        refused: the last messages that changed nothing, and why.
+        answers: by call id; "" for the loop's own question.
+        answered: ids of calls that have been answered.
+        unwritten: senders of answers that the run has taken in and that are not stored yet, and the answers' calls.
+        refused: the last messages that changed nothing, and the reasons.
         told: the last notices that were sent.
         outcomes: those of the last signals with an id, by id: `{"accepted": True, …}` or `{"refused": why}`, with
-            `"again"` if that may change, and `"early"`, the time at which the run refused it, if it changes when what
-            the signal names begins to wait.
-        used: what each of these ids was used for, and a digest; see `use_of`.
+            `"again"` if that may change. `"early"` is the time at which the run refused it, if it changes once the
+            named item begins to wait.
+        used: the purpose of each of these ids, and a digest; see `use_of`.
     """
 
     messages: list[Said] = field(default_factory=list)
@@ -131,17 +131,20 @@ class Mailbox:
             del self.outcomes[next(iter(self.outcomes))]
 
     def reused(self, sent: str, digest: str) -> str | None:
-        """Say why an id cannot be used for a signal with this digest, if it was used for another; None if it can."""
+        """Return why an id cannot be used for a signal with this digest, if it was used for another; None if it can."""
         what, known = self.used.get(sent, ("", digest))
         return None if known == digest else f"id {sent} was already used for {what}: give each thing an id of its own"
 
     def message_key(self, sent: str, digest: str) -> str:
-        """Return what the outcome of a message is kept by. Sent in another way, with the same id, it has its own."""
+        """Return the key under which a message's outcome is kept.
+
+        The same message with the same id, sent in another way, has a different key.
+        """
         what, known = self.used.get(sent, ("", digest))
         return sent if known == digest or what != names.MESSAGE else f"{sent}#{digest}"
 
     def use(self, sent: str, use: list[str]) -> None:
-        """Remember what an id was used for."""
+        """Remember the purpose of an id."""
         self.used[sent] = use
         if len(self.used) > OUTCOMES:
             del self.used[next(iter(self.used))]
@@ -153,7 +156,7 @@ class Mailbox:
         fields = read_fields(data, "message", known, own=("from",))
         text: str = _required(fields, "message", "text")
         by = fields.get("by")
-        if "from" in fields:  # a sender who says on whose behalf they speak is held to it
+        if "from" in fields:  # a sender who names a user is held to it
             who = read_fields(fields["from"], "message: from", {"user_id": str, "tenant_id": str})
             if is_stranger(owner, (who.get("user_id"), who.get("tenant_id"))):
                 raise InputError("message: the run is somebody else's")
@@ -240,18 +243,18 @@ class Mailbox:
         return resolve
 
     def note_taken(self, taken: Answer | Resolve) -> None:
-        """Note whom to tell of an answer that the run has taken in, once the store has it."""
+        """Note the sender to notify of an answer that the run has taken in, once it is stored."""
         if taken.sent.id is not None:
             self.unwritten.append((taken.sent.id, taken.tool_call_id or ""))
 
     def written(self) -> None:
-        """Tell the senders of the answers that the run has taken in: the store has them now."""
+        """Notify the senders of the answers that the run has taken in: they are now stored."""
         for sent_id, call_id in self.unwritten:
             self.came_of(sent_id, accepted=True, tool_call_id=call_id)
         self.unwritten = []
 
     def refuse_all(self) -> None:
-        """Tell the senders of answers that the run has not taken in that it ends."""
+        """Notify the senders of answers that the run has not taken in that the run ends."""
         for name, box in (("answer", self.answers), ("resolve", self.resolves)):
             for one in cast("Mapping[str, Answer | Resolve]", box).values():
                 self.came_of(one.sent.id, refused=f"{name}: the run has ended")
@@ -261,7 +264,7 @@ class Mailbox:
         return taken
 
     def carried(self) -> dict[str, Any]:
-        """Return as JSON everything that a run that continues as new must not lose."""
+        """Return as JSON the state that a run must not lose when it continues as new."""
         data: dict[str, Any] = {
             "messages": self.messages,
             "answers": [
@@ -288,7 +291,7 @@ class Mailbox:
         return {name: value for name, value in data.items() if value}
 
     def take_over(self, data: Mapping[str, Any]) -> None:
-        """Take in what the run before carried over; signals that have arrived meanwhile come after it."""
+        """Take in the state of the previous run; signals that have arrived in the meantime come after it."""
         self.messages = [*data.get("messages", ()), *self.messages]
         for call_id, text, by, *sent in data.get("answers", ()):
             self.answers.setdefault(call_id or "", Answer(text, call_id, by, Sent(id=sent[0] if sent else None)))
@@ -303,7 +306,7 @@ class Mailbox:
 
 
 def use_of(name: str, data: Mapping[str, Any]) -> list[str]:
-    """Return a signal's use in words, and the digest of its name and of all its data except its id."""
+    """Return a signal's purpose as text, and the digest of its name and of all its data except its id."""
     given = {key: value for key, value in data.items() if key != "id"}
     what = " of ".join([name, *(str(given[key]) for key in ("gate", "tool_call_id", "name") if key in given)][:2])
     written = "" if json_problem(given, VALUES) else json.dumps([name, given], sort_keys=True)  # the same in any order
@@ -311,7 +314,7 @@ def use_of(name: str, data: Mapping[str, Any]) -> list[str]:
 
 
 def split_id(data: object) -> tuple[str | None, object]:
-    """Return the id that the sender of a signal has given it, or None, and the rest of its data.
+    """Return the id given to a signal by its sender, or None, and the remaining data.
 
     Raises:
         InputError: the id is not valid.
@@ -322,7 +325,7 @@ def split_id(data: object) -> tuple[str | None, object]:
 
 
 def remembered_id(sent: str) -> str:
-    """Return what a run remembers an id by: it keeps hundreds of them."""
+    """Return the form in which a run remembers an id: a run keeps hundreds of them."""
     written = sent.encode()
     return sent if len(written) <= _ID_BYTES else f"#{hashlib.blake2b(written, digest_size=16).hexdigest()}"
 
@@ -331,7 +334,7 @@ def check_sent_id(sent: object) -> str:
     """Return the id of a signal.
 
     Raises:
-        InputError: it cannot be one.
+        InputError: it is invalid.
     """
     if not isinstance(sent, str) or not 0 < len(sent) <= LONGEST_ID or not sent.isprintable():
         raise InputError(f"id must be text of 1 to {LONGEST_ID} characters, got {sent!r:.80}")

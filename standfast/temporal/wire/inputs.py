@@ -1,4 +1,4 @@
-"""Inputs of workflows, and users' messages to them, as JSON. The data read here may be malformed."""
+"""Inputs of workflows, and users' messages to them, as JSON. This data may be malformed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,7 +15,7 @@ Owner = tuple[str | None, str | None]
 
 
 def is_stranger(owner: Owner, who: Owner) -> bool:
-    """Whether a run is somebody else's; a run without an owner is open to anybody."""
+    """Whether a run belongs to another user; a run without an owner is open to everyone."""
     return any(has not in (None, given) for has, given in zip(owner, who, strict=True))
 
 
@@ -41,17 +41,17 @@ def said_by_user(
 
 
 def with_id(said: Said, message_id: str) -> Said:
-    """Return a message with the id that the store keeps it by."""
+    """Return a message with the id under which the store keeps it."""
     return {"text": said, "id": message_id} if isinstance(said, str) else {**said, "id": message_id}
 
 
 def said_id(said: Said) -> str | None:
-    """Return the id that the store keeps a message by, or None if it does not keep it."""
+    """Return the id under which the store keeps a message, or None if it does not keep it."""
     return None if isinstance(said, str) else said.get("id")
 
 
 def message_id_of(said: Said) -> str | None:
-    """Return the id that the sender of a message has given it, or None."""
+    """Return the id given to a message by its sender, or None."""
     return None if isinstance(said, str) else said.get("message_id")
 
 
@@ -64,7 +64,7 @@ def user_message(said: Said) -> Message:
 
 
 def first_message(data: Mapping[str, Any]) -> Said | None:
-    """Return the message of an input that was not read yet, if it has an id."""
+    """Return the message of an unvalidated input, if it has an id."""
     text, message_id = data.get("message"), data.get("message_id")
     if not isinstance(text, str) or not isinstance(message_id, str):
         return None
@@ -84,20 +84,20 @@ class AgentInput:
     Args:
         message: the user's text.
         message_id: identifies the message in its session, where it counts once.
-        images: beside the text, each `{"url"}` or `{"data", "media_type"}`.
-        session_id: the conversation; that of the workflow id `<agent>/<session_id>`, or of a tenant's
-            `<agent>/@<tenant_id>/<session_id>`, by default.
+        images: beside the text, `{"url"}` or `{"data", "media_type"}` each.
+        session_id: the conversation; by default that of the workflow id `<agent>/<session_id>`, or of a tenant's
+            `<agent>/@<tenant_id>/<session_id>`.
         user_id, tenant_id: the user, who must be the session's owner.
         max_iterations: replaces the agent's own.
-        context: of which the agent's `deps` are made, by the agent's type; it goes with the message.
+        context: the input of the agent's `deps`, in the agent's type; it belongs to the message.
         instance_id: the value of `ctx.agent.id`.
-        checkpoint: a run to go on with, instead of a message.
-        call: the call that an agent was started for, as `{"run", "turn", "position"}`: its arguments are the input.
-            With an edit by people, also `{"approved"}`, a `LetThrough`: the edited arguments are the input.
-        step: the step of a pipeline that it was started for, as `{"run", "path"}`: its message is the input.
+        checkpoint: a run to continue, instead of a message.
+        call: the call for which an agent was started, as `{"run", "turn", "position"}`: its arguments are the input.
+            After people's edit, also `{"approved"}`, a `LetThrough`: the edited arguments are the input.
+        step: the step of a pipeline for which it was started, as `{"run", "path"}`: its message is the input.
         depth: the number of agents above.
-        max_tokens: the rest of their budget.
-        max_answer_tokens: the most that each answer may have, where the model's settings can say so.
+        max_tokens: the remainder of their budget.
+        max_answer_tokens: the maximum of each answer, where the model's settings support one.
         asks_caller: end with status "interrupted" where the agent would ask a person; its caller asks instead.
         carried: the state of the run that continues as new.
     """
@@ -109,7 +109,7 @@ class AgentInput:
     user_id: str | None = None
     tenant_id: str | None = None
     max_iterations: int | None = None
-    context: Any = field(default=None, repr=False)  # names of agents that calls run are made of what is shown
+    context: Any = field(default=None, repr=False)  # names of agents that calls run are derived from the shown ones
     instance_id: str | None = None
     checkpoint: dict[str, Any] | None = None
     call: dict[str, Any] | None = None
@@ -125,7 +125,7 @@ class AgentInput:
         """Read the input that a workflow was started with.
 
         Raises:
-            InputError: saying what cannot be used.
+            InputError: naming the invalid part.
         """
         given = read_fields({} if data is None else data, "The input", _INPUT, own=_OWN)
         _check_with_message(given)
@@ -153,7 +153,7 @@ class AgentInput:
         """Return the key of the session: the given one, or the one in the workflow's id, or None.
 
         Raises:
-            InputError: the one in the workflow's id is another tenant's.
+            InputError: the one in the workflow's id belongs to another tenant.
         """
         if self.session_id is not None or named is None:
             return None if self.session_id is None else session_key_of(self.tenant_id, self.session_id)
@@ -164,7 +164,7 @@ class AgentInput:
         return named
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON, without what is absent."""
+        """Return it as JSON, without absent values."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
 
@@ -173,12 +173,12 @@ class PipelineInput:
     """The input of a pipeline's workflow, one JSON object.
 
     Args:
-        input: the pipeline's input, read by its type.
+        input: the pipeline's input, parsed by its type.
         run_key: names the run; by default that of the workflow id `<pipeline>/<run_key>` or
-            `<pipeline>/@<tenant_id>/<run_key>`, or the whole of a workflow id without a slash.
+            `<pipeline>/@<tenant_id>/<run_key>`, or a whole workflow id without a slash.
         user_id, tenant_id: the user who starts it.
-        restart: the last run of a run key that the same user has begun, as `{"run_key", "from": <step>}`: the results
-            of its steps before that one are used again, and its input if none is given.
+        restart: the last run of a run key that the same user has begun, as `{"run_key", "from": <step>}`. The results
+            of its steps before that step are used again, and its input if none is given.
         carried: the state of the run that continues as new.
     """
 
@@ -191,10 +191,10 @@ class PipelineInput:
 
     @classmethod
     def read(cls, data: object) -> "PipelineInput":
-        """Read what a workflow was started with.
+        """Read the input that a workflow was started with.
 
         Raises:
-            InputError: saying what cannot be used.
+            InputError: naming the invalid part.
         """
         given = read_fields({} if data is None else data, "The input", _PIPELINE_INPUT, own=("carried",))
         check_json(given.get("input"), "The input: input")
@@ -217,12 +217,12 @@ class PipelineInput:
         return key if SESSION_ID.fullmatch(key) else None
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON, without what is absent."""
+        """Return it as JSON, without absent values."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
 
 def _kinds(given: type) -> dict[str, type]:
-    """Return the kind of JSON that each field of an input takes."""
+    """Return the kind of JSON that each field of an input accepts."""
     hints = {name: next(iter(get_args(hint)), object) for name, hint in get_type_hints(given).items()}
     return {name: get_origin(kind) or kind for name, kind in hints.items()}
 

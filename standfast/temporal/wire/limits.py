@@ -1,4 +1,4 @@
-"""Limits of the data that crosses Temporal, and readers of strangers' data that keep within them."""
+"""Limits of the data that crosses Temporal, and readers of untrusted data that enforce them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -8,22 +8,22 @@ from pydantic_core import to_json
 from standfast.errors import InputError
 from standfast.messages import check_whole, clean_text, json_problem
 
-INLINE_BYTES = 256 * 1024  # of one value in a history; Temporal refuses 2 MiB, and looks slow long before
+INLINE_BYTES = 256 * 1024  # of one value in a history; Temporal refuses 2 MiB, and becomes slow long before
 CHECKPOINT_BYTES = 1024 * 1024
-VALUES = INLINE_BYTES // 2  # the most that fit into so many bytes; a workflow that walks a million seems to hang
+VALUES = INLINE_BYTES // 2  # the maximum that fits into so many bytes; a workflow that walks a million seems to hang
 RESULT_VALUES = CHECKPOINT_BYTES // 2
 THOUGHTS = 300  # characters of a model's thoughts in a history
-SOURCES = 16_384  # bytes of the calls that a provider made itself in a history, and of the sources that an answer names
+SOURCES = 16_384  # bytes, in a history, of a provider's own calls, and of the sources that an answer names
 PREVIEW = 40  # characters of a result that people see in a history; the whole is in the store
-PARKED_MESSAGES = 1_000  # that a run keeps until it can take them in; Temporal ends a run at 10,000 signals
+PARKED_MESSAGES = 1_000  # kept by a run until it can take them in; Temporal ends a run at 10,000 signals
 PARKED_BYTES = 768 * 1024  # of all of them as JSON: they cross a history together when the run continues as new
 AWAITED_BYTES = 1_792 * 1024  # of all of them with the answer that the run waits for
 QUESTION_BYTES = 4 * 1024  # of a question; a turn may have 64
 SHOWN_BYTES = 16 * 1024  # of the arguments of a call that people are asked about
-SCHEMAS_BYTES = 64 * 1024  # of the schemas of such calls of a turn; people change the others' arguments as JSON
-GATES_BYTES = 512 * 1024  # of all that is asked about the calls of a turn
-PENDING_BYTES = 1_536 * 1024  # of all that waits, in the answer to one query
-OWN_GATES_BYTES = PENDING_BYTES - 128 * 1024  # of the gates of a user's workflow; all else that waits is small
+SCHEMAS_BYTES = 64 * 1024  # of the schemas of such calls of a turn; people edit the others' arguments as JSON
+GATES_BYTES = 512 * 1024  # of all questions about the calls of a turn
+PENDING_BYTES = 1_536 * 1024  # of all waiting items, in the answer to one query
+OWN_GATES_BYTES = PENDING_BYTES - 128 * 1024  # of the gates of a user's workflow; all other waiting items are small
 LONGEST_NAME = 256  # characters of the name of a person who acts
 EARLY_BYTES = 64 * 1024  # of decisions at gates that are not open
 
@@ -42,13 +42,13 @@ def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
 
 
 def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Collection[str] = ()) -> dict[str, Any]:
-    """Read a JSON object of known keys; None stands for an absent one.
+    """Read a JSON object of known keys; None represents an absent one.
 
     Args:
-        own: keys that standfast alone uses, which are not offered to people.
+        own: keys that only standfast uses, and that are not offered to people.
 
     Raises:
-        InputError: naming the key and what it must be.
+        InputError: naming the key and the rule.
     """
     offered = ", ".join(name for name in known if name not in own)
     if not isinstance(data, dict):
@@ -67,7 +67,7 @@ def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Coll
 
 
 def check_names(given: Mapping[str, Any], what: str) -> None:
-    """Refuse names and ids (all text that is not people's prose) that a store could not keep as they are.
+    """Refuse names and ids (all text except people's prose) that a store could not keep unchanged.
 
     Raises:
         InputError: naming the key.
@@ -84,6 +84,6 @@ _NAMES: dict[Any, str] = {str: "text", int: "a whole number", dict: "an object",
 
 
 def shortened(value: object) -> str:
-    """Return a value as it is shown to people."""
+    """Return a value as people see it."""
     text = repr(value)
     return text if len(text) <= 80 else text[:80] + "…"

@@ -1,4 +1,4 @@
-"""All names that are in a workflow's history or are typed by a person. Renaming one breaks runs in flight."""
+"""All names that are in a workflow's history or that people type. Renaming one breaks runs in flight."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.snapshots import BegunState, GateSurroundings
 
 TASK_QUEUE = "standfast"
-_LONGEST_ID = 900  # characters; a server takes 1,000
+_LONGEST_ID = 900  # characters; a server's limit is 1,000
 
-# Activity types, each with the types of its input and its result. Those of tools are the tools' names.
+# Activity types, each with its input and result types. Activity types of tools are the tools' names.
 CALL_MODEL: ActivityName[types.ModelReference, types.ModelReply] = ActivityName("call_model")
 OPEN: ActivityName[types.OpenReference, types.Opened] = ActivityName("standfast.open")
 START: ActivityName[types.RunReference, BegunState | None] = ActivityName("standfast.start")
@@ -49,12 +49,12 @@ DECIDE_UPDATE = "decide"
 STATUS = "status"
 PENDING = "pending"
 CALLED_STATUS = "standfast.called_status"  # a signal of a called agent's run: whether it waits
-STORE_WAITS = "standfast.store_waits"  # a signal of an activity that holds data that the store does not take
-OUTCOME = "standfast.outcome"  # a query for that of a signal with an id; only our runs answer it
+STORE_WAITS = "standfast.store_waits"  # a signal of an activity that holds data that the store refuses
+OUTCOME = "standfast.outcome"  # a query for the outcome of a signal with an id; only standfast runs answer it
 
-TERMINAL_ERROR = "TerminalError"  # the type of the failure of a run that a tool's terminal error has ended
+TERMINAL_ERROR = "TerminalError"  # the type of a run's failure after a tool's terminal error
 
-QUEUE_STORE = "standfast-store"  # the type of the workflow that notes the store of a queue, and its own queue
+QUEUE_STORE = "standfast-store"  # the type of the workflow that records a queue's store, and its separate queue
 
 # Summaries of timers, before the gate's name: a run's events are read from them.
 REMINDER = "reminder at "
@@ -62,24 +62,22 @@ ESCALATION = "escalation at "
 DECISION = "decision at "
 
 # Patches: behaviour that a run has only if it had it from the start.
-ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are told
+ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are notified
 SENDERS_HEAR = "standfast.senders-hear"  # senders of signals learn their outcome before the run ends
 TELLING_ENDS = "standfast.telling-ends"  # a run that has ended waits a minute for that, not for ever
-REFUSALS_STAY = "standfast.refusals-stay"  # after a reset, whatever is sent again has not been refused before
-LOOKED_AGAIN = "standfast.looked-again"  # an activity that only looks is tried again if an operator fails it
-AGENTS_SETTLED = "standfast.agents-settled"  # the ledger says that an agent was not run, as for other calls
+REFUSALS_STAY = "standfast.refusals-stay"  # after a reset, repeated messages have not been refused before
+LOOKED_AGAIN = "standfast.looked-again"  # an activity that only looks is retried if an operator fails it
+AGENTS_SETTLED = "standfast.agents-settled"  # the ledger reports that an agent was not run, as for other calls
 OTHERS_SAID = "standfast.others-said"  # an agent of another call is reported as `OTHER`, never as an empty result
-TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is its caller's, and not only a text
-FAULTS_PAUSE = "standfast.faults-pause"  # a function of the user's that raises is no reason for a fallback model
-STAYS_SHOWN = "standfast.stays-shown"  # a gate is on the board also while its run continues as new
+TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is also its caller's, and not only a text
+FAULTS_PAUSE = "standfast.faults-pause"  # a user function that raises is no reason for a fallback model
+STAYS_SHOWN = "standfast.stays-shown"  # a gate stays on the board while its run continues as new
 MODELS_ANEW = "standfast.models-anew"  # a resume without a model calls the agent's own first, not its last fallback
-OUTAGES_OUTLAST = (
-    "standfast.outages-outlast"  # a fallback that is refused does not end the wait for a model that is down
-)
-DEADLINES_STAY = "standfast.deadlines-stay"  # a pause that begins again, after a deploy say, keeps its deadline
-RESETS_ANSWER = "standfast.resets-answer"  # a run that was reset answers at a cancel what it had asked for before
+OUTAGES_OUTLAST = "standfast.outages-outlast"  # a refused fallback does not end the wait for a model that is down
+DEADLINES_STAY = "standfast.deadlines-stay"  # a pause that begins again, for example after a deploy, keeps its deadline
+RESETS_ANSWER = "standfast.resets-answer"  # at a cancel, a run that was reset answers its earlier calls
 OWN_HANDLERS = "standfast.own-handlers"  # a workflow's own handler is not replaced by one of `approval`
-READ_FIRST = "standfast.read-first"  # people are shown arguments as the activity reads them, if it changes them
+READ_FIRST = "standfast.read-first"  # people see arguments as the activity reads them, if it changes them
 
 # Search attributes.
 STATUS_ATTRIBUTE = "StandfastStatus"
@@ -107,28 +105,28 @@ START_MEMO = "standfast.start"
 
 # The reason why an activity failed, as the type of its ApplicationError.
 WORKER_DIED = "WorkerDied"
-TIMED_OUT = "HandlerTimedOut"  # and the handler hears no cancel; it may still run
+TIMED_OUT = "HandlerTimedOut"  # and the handler ignores the cancel; it may still run
 MODEL_UNAVAILABLE = "ModelUnavailable"
 CALL_NOT_OURS = "CallNotOurs"
 HOOK_ERROR = "HookError"
-PASSES = "passes"  # in the details: as an outage does, by itself; `OUTAGES_OUTLAST`
+PASSES = "passes"  # in the details: automatically, as an outage does; `OUTAGES_OUTLAST`
 STEP_ERROR = "StepError"
-SAME_VERSION = "SameVersion"  # of a pipeline's step: the version that this worker declares has raised already
+SAME_VERSION = "SameVersion"  # of a pipeline's step: the version that this worker declares has already raised
 MODEL_CHANGED = "ModelChanged"
 NOT_HERE = "NotOnThisWorker"
 STORE_ERROR = "StoreError"
-STORE_AWAY = "StoreAway"  # the same, for so long that people should know of it
-STORE_BEHIND = "StoreBehindError"  # the store lacks what the run has seen in it
+STORE_AWAY = "StoreAway"  # the same, for so long that people should know
+STORE_BEHIND = "StoreBehindError"  # the store lacks data that the run has seen in it
 OTHER_STORE = "other_store"  # in the details of both: the worker has another store than the run
 
 
 def holder(activity: str, reference: Mapping[str, Any]) -> str:
-    """Return the name that tells an activity of a run from the others that run at the same time."""
+    """Return a name that distinguishes an activity of a run from its other concurrent activities."""
     return f"{activity} {reference.get('path', reference.get('turn'))}.{reference.get('position', 0)}"
 
 
 def child_id(parent: str, name: str) -> str:
-    """Return the workflow id of a run that a run starts: by the id of a tool call, or the name of a pipeline's step."""
+    """Return the workflow id of a run's child, by the id of a tool call, or the name of a pipeline's step."""
     whole = f"{parent}/{name}"
     if len(whole) <= _LONGEST_ID:
         return whole
@@ -136,15 +134,18 @@ def child_id(parent: str, name: str) -> str:
 
 
 def workflow_id(agent: str, session: str) -> str:
-    """Return the workflow id of a session's runs, by its key. There is one at a time, so a session has one writer."""
+    """Return the workflow id of a session's runs, by its key.
+
+    Only one run exists at a time, so a session has one writer.
+    """
     return f"{agent}/{session}"
 
 
 def queue_store_id(task_queue: str) -> str:
-    """Return the workflow id of the note that says which store the workers of a task queue have."""
+    """Return the workflow id of the note that records the store of a task queue's workers."""
     return child_id(QUEUE_STORE, task_queue)
 
 
 def session_of(agent: str, workflow: str) -> str | None:
-    """Return the key of the session in a workflow id that `workflow_id` made, else None."""
+    """Return the key of the session in a workflow id that `workflow_id` made, otherwise None."""
     return workflow.removeprefix(f"{agent}/") if workflow.startswith(f"{agent}/") else None

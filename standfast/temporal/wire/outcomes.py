@@ -1,4 +1,4 @@
-"""Outcomes of tool calls as JSON: the data that is read may be malformed, the data that is written fits."""
+"""Outcomes of tool calls as JSON: the data read may be malformed, the data written is valid."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from standfast.tools import Asked, Failed, Returned, Terminated
 
 
 def previewed(written: WrittenOutcome) -> WrittenOutcome:
-    """Return a written outcome with its text cut for a history, and the whole size if it was cut."""
+    """Return a written outcome with its text cut for a history, and the full size if it was cut."""
     outcome = {name: value for name, value in written.items() if name != "state"}  # the store has it
     kind = next(iter(outcome))
     text = cast(str, outcome[kind])
     if kind in ("asked", "terminated", "unknown"):
-        # People read questions, terminal errors and why an outcome is unknown as far as a history has room.
+        # People read questions, terminal errors and the reasons of unknown outcomes as far as a history has room.
         return cast(WrittenOutcome, {**outcome, kind: cut(text, QUESTION_BYTES)})
     if len(text) <= PREVIEW:
         return cast(WrittenOutcome, outcome)
@@ -29,7 +29,7 @@ def previewed(written: WrittenOutcome) -> WrittenOutcome:
 def reported(outcome: WrittenOutcome, key: str) -> WrittenOutcome:
     """Return the report of a tool's activity: the outcome as a history has it, and its call.
 
-    The call tells it from a result that an operator puts in, who may well copy the report of another call.
+    The call distinguishes it from a result that an operator enters, who may copy the report of another call.
     """
     return {**previewed(outcome), "call": key}
 
@@ -65,7 +65,7 @@ def is_usage(found: object) -> bool:
 
 
 def put_in(found: object) -> WrittenOutcome:
-    """Return, as a written outcome, the result that an operator put in for a call: a text, or why it is unusable."""
+    """Return, as a written outcome, the result that an operator entered for a call: a text, or why it is unusable."""
     if problem := json_problem(found, VALUES):
         return {"failed": f"An operator put in a result that cannot be used: {problem}"}
     text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
@@ -82,16 +82,16 @@ def shown_arguments(arguments: dict[str, Any] | str) -> str:
 
 
 def result_usage(result: dict[str, Any]) -> Usage | None:
-    """Return the usage of a run, by its result."""
+    """Return the usage of a run, from its result."""
     usage = result.get("usage")
     return None if usage is None else Usage(**usage)
 
 
 def outcome_of_terminal_error(text: str, details: Sequence[object]) -> Terminated:
-    """Return the outcome of a call whose agent's run failed with a terminal error: it is the caller's, whole.
+    """Return the outcome of a call whose agent's run failed with a terminal error, which becomes the caller's in full.
 
     Args:
-        details: the failure's details, `{"status_code", "metadata"}` first; any that cannot be read are left out.
+        details: the failure's details, `{"status_code", "metadata"}` first; unreadable ones are omitted.
     """
     said = details[0] if details and isinstance(details[0], dict) else {}
     written = {**said, "terminated": text}
@@ -99,7 +99,7 @@ def outcome_of_terminal_error(text: str, details: Sequence[object]) -> Terminate
 
 
 def outcome_of_result(agent: str, result: Mapping[str, Any]) -> Returned | Asked | Failed:
-    """Return the outcome of a call that has run an agent, by the result of its run."""
+    """Return the outcome of a call that has run an agent, from the result of its run."""
     status = str(result.get("status"))
     said = said_by_agent(status, result.get("response"), result.get("error"))
     return agent_outcome(agent, status, said, result.get("question"), unknown=result.get("about_unknown") is True)

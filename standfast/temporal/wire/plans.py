@@ -31,7 +31,7 @@ def pipeline_facts(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def version_of(pipeline: Pipeline, build: str) -> str:
-    """Return a text that tells a version of a pipeline from earlier and later ones, whichever worker declares it.
+    """Return a text that distinguishes a version of a pipeline from others, whichever worker declares it.
 
     Args:
         build: the build id of the code around it, which its functions and types may use.
@@ -88,7 +88,7 @@ def _steps(pipeline: Pipeline, above: str) -> Any:
 def _within(stage: Stage, place: str) -> Any:
     if not isinstance(stage, Step):
         for step in stage.steps:
-            # The step of a map or loop has no name in its path, only a number.
+            # The step of a map or loop has a number instead of a name in its path.
             yield from _within(step, place if stage.kind in ("map", "loop") else f"{place}/{step.name}")
     elif stage.pipeline is not None:
         yield from _steps(stage.pipeline, f"{place}/")

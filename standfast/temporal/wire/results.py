@@ -1,8 +1,8 @@
-"""Checks the results of our activities strictly, since an operator may complete one by hand with anything.
+"""Checks the results of standfast's activities strictly, since an operator may complete one by hand with any value.
 
-Their shapes are the types in `names`; the rules that a type cannot say are here. These results steer the run: one that
-it cannot use would fail its workflow task again and again. The results of tools are not checked: whatever somebody
-puts in as the result of a call is its result (see `wire.put_in`).
+Their shapes are the types in `names`; the rules that types cannot express are here. These results steer the run: an
+unusable one would fail its workflow task again and again. The results of tools are not checked: a result that an
+operator enters for a call is its result (see `wire.put_in`).
 """
 
 from collections.abc import Callable, Mapping
@@ -47,12 +47,12 @@ from standfast.temporal.wire.snapshots import BegunState, Facts, is_tool_facts, 
 from standfast.temporal.wire.states import read_state
 from standfast.temporal.wire.step_types import AskedAtGate, Shown, Stepped
 
-LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can go on
+LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can continue
 OTHER = {"status": "other"}  # for an agent that was asked something else
 
 
 class _ChangedCall(TypedDict):
-    """What a step's activity has made for a call if a deploy has changed its tool."""
+    """The data that a step's activity has made for a call if a deploy has changed its tool."""
 
     shown: str
     tool: str
@@ -60,7 +60,7 @@ class _ChangedCall(TypedDict):
 
 
 class _Rule(TypedDict, total=False):
-    """What `GateRule.plain` returns, with those whom a gate asks later."""
+    """The value of `GateRule.plain`, with the people whom a gate asks later."""
 
     timeout: float | int | None
     remind_every: float | int | None
@@ -80,7 +80,7 @@ class _Rule(TypedDict, total=False):
 
 
 class _Gate(TypedDict, total=False):
-    """What `Gate.plain` returns, as far as it steers a run."""
+    """The part of `Gate.plain` that steers a run."""
 
     name: Required[str]
     rule: Required[_Rule]
@@ -95,9 +95,9 @@ class _Gate(TypedDict, total=False):
 
 
 T = TypeVar("T")
-_MADE: dict[str, Any] = {"with": str | None, "on": str, "until": bool}  # by what a step's activity was to make
+_MADE: dict[str, Any] = {"with": str | None, "on": str, "until": bool}  # by the purpose of a step's activity
 _BEGIN, _LONGEST = datetime(2026, 1, 1, tzinfo=UTC), 1e10  # seconds, 300 years
-_NEEDS = {"left-out": "size", "image": "media_type"}  # by the kind of a value that people are shown
+_NEEDS = {"left-out": "size", "image": "media_type"}  # by the kind of a value that people see
 RECEIPTED = (names.DECIDE, names.KEEP, names.COMMIT)
 
 
@@ -106,7 +106,7 @@ def refused_before(name: str) -> str:
 
 
 def receipted(reference: Mapping[str, Any], found: T) -> T:
-    """Return a result with the receipt that the run asks for; a result that is put in by hand does not have it."""
+    """Return a result with the receipt that the run asks for; a result entered by hand does not have it."""
     return cast(T, {"receipt": reference["receipt"], "of": found}) if "receipt" in reference else found
 
 
@@ -117,7 +117,7 @@ def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
             return False
         found = found["of"]
     if activity in (names.OPEN, names.OPEN_PIPELINE) and "input" not in reference:
-        return isinstance(found, dict)  # an open run that looked for a worker reads nothing of it
+        return isinstance(found, dict)  # an open run that searched for a worker reads nothing of it
     if json_problem(found, RESULT_VALUES) is not None or not _conforms(found, _RESULTS[activity]):
         return False
     read = _READERS.get(activity)
@@ -130,7 +130,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _conforms(value: Any, kind: Any) -> bool:
-    """Whether JSON is of a type; it may have further fields."""
+    """Whether JSON conforms to a type; it may have further fields."""
     if is_typeddict(kind):
         return (
             isinstance(value, dict)
@@ -216,7 +216,7 @@ def is_result(found: object) -> bool:
 
 
 def _is_usage(found: object) -> bool:
-    """Whether a value is a usage as results of runs have it."""
+    """Whether a value is a usage, as in results of runs."""
     try:
         Usage.model_validate(found)
     except ValueError:
@@ -231,7 +231,7 @@ def _is_verdict(_: object, found: dict[str, Any]) -> bool:
 
 
 def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
-    """Whether it repeats the path that was kept: otherwise the run would go on with a result that no store has."""
+    """Whether it repeats the path that was kept: otherwise the run would continue with a result that no store has."""
     if "done" in reference and found.get("kept") != reference["done"]["path"]:
         return False
     if "failed" in found:
@@ -253,7 +253,7 @@ def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
 
 
 def _is_shown(found: Mapping[str, Any]) -> bool:
-    """Whether people can be shown what is beside a gate's message."""
+    """Whether people can see the values beside a gate's message."""
     return all(_NEEDS.get(one["kind"], "kind") in one for one in found.get("shown", ()))
 
 
@@ -276,20 +276,20 @@ def _is_reply(reference: Mapping[str, Any], found: ModelReply) -> bool:
 
 
 def _is_tripped(found: Mapping[str, Any]) -> bool:
-    """Whether it is what `write_tripped` writes."""
+    """Whether it has the form that `write_tripped` writes."""
     kinds = {"guardrail": str, "reason": str, "metadata": dict}
     return found.keys() == kinds.keys() and all(isinstance(found[name], kind) for name, kind in kinds.items())
 
 
 def _is_held(gate: Mapping[str, Any], found: ModelReply) -> bool:
-    """Whether it is the one gate of an answer without calls, and says what people see."""
+    """Whether it is the one gate of an answer without calls, with content for people."""
     shown = found.get("arguments", {}).get(gate["gate"]["name"])
     is_alone = not found.get("calls") and len(found.get("gates", ())) == 1
     return is_alone and Question(**gate).is_held and _conforms(shown, Shown) and _is_shown(cast(dict[str, Any], shown))
 
 
 def _is_gate(found: object) -> bool:
-    """Whether people can be asked about it; the workflow adds when it was opened."""
+    """Whether people can be asked about it; the workflow adds the time when it was opened."""
     try:
         question = Question.model_validate(found, strict=True)
         gate = Gate.read({**(question.gate or {}), "since": _BEGIN.isoformat()})
@@ -299,7 +299,7 @@ def _is_gate(found: object) -> bool:
 
 
 def _ends(gate: Gate) -> bool:
-    """Whether there are times at which a gate's deadlines and reminders come."""
+    """Whether a gate's deadlines and reminders have valid times."""
     rules = (one for rule in (gate.rule, *gate.later) for one in rule.chain)
     times = [time for rule in rules for time in (rule.timeout, rule.remind_every) if time is not None]
     return all(0 <= time <= _LONGEST for time in times)

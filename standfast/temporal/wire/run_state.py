@@ -1,4 +1,4 @@
-"""Holds the state of a run: all that it must not lose when it continues as new, as plain data."""
+"""Holds the state of a run that it must not lose when it continues as new, as plain data."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,7 +23,7 @@ from standfast.tools import Unknown
 
 
 class Down(NamedTuple):
-    """Why a model could not be called that may be back later, and until when its provider asked to wait."""
+    """The reason why a model that may be back later could not be called, and its provider's requested wait."""
 
     why: str
     until: datetime
@@ -37,15 +37,15 @@ class Turn:
         number: the answer's number in its run; 0 for calls that an earlier run left.
         seq: the answer's number in its session.
         calls: by id.
-        part: how often results of the turn were written already.
-        sources: by position, where a call's result is, if not in the ledger under its first dispatch.
+        part: how often results of the turn have been written.
+        sources: by position, the place of a call's result, if not in the ledger under its first dispatch.
         dispatches: by position, how often a call was dispatched.
-        spent: the usage of the agents that were called, in all and by call id.
+        spent: the usage of the called agents, in total and by call id.
         arguments: by id, the arguments, as shown, of calls that people are asked about.
-        sizes: by id, the number of bytes of all arguments, if those shown are cut.
-        approved: by position, who has let a call through, and the digest of the arguments that it is to run with, if
-            those are not the model's.
-        path: the path of a pipeline's step that calls a tool, in the place of a number.
+        sizes: by id, the number of bytes of the full arguments, if the shown ones are cut.
+        approved: by position, the approvers of a call, and the digest of the arguments to run it with, if those are not
+            the model's.
+        path: the path of a pipeline's step that calls a tool, instead of a number.
         declared: facts of the called tools that have changed since the start; see `tools_of`.
     """
 
@@ -76,22 +76,22 @@ class Turn:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run is.
+    """The progress of a run.
 
     Args:
         run: the journal key.
         opened: the session and the facts that were found when the run began.
-        seq: the number of the last message in the session that the run knows of.
-        say: messages of the user that are not in the transcript yet.
-        notices: what the model was shown beside the transcript: `[after message, kind, what]` each.
+        seq: the number of the last message in the session that the run knows.
+        say: the user's messages that are not in the transcript yet.
+        notices: the texts that the model was shown beside the transcript: `[after message, kind, text]` each.
         view: the turn at which the context was last compressed.
         last: the model's last answer, as its activity returned it.
-        model: the model that a person chose in the place of the agent's.
+        model: the model that a person chose instead of the agent's.
         named: the agent's model, if a deploy has changed it since the start.
-        down: a model that could not be called, and may be back when no other can be.
-        since: when the open questions were asked.
-        resolved: what operators decided, for `status`.
-        unknown: calls that wait for somebody who knows their outcome.
+        down: a model that could not be called, and may be back when no other model can be called.
+        since: the time when the open questions were asked.
+        resolved: operators' decisions, for `status`.
+        unknown: calls that wait for a person who knows their outcome.
         kept_by: the workflow's run id by which activities find the journal key, once one of them has kept it.
         session, session_id: the key of the session in the store, and its id as its users know it.
     """
@@ -120,7 +120,7 @@ class Progress:
 
     @classmethod
     def begun(cls, run: str, opened: Opened) -> "Progress":
-        """Return the progress of a run that begins, from what was found when it was opened."""
+        """Return the progress of a new run, from the facts found when it was opened."""
         seq = opened["seq"]
         turn = Turn(
             seq=opened.get("number", seq),
@@ -135,7 +135,7 @@ class Progress:
         return cls(run=run, opened=cast(OpenedRun, kept), seq=seq, turn=turn, unknown=unknown)
 
     def replied(self, reply: ModelReply) -> tuple[Call, ...]:
-        """Begin the turn of an answer of the model; return its calls."""
+        """Begin the turn of a model's answer; return its calls."""
         self.seq, self.last = reply["seq"], reply
         calls = tuple(read_calls(reply.get("calls", ())))
         self.turn = Turn(
@@ -153,7 +153,7 @@ class Progress:
     def note_sources(self, settled: list[Settled[Call]], state: RunLoop) -> None:
         """Note the results that a commit cannot read from the ledger: those that the loop makes of questions.
 
-        If the turn hands over, the model that a person chose is not the next agent's, nor is one that is down.
+        If the turn hands over, the next agent gets neither the model that a person chose nor one that is down.
         """
         if handed_over_to(settled, state.tools):
             self.model = self.named = self.down = None
@@ -172,7 +172,7 @@ class Progress:
         self.turn.written()
 
     def carried(self, state: RunLoop) -> dict[str, Any]:
-        """Return it as JSON, without what is absent."""
+        """Return it as JSON, without absent values."""
         turn = self.turn
         data = {
             "run": self.run,
@@ -202,7 +202,7 @@ class Progress:
 
     @classmethod
     def read(cls, data: dict[str, Any]) -> "Progress":
-        """Read what `carried` returned, except the loop's state."""
+        """Read the value that `carried` returned, except the loop's state."""
         number, seq, part = data["turn"]
         calls = {call.id: call for call in read_calls(data.get("calls", ()))}
         turn = Turn(

@@ -1,4 +1,4 @@
-"""Keeps what people see at a gate small enough for a history, with a reference to where a store has it."""
+"""Keeps the contents of a gate small enough for a history, with a reference to the stored values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,18 +11,18 @@ from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.wire.limits import PENDING_BYTES, SHOWN_BYTES
 from standfast.tools import shown_with_edit
 
-_SIZES = 100  # values of which the sizes are said
-_BEGINNING = 200  # bytes of a message for which there is no room
+_SIZES = 100  # values whose sizes are listed
+_BEGINNING = 200  # bytes of a message that does not fit
 
 
 def asked_inline(asked: Mapping[str, Any], journal_key: str, path: str) -> dict[str, Any]:
-    """Return what a gate asks as a history has it: of what is too large only the sizes, and where the store has it."""
+    """Return a gate's contents as a history has them: of large values only the sizes, and their place in the store."""
     found = {name: value for name, value in asked.items() if name != "value"}
     return found | (_inline(asked["shown"], {"journal_key": journal_key, "gate": path}) if "shown" in asked else {})
 
 
 def shown_inline(shown: Sequence[Mapping[str, Any]], journal_key: str, turn: int, gate: str) -> dict[str, Any]:
-    """Return the same of what a guardrail has stopped and that is not a call; a record of the turn has it."""
+    """Return the same of content other than a call that a guardrail has stopped; a record of the turn has it."""
     return _inline(shown, {"journal_key": journal_key, "turn": turn, "gate": gate})
 
 
@@ -37,10 +37,10 @@ def _left_out(shown: Sequence[Mapping[str, Any]], reference: dict[str, Any]) -> 
 
 
 def within_query(items: Iterable[dict[str, Any]], journal_key: str) -> list[dict[str, Any]]:
-    """Return items that wait so that they fit together into the answer to a query.
+    """Return waiting items so that they fit together into the answer to a query.
 
-    Of those for which there is no room, the message is cut, and of what a gate shows only the sizes are left. The board
-    has them whole.
+    Items that do not fit have a cut message, and only the sizes of the values that a gate shows. The board has them in
+    full.
     """
     found, room = list[dict[str, Any]](), PENDING_BYTES
     for item in items:
@@ -56,12 +56,12 @@ def within_query(items: Iterable[dict[str, Any]], journal_key: str) -> list[dict
 
 
 def shown_with(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a card shows of that beside the message; see `Waiting`."""
+    """Return the part of these contents that a card shows beside the message; see `Waiting`."""
     return {name: asked[name] for name in ("shown", "size", "reference") if name in asked}
 
 
 def shown_changed(seen: Mapping[str, Any], gate: Gate) -> Mapping[str, Any]:
-    """Return what a card shows at a gate, whose value or arguments somebody may have changed."""
+    """Return the contents of a card for a gate whose value or arguments may have been edited."""
     edit = gate.changed
     if edit is None:
         return seen
@@ -87,7 +87,7 @@ def _call_changed(seen: Mapping[str, Any], edit: Mapping[str, Any]) -> dict[str,
 
 
 def read_asked(path: str, run: str, kept: str) -> dict[str, Any]:
-    """Read what a store has of a gate.
+    """Read the stored contents of a gate.
 
     Raises:
         StoreError: it cannot be read.

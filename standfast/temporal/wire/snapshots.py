@@ -1,6 +1,6 @@
 """Snapshots that steer an agent's workflow: recorded once at its start, so that no deploy changes them later.
 
-They and the loop's state have nothing of the user's: no callable, no schema, no text except names.
+The snapshots and the loop's state contain nothing from the user: no callable, no schema, no text except names.
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from typing import Any, ClassVar, NotRequired, TypedDict, cast
 from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
 from standfast.tools import RetryPolicy, Tool
 
-GRACE = 5.0  # seconds of an attempt at a tool that are left for recording its handler's outcome
-TIMEOUT = 60.0  # seconds of an attempt in facts that do not say so, as in the first version
+GRACE = 5.0  # seconds of a tool attempt that are reserved for recording its handler's outcome
+TIMEOUT = 60.0  # seconds of an attempt in facts without this field, as in the first version
 _USUAL_RETRIES = RetryPolicy()
-# As facts that do not say so mean it: they are older than the defaults of today.
+# The meaning of missing fields in facts: such facts are older than today's defaults.
 _USUAL_LOOP = Loop(output_retries=0)
 HOOKS = ("on_start", "on_complete", "on_stuck", "output")
 BegunState = str | tuple[int, str]  # a state that `on_start` left, as JSON, and the changes by left calls before it
@@ -24,10 +24,10 @@ class ToolFacts:
     """The facts that a workflow knows about a tool.
 
     Args:
-        timeout: seconds from the start of an attempt to its end, recording included.
+        timeout: seconds from the start of an attempt to its end, including recording.
         attempts, initial, factor, longest: Temporal's retry policy; one attempt unless safe to retry.
         agent: whether it is an agent, which runs as a child workflow.
-        handoff: the agent that a call hands the conversation over to; "" of other tools.
+        handoff: the agent to which a call hands the conversation over; "" for other tools.
     """
 
     parallel: bool = False
@@ -46,10 +46,10 @@ class ToolFacts:
 
 
 class Surroundings(TypedDict):
-    """The facts that a run has to know about its worker and namespace.
+    """The facts that a run needs to know about its worker and namespace.
 
     search: the namespace has the search attributes. notices: the worker has webhooks. receipts: workers give receipts.
-    wakes: a reset wakes the run, also if nothing else comes with it. board: the store shows what the run waits for.
+    wakes: a reset wakes the run, even if nothing else comes with it. board: the store shows the run's waiting items.
     attaches: after a reset, the run looks up the end of an agent that it had started before.
     """
 
@@ -62,11 +62,11 @@ class Surroundings(TypedDict):
 
 
 class GateSurroundings(Surroundings):
-    """Those of a user's workflow, found at its first gate.
+    """The surroundings of a user's workflow, found at its first gate.
 
-    was_reset: it was reset before it came there. Workers of earlier versions do not say.
-    binds_run: the digests of its gates are of this run alone, as those of earlier versions were not.
-    shows_whole: a gate that the query `pending` has no room for is refused. Earlier versions cut its message.
+    was_reset: it was reset before its first gate. Workers of earlier versions do not report it.
+    binds_run: the digests of its gates are bound to this run, unlike those of earlier versions.
+    shows_whole: a gate that does not fit into the query `pending` is refused. Earlier versions cut its message.
     """
 
     was_reset: NotRequired[bool]
@@ -80,7 +80,7 @@ class Facts:
 
     Args:
         model: shown to people; "" if the agent names none.
-        hooks: those of `HOOKS` that the agent has, and "approve" if it says who may approve.
+        hooks: those of `HOOKS` that the agent has, and "approve" if it limits the approvers.
         limits_retries: whether the agent limits the attempts at its model; after them the run ends, and does not pause.
         fallbacks: the agent's other models.
         speakers: the model and the other models of each agent of the conversation, by name, if there are several.
@@ -101,9 +101,9 @@ class Facts:
     def read(
         cls, data: Mapping[str, Any], *, max_iterations: int | None = None, max_tokens: int | None = None
     ) -> "Facts":
-        """Read recorded facts, and put the run's own limits in the place of the agent's."""
+        """Read recorded facts, and replace the agent's limits by the run's own."""
         numbers = dict(data.get("loop", {}))
-        numbers["on_model_outage"] = "retry" if data.get("outlasts") else "pause"  # as runs of earlier versions do
+        numbers["on_model_outage"] = "retry" if data.get("outlasts") else "pause"  # like runs of earlier versions
         if max_iterations is not None:
             numbers["max_iterations"] = max_iterations
         budget = numbers.pop("token_budget", None)
@@ -136,7 +136,7 @@ class Facts:
 
 
 def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings: Surroundings) -> dict[str, Any]:
-    """Return an agent's facts as JSON, without those that have their default."""
+    """Return an agent's facts as JSON, without default values."""
     speakers = agent.speakers.values() or (agent,)
     agents = {item.name for one in speakers for item in one.tools if isinstance(item, Agent)}
     facts: dict[str, Any] = {
@@ -144,7 +144,7 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings:
         "tools": {name: write_tool_facts(tool_facts(tool, name in agents)) for name, tool in tools.items()},
     }
     if agent.loop.on_model_outage == "retry":
-        facts["outlasts"] = True  # not in `loop`, where workers of earlier versions would stumble over it
+        facts["outlasts"] = True  # not in `loop`, where workers of earlier versions would fail on it
     if agent.on_terminal_tool_error != "message":
         facts["on_terminal_tool_error"] = agent.on_terminal_tool_error
     if agent.model is not None:
@@ -183,7 +183,7 @@ def _models_of(agent: Agent) -> dict[str, Any]:
 
 
 def write_tool_facts(facts: ToolFacts) -> dict[str, Any]:
-    """Return a tool's facts as JSON, without those that have their default."""
+    """Return a tool's facts as JSON, without default values."""
     return _changed(ToolFacts(), facts)
 
 
@@ -199,7 +199,7 @@ def is_tool_facts(found: object) -> bool:
 
 
 def _is_like(value: Any, usual: Any) -> bool:
-    """Whether a value is of the kind of a fact's default: a flag, or an amount."""
+    """Whether a value has the same kind as a fact's default: a flag, or an amount."""
     if isinstance(usual, str):
         return isinstance(value, str)
     if usual is None or isinstance(usual, bool):
@@ -211,7 +211,7 @@ _USUAL_FACTS = asdict(ToolFacts())
 
 
 def tools_of(started: Mapping[str, ToolFacts], told: Mapping[str, Any]) -> Mapping[str, ToolFacts]:
-    """Return the tools that the calls of a turn are judged by: those of the start, with the turn's changes."""
+    """Return the tools that apply to the calls of a turn: the recorded ones of the start, with the turn's changes."""
     if not told:
         return started
     tools = {**started, **{name: read_tool_facts(facts) for name, facts in told.get("tools", {}).items()}}
@@ -225,7 +225,7 @@ def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
         parallel=tool.parallel,
         safe_to_retry=tool.safe_to_retry,
         verify=None if tool.verify is None else True,
-        timeout=TIMEOUT if agent else tool.seconds + GRACE,  # an agent takes the time that it takes
+        timeout=TIMEOUT if agent else tool.seconds + GRACE,  # an agent has no time limit
         attempts=policy.maximum_attempts if tool.safe_to_retry else 1,
         initial=cast(float, policy.initial_interval),
         factor=policy.backoff_coefficient,

@@ -37,7 +37,7 @@ class Reply:
 
     @classmethod
     def of(cls, reply: Mapping[str, Any], calls: tuple[Call, ...]) -> Self:
-        """Read the reply of the model's activity; its calls are read already."""
+        """Read the reply of the model's activity; its calls have already been read."""
         tripped = (Tripped(**reply["tripped"]),) if "tripped" in reply else None
         usage = read_usage(reply.get("usage"))
         return cls(reply.get("text", ""), calls or None, usage, reply.get("stop_reason"), tripped)
@@ -71,7 +71,7 @@ FRESH: RunLoop = LoopState(loop=Loop(), tools={})
 
 
 def write_state(state: RunLoop) -> dict[str, Any]:
-    """Return a state as JSON, without the facts and the fields that are as in a new state."""
+    """Return a state as JSON, without the facts and the fields that equal those of a new state."""
     data = {name: value for name in _PLAIN if (value := getattr(state, name)) != getattr(FRESH, name)}
     if state.open_calls:
         data["open_calls"] = [write_call(call) for call in state.open_calls]
@@ -100,7 +100,7 @@ def _end_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_state(data: Mapping[str, Any], facts: Facts) -> RunLoop:
-    """Read what `write_state` wrote."""
+    """Read the value that `write_state` wrote."""
     plain = {name: data[name] for name in _PLAIN if name in data}
     speakers = {name: fallbacks for name, (_, fallbacks) in facts.speakers.items()}
     plain.setdefault("agent", next(iter(speakers), ""))  # the first begins

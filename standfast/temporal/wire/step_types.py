@@ -52,7 +52,7 @@ class OpenedPipeline(Surroundings):
 
 
 class Stepped(TypedDict, total=False):
-    """The result of a step's activity; `failed` is a reason and its words."""
+    """The result of a step's activity; `failed` is a reason and its text."""
 
     kept: str
     failed: tuple[str, str]
@@ -69,7 +69,7 @@ class ShownValue(TypedDict, total=False):
 
 
 class Shown(TypedDict, total=False):
-    """What people see at a gate beside the message. If that is large, `shown` has sizes."""
+    """The contents that people see at a gate beside the message. If they are large, `shown` has sizes."""
 
     shown: list[ShownValue]
     size: int
@@ -77,7 +77,7 @@ class Shown(TypedDict, total=False):
 
 
 class AskedAtGate(Shown):
-    """What a step's activity has made for a gate; see `StepRecords.asked_at`."""
+    """The data that a step's activity has made for a gate; see `StepRecords.asked_at`."""
 
     message: Required[str]
     digest: Required[str]

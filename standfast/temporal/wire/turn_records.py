@@ -1,4 +1,4 @@
-"""Records of turns in the store (the model's answer, and all that its calls need), and references to their parts."""
+"""Records of turns in the store (the model's answer, and all data for its calls), and references to their parts."""
 
 import hashlib
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class CalledTool(Record):
 
     Args:
         facts: the facts that steer its calls, as JSON; see `ToolFacts`.
-        schema_digest: the digest of its input schema, which tells it from another tool that has taken its name.
+        schema_digest: the digest of its input schema, which distinguishes it from another tool that has taken its name.
     """
 
     facts: Mapping[str, Any] = Field(default_factory=dict)
@@ -36,21 +36,21 @@ class CalledTool(Record):
 
 
 class TurnRecord(Record):
-    """One answer of the model; kept by run and turn, and the same whenever it is asked for again.
+    """One answer of the model; kept by run and turn, and the same whenever it is requested again.
 
     Args:
-        message: the answer; of one that is held, with the verdicts of guardrails.
-        said: digests of the user's messages that the model has heard.
+        message: the answer; a held answer includes the verdicts of guardrails.
+        said: digests of the user's messages that the model has read.
         state: the agent's state, as JSON.
-        key: the coordinates of the answer, `<session>@<made>/<message>`, under which its calls stand in the ledger, and
-            with which their idempotency keys begin; for a pipeline's tool step, the run.
+        key: the coordinates of the answer, `<session>@<made>/<message>`, which are the prefix of its calls' ledger
+            entries and idempotency keys; for a pipeline's tool step, the run.
         session, agent_id, user_id, tenant_id: the session, the agent and the owner.
         view: the turn of the compressed context, if the context was compressed for it.
-        gates: what people must approve before its calls run.
+        gates: the gates that people must approve before its calls run.
         refused: by id, the reasons why calls do not run.
         tools: by name, the tools that its calls name.
         available: all tools of the agent, if a call names one that it does not have.
-        epoch: that of the store when this was made; see `restores`.
+        epoch: the store's epoch when this was made; see `restores`.
     """
 
     message: Message
@@ -83,7 +83,10 @@ class TurnRecord(Record):
         return self.message.tool_calls or ()
 
     def coordinates(self, position: int) -> str:
-        """Return the coordinates that tell a call of it from all others of any run: session, message, place and id."""
+        """Return the coordinates that distinguish a call of it from the calls of all runs.
+
+        They are the session, the message, the place and the id.
+        """
         return f"{self.key}.{position}/{self.calls[position].id}"
 
 
@@ -97,7 +100,7 @@ def read_record(run: str, turn: int, kept: str) -> TurnRecord:
 
 
 class KeptView(Record):
-    """A compressed context, in the place of the messages up to `seq`."""
+    """A compressed context, which replaces the messages up to `seq`."""
 
     seq: int
     messages: tuple[Message, ...]
@@ -109,7 +112,7 @@ def step_place(run: str, path: str) -> str:
 
 
 def let_through(gate: Gate) -> LetThrough:
-    """Return the facts that a run knows of an approved gate: who approved it, and the digest of edited arguments."""
+    """Return the facts that a run knows of an approved gate: its approver, and the digest of edited arguments."""
     who: LetThrough = {"by": list(gate.approved_by)}
     return who if gate.edit is None else with_edit_of(who, gate, gate.edit)
 
@@ -117,15 +120,15 @@ def let_through(gate: Gate) -> LetThrough:
 def with_edit_of(who: LetThrough, gate: Gate, reference: Mapping[str, Any]) -> LetThrough:
     """Return the facts of an approved gate with its edit, given the edit's reference."""
     edited: LetThrough = {**who, "edit": reference["digest"]}
-    if not gate.edits:  # opened by an earlier version, whose runs are told nothing else in a replay
+    if not gate.edits:  # opened by an earlier version, whose runs get nothing else in a replay
         return edited
     return {**edited, "editor": gate.editor or "", "shown": shown_arguments(reference["shown"])}
 
 
 def edit_reference(arguments: Any) -> dict[str, Any]:
-    """Return the reference to edited arguments that a history has; the store has the arguments.
+    """Return a history's reference to edited arguments; the store has the arguments.
 
-    People are shown what it has: the arguments, or the beginning of large ones and their `size`.
+    People see its contents: the arguments, or the beginning of large ones and their `size`.
     """
     reference = {"digest": edit_digest(arguments), "value": value_digest(arguments), "shown": arguments}
     if (size := len(to_json(arguments))) > _SHOWN_EDIT_BYTES:
@@ -143,7 +146,7 @@ def edit_digest(arguments: object) -> str:
 
 
 def held_in(record: TurnRecord, gate: Mapping[str, Any]) -> Question:
-    """Return a gate that holds no call as it is now, with all that it holds."""
+    """Return the current state of a gate without a call, with all content that it holds."""
     (question,) = (one for one in record.gates if one.tool_call_id == gate["name"])
     return question.with_gate(**gate)
 
