@@ -51,34 +51,33 @@ from standfast.temporal.workflows.tolerant_runner import AgentWorkflowRunner
 from standfast.temporal.workflows.workflow_types import Unknown, workflow_type
 from standfast.tools import Duration
 
-DRAIN = 30.0  # seconds that a worker that is asked to stop gives to what runs
+DRAIN = 30.0  # seconds that a worker that is asked to stop allows for current work
 
 
 class StandfastPlugin(SimplePlugin):
-    """Give it to a `Worker` (or to the `Client` that the worker is made with).
+    """Pass it to a `Worker` (or to the `Client` of the worker).
 
     Args:
-        agents: each becomes a workflow type under its own name; agents among their tools have to be given, too.
-            Agents of other frameworks are taken as well; see `standfast.integrations`.
-        pipelines: likewise; the agents of their steps have to be given.
+        agents: each becomes a workflow type under its own name; agents among their tools must also be given. Agents of
+            other frameworks are accepted; see `standfast.integrations`.
+        pipelines: likewise; the agents of their steps must be given.
         store: a durable one, the same for all workers of these agents.
         llm: an adapter, or a function from an agent's `model` to one.
         tools: handlers by tool name, for tools declared without one.
-        max_stored_messages: a session is pruned to so many messages when a run has ended.
-        webhooks: where people are told of what waits for them, each a `Webhook`; the same for all workers.
-        stream: models are asked to stream, and what they say is told by the store while they say it, to whoever looks
-            on: the page does. Histories have none of it.
-        store_patience: how long an activity waits for a store that refuses before people see that it does.
-        checkpoint_key: a secret, as that of `run`: what is exported is signed with it, and no other checkpoint begins
-            a run.
-        retention: for how long the store keeps calls, replies and partial answers of runs at least that Temporal has
-            forgotten; a worker deletes older ones. None keeps them until `standfast store prune`.
-        single_machine: all workers run on this machine, although the Temporal server does not: a SQLite file is
-            refused otherwise.
+        max_stored_messages: a session is pruned to this number of messages at the end of a run.
+        webhooks: the addresses that are notified of waiting items, each a `Webhook`; the same for all workers.
+        stream: models stream their answers, and the store passes the words on to viewers, such as the page. Histories
+            contain no streamed words.
+        store_patience: how long an activity waits for a store that refuses before people see the wait.
+        checkpoint_key: a secret, as in `run`: exports are signed with it, and no other checkpoint begins a run.
+        retention: the minimum time for which the store keeps calls, replies and partial answers of runs that Temporal
+            has forgotten; a worker deletes older ones. None keeps them until `standfast store prune`.
+        single_machine: all workers run on this machine, although the Temporal server does not: otherwise a SQLite file
+            is refused.
 
     Raises:
-        DefinitionError: naming the agent or tool that is missing, or there twice.
-        MemoryStoreNotDurableError: the store forgets everything with its process.
+        DefinitionError: naming the agent or tool that is missing or duplicated.
+        MemoryStoreNotDurableError: the store loses all data with its process.
         InputError: there is no model for an agent.
     """
 
@@ -98,7 +97,7 @@ class StandfastPlugin(SimplePlugin):
         retention: Duration | None = None,
         single_machine: bool = False,
     ) -> None:
-        """Check what is given, and prepare what a worker needs; the arguments are those of the class."""
+        """Validate the arguments, which are those of the class, and prepare the worker's parts."""
         self._single_machine, self._retention = single_machine, check_retention(retention, store)
         told, key = check_webhooks(webhooks), check_key(checkpoint_key)
         self._host = host = AgentHost(
@@ -136,7 +135,7 @@ class StandfastPlugin(SimplePlugin):
         )
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        """Add what our workflows and activities need; settings that the user made stay."""
+        """Add standfast's workflows and activities; the user's settings stay."""
         config = super().configure_worker(config)
         config["client"] = client_of_worker(config["client"])
         longest = max(
@@ -146,8 +145,8 @@ class StandfastPlugin(SimplePlugin):
             "graceful_shutdown_timeout": (timedelta(), timedelta(seconds=max(DRAIN, longest + GRACE))),
             "sticky_queue_schedule_to_start_timeout": (timedelta(seconds=10), timedelta(seconds=2)),
             "max_heartbeat_throttle_interval": (timedelta(seconds=60), timedelta(seconds=HEARTBEAT_EVERY)),
-            # Else the worker refuses to send what the server would refuse, and the task is tried for ever: an update of
-            # 3 MB, whose refusal repeats it, would wedge a run.
+            # Otherwise the worker refuses to send data that the server would refuse, and the task is retried for ever:
+            # an update of 3 MB, whose refusal repeats it, would wedge a run.
             "disable_payload_error_limit": (False, True),
             "max_eager_activity_reservations_per_workflow_task": (3, 16),
         }
@@ -169,10 +168,10 @@ class StandfastPlugin(SimplePlugin):
         return config
 
     async def check_store(self, client: Client) -> None:
-        """Look whether the store can be used with a server, as each worker does before it takes runs.
+        """Check whether the store can be used with a server, as each worker does before it takes runs.
 
         Raises:
-            StoreError: it cannot.
+            StoreError: it cannot be used.
             InputError: it is a file that workers on other machines would not see.
         """
         if not self._single_machine:
@@ -180,20 +179,20 @@ class StandfastPlugin(SimplePlugin):
         await self._host.check_store()
 
     async def check_queue(self, client: Client, task_queue: str, *, note: bool = True) -> None:
-        """Look whether the workers of a task queue have this store, as each worker does before it takes runs.
+        """Check whether the workers of a task queue have this store, as each worker does before it takes runs.
 
-        The first worker of a queue notes its store in Temporal.
+        The first worker of a queue records its store in Temporal.
 
         Args:
-            note: False only looks. A check that is made again and again must not take a queue that is being moved.
+            note: False only checks. A repeated check must not take a queue that is being moved.
 
         Raises:
-            SessionStoreError: they have another.
+            SessionStoreError: they have another store.
         """
         await check_queue(client, task_queue, self._host.store, note=note)
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
-        """Run the worker with a thread for handlers, and look after calls of workers that have died.
+        """Run the worker with a thread for handlers, and watch for calls of dead workers.
 
         Raises:
             StoreError: the store cannot be used; no run was taken.
@@ -224,7 +223,7 @@ class StandfastPlugin(SimplePlugin):
 
 
 def _build_of(worker: Worker) -> str:
-    """Return what tells a worker's code from that of others: what its user says, or what the SDK makes of modules."""
+    """Return an identifier of a worker's code: the user's build id, or the SDK's digest of modules."""
     config = worker.config()
     deployment = config.get("deployment_config")
     if deployment is not None:
@@ -233,7 +232,7 @@ def _build_of(worker: Worker) -> str:
 
 
 def _add_activity(worker: Worker, run: Callable[..., Any]) -> None:
-    """Give a worker that was made an activity that it lacks. A dynamic one would take the place of a user's."""
+    """Add an activity that is missing to a running worker. A dynamic activity would replace a user's."""
     assert worker._activity_worker is not None
     defined = activity._Definition.must_from_callable(run)
     worker._activity_worker._activities[str(defined.name)] = defined
@@ -246,7 +245,7 @@ def _checked_stream(stream: bool, store: Any) -> bool:
 
 
 def _with_ours(ours: Sequence[type], given: Sequence[type] | None) -> list[type]:
-    """Add our workflows, and what takes the runs of all others, unless the user has something that does."""
+    """Add standfast's workflows, and a type for the runs of all others, unless the user has one."""
     workflows = [*(given or ()), *ours]
     if any(workflow._Definition.must_from_class(known).name is None for known in workflows):
         return workflows
@@ -254,7 +253,7 @@ def _with_ours(ours: Sequence[type], given: Sequence[type] | None) -> list[type]
 
 
 def _converter(given: DataConverter | None) -> DataConverter:
-    """Use pydantic's payloads, unless somebody has chosen otherwise."""
+    """Use pydantic's payloads, unless the user has chosen otherwise."""
     return DATA_CONVERTER if given in (None, DataConverter.default, pydantic_data_converter) else given
 
 
