@@ -1,4 +1,4 @@
-"""The page on which people see the items that wait for them, decide, answer, and look after runs."""
+"""The page on which people see their waiting items, decide, answer, and manage runs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlencode
@@ -53,7 +53,7 @@ from standfast.web.teams_signatures import TeamsActions
 from standfast.web.visitors import TooManyAttempts, Visitors, is_door, refusal, who
 
 _MOST_BYTES = 1_048_576  # of a form
-_OF_STRANGERS = 65_536  # bytes of a stranger's form, such as that of a link
+_OF_STRANGERS = 65_536  # bytes of an unauthenticated form, such as that of a link
 _OF_CHATS = 262_144  # bytes; with each press, Slack sends the message back
 
 __all__ = [
@@ -85,29 +85,31 @@ def create_app(
     slack: SlackActions | None = None,
     teams: TeamsActions | None = None,
 ) -> Starlette:
-    """Make the page as an ASGI application, which another one may mount: `app.mount("/ops", create_app(…))`.
+    """Make the page as an ASGI application, which can be mounted in another: `app.mount("/ops", create_app(…))`.
 
-    Call its `state.close()` to end the event streams before a server stops. `/healthz` says to whoever starts and
-    stops servers that this one answers.
+    Call its `state.close()` to end the event streams before a server stops. `/healthz` tells the service manager that
+    this server answers.
 
     Args:
-        access: the rules that say who may use it.
+        access: the rules for who may use the page.
         store: the workers' store, for transcripts and the audit trail.
-        host: the address at which it, or the application that mounts it, will listen.
+        host: the address on which the page, or the application that mounts it, will listen.
         names: host names of the page, such as "runs.example.com"; requests for others are refused.
         temporal_ui: the address of Temporal Web, for links.
-        agents, pipelines: those that people may start from the page, with forms made from the types of inputs.
-        task_queue: the queue of the workers that have them.
-        cors: origins, such as "https://app.example.com", whose pages may use the doors for programs with a token.
-        root_path: the path below which a proxy has the page, such as "/ops", whether it passes it on or removes it.
-        fill_context: the application's word on the contexts of runs that people start: a function of the `Person`, the
-            `Agent`, and the context that they gave, or None. Plain or async, it returns the context that counts, or
-            refuses by raising `InputError`. Without it, what people give counts as it is.
-        slack: lets people decide by the buttons of messages in Slack, whose requests `/slack/actions` takes.
-        teams: the same in Microsoft Teams, whose requests `/teams/messages` takes.
+        agents, pipelines: the agents and pipelines that people may start from the page, with forms made from the input
+        types.
+        task_queue: the task queue of their workers.
+        cors: origins, such as "https://app.example.com", whose pages may use the program endpoints with a token.
+        root_path: the path under which a proxy serves the page, such as "/ops", whether the proxy passes it on or
+            removes it.
+        fill_context: an application function that decides on the contexts of runs that people start. Its arguments are
+            the `Person`, the `Agent`, and the given context, or None. Plain or async, it returns the final context, or
+            refuses by raising `InputError`. Without it, the given context is used unchanged.
+        slack: lets people decide with the buttons of Slack messages, whose requests `/slack/actions` receives.
+        teams: the same for Microsoft Teams, whose requests `/teams/messages` receives.
 
     Raises:
-        DefinitionError: strangers could reach it, and nobody has to sign in; or a path or an origin is not one.
+        DefinitionError: strangers could reach the page without signing in; or a path or an origin is invalid.
     """
     check_listening(host, access, names)
     visitors, starts = Visitors(access, store), starts_of(agents, pipelines)
@@ -187,7 +189,7 @@ async def _guessed(request: Request, error: Exception) -> Response:
 
 
 class _Broken:
-    """Answers a request at which the page itself fails; its server logs the error."""
+    """Answers a request on which the page itself fails; its server logs the error."""
 
     def __init__(self, app: ASGIApp, answer: Callable[[Request], Response]) -> None:
         self._app, self._answer = app, answer
@@ -232,7 +234,7 @@ class _Limit:
 
 
 class _Headers:
-    """Adds to every answer the headers that say what a browser may do with it."""
+    """Adds the security headers for browsers to every answer."""
 
     def __init__(self, app: ASGIApp, assets: Assets) -> None:
         self._app, self._assets = app, assets

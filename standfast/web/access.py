@@ -1,7 +1,7 @@
 """Decides who may see the page and who may act: tokens, cookies, a trusted proxy, roles, forged requests.
 
-Nobody is trusted for where a request comes from: every request that changes something is a POST with a token of the
-session (`csrf`), and browsers say by `Sec-Fetch-Site` whether another site has sent it.
+A request is never trusted for its origin. Every request that changes something is a POST with a token of the session
+(`csrf`), and browsers report by `Sec-Fetch-Site` whether another site has sent it.
 """
 
 import base64
@@ -32,9 +32,9 @@ from standfast.web.mounts import root_of
 
 Role = Literal["viewer", "approver", "operator"]
 SCOPES = ("read", "start", "decide", "answer", "message", "resume", "resolve", "cancel", "export", "delete")
-ROLES: tuple[Role, ...] = ("viewer", "approver", "operator")  # each may do what those before it may
+ROLES: tuple[Role, ...] = ("viewer", "approver", "operator")  # each includes the rights of the earlier ones
 COOKIE = "standfast_session"
-SESSION = 12 * 3_600  # seconds that somebody stays signed in
+SESSION = 12 * 3_600  # seconds that a person stays signed in
 _MOST_FIELDS = 500  # of a form
 _UNIX = "unix:"
 _SLACK = re.compile(r"[TE][A-Z0-9]{2,30}/[UW][A-Z0-9]{2,30}")
@@ -43,22 +43,22 @@ _NOT_YOURS = "This form does not belong to your session. Open the page again and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Somebody who may use the page, or a program.
+    """A person who may use the page, or a program.
 
     Args:
-        name: the name that gates know and decisions are recorded with.
+        name: the name that gates know and that decisions are recorded with.
         role: "viewer" sees everything, "approver" also decides and answers, "operator" also starts, resumes, cancels.
-        token: the secret that people sign in with and programs send as a bearer token, or its `token_digest`; None if
-            a proxy says who it is.
-        tenants: whose runs they see and act on; None is all runs, also those without a tenant.
-        only_own: whether they see and act on those runs alone that were started for them.
-        scopes: of a program's token, the acts that it may do of those that its role allows; None is all. "read" is
-            looking, and the others are the acts by their names, with "start".
-        expires: when the token ends.
-        per_minute: how many requests of theirs are answered, in each process of the page; None is as many as come.
-        slack: the ids of their team and of themselves in Slack, such as "T024BE7LD/U0G9QF9C6"; see `SlackActions`.
-        teams: the ids of their directory (tenant) and of themselves in Microsoft Entra, two GUIDs with a slash between
-            them; see `TeamsActions`.
+        token: the secret for signing in, which programs send as a bearer token, or its `token_digest`; None if a proxy
+            identifies the person.
+        tenants: the tenants whose runs they see and act on; None means all runs, including those without a tenant.
+        only_own: whether they see and act only on runs that were started for them.
+        scopes: for a program's token, the permitted acts among those of its role; None means all. "read" is looking,
+            and the others are the names of the acts, with "start".
+        expires: the time when the token expires.
+        per_minute: the number of their requests that are answered, in each process of the page; None means no limit.
+        slack: their team and user ids in Slack, such as "T024BE7LD/U0G9QF9C6"; see `SlackActions`.
+        teams: their directory (tenant) and user ids in Microsoft Entra, two GUIDs with a slash between them; see
+            `TeamsActions`.
 
     Raises:
         DefinitionError: naming the field and the rule.
@@ -129,7 +129,7 @@ class Person:
         return self.expires is not None and datetime.now(UTC) >= self.expires
 
     def may_do(self, scope: str) -> bool:
-        """Whether the scopes of a token have an act; its role is asked besides."""
+        """Whether the scopes of a token include an act; its role is checked separately."""
         return self.scopes is None or scope in self.scopes
 
     def may(self, role: Role) -> bool:
@@ -145,7 +145,7 @@ _DIGEST = "sha256:"
 
 
 def token_digest(token: str) -> str:
-    """Return a digest by which a token can be checked but not recovered; files and stores keep it."""
+    """Return a digest that verifies a token without revealing it; files and stores keep the digest."""
     return token if is_digest(token) else _DIGEST + hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -158,18 +158,18 @@ class Access:
     """The rules of one page.
 
     Args:
-        people: those who may use it. If empty, only this machine may, as `local`.
-        local: the person at this machine, who does not have to sign in.
+        people: the people who may use the page. If empty, only this machine may, as `local`.
+        local: the person at this machine, who need not sign in.
         link_secret: the secret of the workers that send signed links to approvers; None refuses all links.
-        secret: signs cookies and the pages of lists; a new one at every start if None, and then everybody signs in
-            again.
-        proxy_header: the header in which a proxy names the person, such as "X-Forwarded-User"; believed only from
-            `proxies`. The people must include somebody of that name.
-        proxies: addresses of that proxy, or "unix:" and the path of the socket at which the page listens for it.
-        https: whether people use https, which a proxy ends; cookies are then sent by https alone.
+        secret: signs cookies and the pages of lists; if None, a new one at every start, after which everyone must sign
+            in again.
+        proxy_header: the header in which a proxy names the person, such as "X-Forwarded-User"; trusted only from
+            `proxies`. The people must include a person of that name.
+        proxies: addresses of that proxy, or "unix:" and the path of the socket on which the page listens for it.
+        https: whether people use https, which a proxy terminates; cookies are then sent only by https.
 
     Raises:
-        DefinitionError: the rules do not go together.
+        DefinitionError: the rules contradict each other.
     """
 
     people: Sequence[Person] = ()
@@ -206,7 +206,7 @@ class Access:
     # --- who it is ---
 
     def who(self, request: Request) -> tuple[Person | None, str]:
-        """Return the sender of a request, None for a stranger, and the session that identified them, if one did."""
+        """Return the sender of a request, None for a stranger, and the session that identified the sender, if any."""
         person, session = self._sender(request)
         return (None, "") if person is not None and person.has_expired() else (person, session)
 
@@ -215,7 +215,7 @@ class Access:
             return self.by_token(token), ""
         if (
             names := self._by_proxy(request)
-        ) is not None:  # a second header would come from a person that the proxy has let in
+        ) is not None:  # a second header would come from a person whom the proxy has admitted
             return self.named(names[0]) if len(names) == 1 else None, ""
         if self.local is not None:
             return self.local if _host(request) in LOCAL and is_ours(request) else None, ""
@@ -225,36 +225,36 @@ class Access:
     def token_of(self, request: Request) -> str | None:
         """Return the token that a program has sent.
 
-        On a page without people it is ignored, because SDKs always send one.
+        On a page without people the token is ignored, because SDKs always send one.
         """
         return bearer(request) if self.people else None
 
     def stranger(self, request: Request) -> str | None:
-        """Return the name of a person whom the proxy has let in but who may not use the page."""
+        """Return the name of a person whom the proxy has admitted but who may not use the page."""
         names = self._by_proxy(request)
         return None if names is None or self.who(request)[0] is not None else ", ".join(names) or "nobody"
 
     def address(self, request: Request) -> str:
-        """Return the address of a request's sender; behind our proxy, the one that the proxy gives."""
+        """Return the address of a request's sender; behind a trusted proxy, the address that the proxy reports."""
         if self.is_proxy(request) and (passed := request.headers.getlist("X-Forwarded-For")):
-            return passed[-1].rpartition(",")[2].strip()  # anybody may have written the part before it
+            return passed[-1].rpartition(",")[2].strip()  # anyone may have written the part before it
         return _host(request) or "a socket"
 
     def _by_proxy(self, request: Request) -> list[str] | None:
-        """Return the name that the proxy gives; None if the request does not come from it."""
+        """Return the name that the proxy reports; None if the request does not come from it."""
         if self.proxy_header is None or not self.is_proxy(request):
             return None
         return request.headers.getlist(self.proxy_header)
 
     def is_proxy(self, request: Request) -> bool:
-        """Whether a request comes from one of our proxies."""
+        """Whether a request comes from one of the trusted proxies."""
         if request.client is not None:
             return request.client.host in self.proxies
         server = request.scope.get("server")
         return server is not None and f"{_UNIX}{server[0]}" in self.proxies
 
     def by_token(self, token: str) -> Person | None:
-        """Return the owner of a token; takes as long for a wrong one as for a right one."""
+        """Return the owner of a token; takes the same time for a wrong token as for a right one."""
         given, found = hashlib.sha256(token.encode()).hexdigest(), None
         for person in self.people:
             known = token_digest(person.token or secrets.token_urlsafe()).removeprefix(_DIGEST)
@@ -263,14 +263,14 @@ class Access:
         return None if found is not None and found.has_expired() else found
 
     def in_chat(self, chat: Literal["slack", "teams"], ids: str) -> Person | None:
-        """Return the person who has these ids in a chat."""
+        """Return the person with these ids in a chat."""
         return next((person for person in self.people if getattr(person, chat) == ids), None)
 
     def by_link(self, token: str) -> tuple[Link, Person]:
         """Return the decision that a signed link allows, and its person.
 
         Raises:
-            HTTPException: 403; the link is not valid, or its person is not an approver here any more.
+            HTTPException: 403; the link is invalid, or its person is no longer an approver here.
         """
         if self.link_secret is None:
             raise HTTPException(403, "This page does not accept links: sign in.")
@@ -299,7 +299,7 @@ class Access:
         return session, person if is_good else None
 
     def _mark(self, person: Person) -> str:
-        """Return what changes with a person's token, and tells nothing of it."""
+        """Return a mark that changes with a person's token, and does not reveal it."""
         digest = token_digest(person.token or "").encode()
         return hmac.new(self.secret.encode(), b"token " + digest, hashlib.sha256).hexdigest()[:32]
 
@@ -308,11 +308,11 @@ class Access:
         return TimestampSigner(self.secret, salt="standfast.session", digest_method=hashlib.sha256)
 
     def sign_in(self, response: Response, person: Person, *, root: str, is_https: bool) -> None:
-        """Give a person a session on the page that is at the path `root`, which they have opened by https or not."""
+        """Give a person a session on the page at the path `root`, opened by https or not."""
         # After a change of their token, a person must sign in again.
         session = f"{secrets.token_urlsafe(16)}.{_ascii(person.name)}.{self._mark(person)}"
         value = self._signer.sign(session).decode()
-        # Lax: a link in a message opens the page for those who have signed in; every act also needs `csrf`.
+        # Lax: a link in a message opens the page for people who are signed in; every act also needs `csrf`.
         options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": is_https}
         response.set_cookie(cookie_name(root, is_https), value, max_age=SESSION, path=root or "/", **options)
 
@@ -324,10 +324,10 @@ class Access:
     # --- forged requests ---
 
     async def form(self, request: Request, *, in_session: bool = True) -> dict[str, str]:
-        """Return the fields of one of our forms. A program's bearer token needs no `csrf`.
+        """Return the fields of one of the page's forms. A program's bearer token needs no `csrf`.
 
         Args:
-            in_session: False for a form that is opened by a link, which is itself the proof.
+            in_session: False for a form that was opened by a link, which is itself the proof.
 
         Raises:
             HTTPException: 403 if another site sent it in the person's name; 400 or 413 if it is too large for a form.
@@ -350,7 +350,7 @@ def bearer(request: Request) -> str | None:
 
 
 def cookie_name(root: str, is_https: bool) -> str:
-    """Return the name of a session's cookie: by https, one that neither http nor another host can set."""
+    """Return the name of a session's cookie: for https, a name that neither http nor another host can set."""
     return COOKIE if not is_https else f"__Host-{COOKIE}" if not root else f"__Secure-{COOKIE}"
 
 
@@ -360,7 +360,7 @@ def cookie_of(request: Request) -> str:
 
 
 def is_foreign(request: Request) -> bool:
-    """Whether a browser says that another site has sent a request; a page of http is another than that of https."""
+    """Whether a browser reports that another site has sent a request; the http and https pages are different sites."""
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
     scheme, _, host = (origin or "").partition("://")
     is_other = origin is not None and (

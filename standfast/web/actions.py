@@ -1,6 +1,6 @@
-"""Reads the forms of a run: decide, answer, repair. The run itself says whether an act counts.
+"""Reads the forms of a run: decide, answer, repair. The run itself determines whether an act counts.
 
-A form is read whole before anything is done, so that one that cannot be read leaves no trace.
+A form is read completely before any action, so that an unreadable form has no effect.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ Form = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The act that a form asks for.
+    """The act that a form requests.
 
     Args:
-        said: the word for it when it is done; see `SAID`.
-        do: does it to a run, once for each `id`.
+        said: the word for the completed act; see `SAID`.
+        do: runs the act, once for each `id`.
     """
 
     said: str
@@ -38,9 +38,9 @@ Read = Callable[[Form, Person], Asked]
 
 
 def act_id(form: Form, *of: str) -> str | None:
-    """Return the id of an act: the same form with the same words, sent twice, is one act.
+    """Return the id of an act: the same form with the same text, sent twice, is one act.
 
-    Returns None for a form without a key, as programs send it: each is an act of its own.
+    Returns None for a form without a key, as programs send it: each one is a separate act.
     """
     if not form.get("key"):
         return None
@@ -65,10 +65,10 @@ def _one_of(form: Form, name: str, *allowed: str) -> Any:
 
 
 def decision_of(form: Form) -> Literal["approve", "reject"]:
-    """Return what a form decides.
+    """Return the decision in a form.
 
     Raises:
-        InputError: it does not say.
+        InputError: it has none.
     """
     decision: Literal["approve", "reject"] = _one_of(form, "decision", "approve", "reject")
     return decision
@@ -123,7 +123,7 @@ def _delete(form: Form, person: Person) -> Asked:
     return Asked("delete", partial(StandfastClient.delete_session, keep_decisions=keep, by=person.name))
 
 
-# The page's words when an act is done, by the word in the address; no other text can be put there.
+# The page's text for a completed act, by the word in the address; no other text can be injected there.
 SAID = {
     "approve": "Approved",
     "reject": "Rejected",
@@ -145,7 +145,7 @@ _ACT_OF = {"approval": "decide", "question": "answer", "unknown": "resolve", "pa
 
 
 def may_act(person: Person, item: Mapping[str, Any]) -> bool:
-    """Whether a person can do what an item waits for; the run itself has the last word."""
+    """Whether a person can act on a waiting item; the run itself has the last word."""
     act = "resume" if item.get("can_skip") else _ACT_OF.get(item["kind"])
     allowed = item.get("approvers") or [person.name]
     return act is not None and person.may(ACTS[act][0]) and identity(person.name) in map(identity, allowed)

@@ -1,4 +1,4 @@
-"""Reads from the store what is too large for a card; if it cannot be read, nobody can approve it here."""
+"""Reads values from the store that are too large for a card; an unreadable value cannot be approved here."""
 
 import hashlib
 import json
@@ -12,13 +12,13 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal.client.asked import is_cut, load_item
 
 _PAGE = 20_000  # characters
-_ON_CARD = 100_000  # bytes of what a gate shows, beside which a card has no link to all of it
+_ON_CARD = 100_000  # bytes of a gate's contents, up to which a card has no link to all of it
 _TOO_LARGE = "{} cannot be shown whole. Let the gate say with show= what people see of it."
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """All arguments of a call, or all that a gate `shown`, as a file of JSON; or `why` they cannot be shown."""
+    """All arguments of a call, or all contents that a gate `shown`, as a JSON file; or `why` they cannot be shown."""
 
     file: str = ""
     why: str | None = None
@@ -47,7 +47,7 @@ class Whole:
 
 
 async def load_whole(store: AgentStore | None, item: Mapping[str, Any]) -> Whole | None:
-    """Return everything that an item of `pending` asks about; None if the item itself has it."""
+    """Return the full contents of an item of `pending`; None if the item itself has them."""
     if not is_cut(item):
         left = [one["label"] for one in item.get("shown", ()) if one["kind"] == "left-out"]
         return Whole(why=_TOO_LARGE.format(", ".join(left)), shown=item["shown"]) if left else None
@@ -68,6 +68,6 @@ def _file(value: Any) -> str:
 
 
 async def load_all(store: AgentStore | None, items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Whole]:
-    """Return the arguments that items do not have themselves, by run and gate."""
+    """Return the arguments that are missing from the items, by run and gate."""
     found = {(item["workflow_id"], item["name"]): await load_whole(store, item) for item in items}
     return {key: whole for key, whole in found.items() if whole is not None}

@@ -1,7 +1,7 @@
-"""Says which runs a person may see, and refuses the others as if they did not exist.
+"""Decides which runs a person may see, and refuses the others as if they did not exist.
 
-A person with tenants is told from a workflow id alone that a run is not of them: no question goes to the server, so
-that not even the time of an answer tells what others have.
+For a person with tenants, the workflow id alone shows that a run belongs to another tenant. The server is not asked, so
+even the response time reveals nothing about others.
 """
 
 import asyncio
@@ -30,20 +30,20 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import is_stranger
 from standfast.web.access import Person
 
-_AT_LEAST = 0.1  # seconds until somebody hears that a run of their tenant is not theirs, or does not exist
+_AT_LEAST = 0.1  # seconds until a person learns that a run of their tenant is not theirs, or does not exist
 _AT_ONCE = 16
-_PAGES = 10  # of the server's list that are looked at for one page of somebody's own runs
+_PAGES = 10  # of the server's list that are checked for one page of a person's own runs
 
 
 def no_run(client: Client, workflow_id: str) -> InputError:
-    """Return the error for a run that does not exist, as far as somebody may know."""
+    """Return the error for a run that does not exist, as far as the person may know."""
     return InputError(
         f"There is no run {workflow_id!r} in namespace {client.namespace}; `standfast ls` lists those that are"
     )
 
 
 def tenant_query(person: Person) -> str | None:
-    """Return a filter of lists that leaves out the tenants of others; None if the person may see all."""
+    """Return a list filter that excludes other tenants; None if the person may see all."""
     if person.tenants is None:
         return None
     among = ", ".join(quoted(tenant) for tenant in person.tenants)
@@ -51,13 +51,13 @@ def tenant_query(person: Person) -> str | None:
 
 
 def bounded_query(person: Person, query: str) -> str:
-    """Return a filter of lists that finds of certain runs those of the person's tenants."""
+    """Return a list filter that finds only the person's tenants among the given runs."""
     theirs = tenant_query(person)
     return query if theirs is None else f"({query}) AND {theirs}"
 
 
 def bounded_filter(person: Person, wanted: WaitFilter) -> WaitFilter:
-    """Return a filter of the board that finds of certain items those that a person may see."""
+    """Return a board filter that finds only items that a person may see among the given ones."""
     tenants = None if person.tenants is None else tuple(person.tenants)
     return wanted.model_copy(update={"tenants": tenants, "owner": identity(person.name) if person.only_own else None})
 
@@ -65,7 +65,7 @@ def bounded_filter(person: Person, wanted: WaitFilter) -> WaitFilter:
 class RunPages:
     """The pages of lists of runs, whose tokens only this page can make.
 
-    Temporal tries a token that it cannot read ten times, for as many seconds.
+    Temporal retries an unreadable token ten times, for as many seconds.
     """
 
     def __init__(self, people: StandfastClient, secret: str) -> None:
@@ -73,15 +73,15 @@ class RunPages:
         self._signer = Signer(secret, salt="standfast.lists", digest_method=hashlib.sha256)
 
     async def read(self, person: Person, query: str, size: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
-        """Return the runs of a page that a person may see, and the token of the next page, if there is one.
+        """Return a page of the runs that a person may see, and the token of the next page, if any.
 
-        What others have shows in neither: a page without a run of the person's is passed over.
+        Neither reveals other people's runs: a page without a run of the person's is skipped.
 
         Args:
             after: the token of this page; "" is the first.
 
         Raises:
-            InputError: the token is not one of these pages.
+            InputError: the token is not from one of these pages.
         """
         runs, token = await _listed(self._people, person, query, size, self._read_token(after))
         if token is not None and person.only_own:
@@ -112,7 +112,7 @@ async def _listed(
 async def waiting_for(
     people: StandfastClient, person: Person, wanted: WaitingFilters, limit: int | None, *, after: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return what waits in the runs that a person may see; see `StandfastClient.waiting`."""
+    """Return the waiting items of the runs that a person may see; see `StandfastClient.waiting`."""
     if (board := await people.board()) is not None:
         found = bounded_filter(person, filter_of(people.client.namespace, wanted))
         return await read_waiting(board, found, after=after, limit=limit)
@@ -120,17 +120,17 @@ async def waiting_for(
 
 
 async def waiting_counts(people: StandfastClient, person: Person, wanted: WaitingFilters) -> dict[str, int] | None:
-    """Return how much of it there is, by kind; None without a board."""
+    """Return the number of these items, by kind; None without a board."""
     if (board := await people.board()) is None:
         return None
     return await board.count_waits(bounded_filter(person, filter_of(people.client.namespace, wanted)))
 
 
 async def admit(people: StandfastClient, person: Person, workflow_id: str, run_id: str | None = None) -> None:
-    """Refuse a run that a person may not see, with the words for one that does not exist.
+    """Refuse a run that a person may not see, with the text for one that does not exist.
 
     Args:
-        run_id: a certain one of the runs of that id, of which an earlier one may have been somebody else's.
+        run_id: a specific run of that id, since an earlier one may have belonged to another user.
 
     Raises:
         InputError: there is no such run for this person.
@@ -150,7 +150,7 @@ async def admit(people: StandfastClient, person: Person, workflow_id: str, run_i
 async def only_admitted(
     people: StandfastClient, person: Person, found: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return those of some runs, or of items that wait in runs, that a person may see."""
+    """Return the runs, or the items of runs, that a person may see."""
     if not person.is_bounded:
         return list(found)
     few = asyncio.Semaphore(_AT_ONCE)
@@ -167,7 +167,7 @@ async def only_admitted(
 
 
 async def _is_admitted(people: StandfastClient, person: Person, workflow_id: str, run_id: str | None) -> bool:
-    """Whether the input that a run was started with says that it is the person's; in process, its session does."""
+    """Whether the run's input names the person as its owner; for an in-process run, its session does."""
     client = people.client
     try:
         if is_in_process(workflow_id):
@@ -187,17 +187,17 @@ async def _is_admitted(people: StandfastClient, person: Person, workflow_id: str
 async def admit_start(
     people: StandfastClient, store: AgentStore | None, person: Person, name: str, session: str, tenant: str | None
 ) -> None:
-    """Refuse a start in a session, or under a run key, of which the person may not see the runs.
+    """Refuse a start in a session, or under a run key, whose runs the person may not see.
 
-    A start may join a run: it says its message there, or shows it. Without an owner a run is open to anybody who
-    starts it, but not to a person who may see only their own. With its session deleted, an ended run keeps nobody from
-    beginning anew under its name.
+    A start may join a run: it sends its message there, or shows it. A run without an owner is open to anyone who starts
+    it, but not to a person who may see only their own. If its session was deleted, an ended run does not block a new
+    start under its name.
 
     Args:
-        name: the agent's or pipeline's.
+        name: the agent's or pipeline's name.
 
     Raises:
-        SessionAccessDeniedError: it is somebody else's, or nobody's.
+        SessionAccessDeniedError: it belongs to another user, or to none.
     """
     key = session_key_of(tenant, session)
     if store is not None and (known := await store.load_session(key)) is not None:
@@ -214,23 +214,23 @@ async def admit_start(
 
 
 async def _was_deleted(store: AgentStore | None, run: WorkflowExecution) -> bool:
-    """Whether a run has ended and its session was deleted from this store, which says so until the run is forgotten."""
+    """Whether a run has ended and its session was deleted from this store, which reports it until it is forgotten."""
     if run.close_time is None or not has_ledger(store):
         return False
     return await store.load_reply(f"{run.raw_info.first_run_id or run.run_id}/open", 0) == DELETED
 
 
 def owns(person: Person, user: str | None, tenant: str | None) -> bool:
-    """Whether a person may see what belongs to this user and tenant."""
+    """Whether a person may see the data of this user and tenant."""
     is_users = not person.only_own or (user is not None and identity(user) == identity(person.name))
     return is_users and (person.tenants is None or tenant in person.tenants)
 
 
 def remembered(person: Person, wish: dict[str, Any]) -> dict[str, Any]:
-    """Return the wish of a person to approve later calls, too.
+    """Return a person's wish to approve later calls as well.
 
     Raises:
-        InputError: it is for runs of others, which the person may not see.
+        InputError: it covers runs of others, which the person may not see.
     """
     if person.only_own and wish.get("scope") == "agent":
         raise InputError('remember: the scope "agent" is for the runs of others, too, which you may not see')
@@ -242,7 +242,7 @@ def _is_of_tenant(person: Person, workflow_id: str) -> bool:
 
 
 def _tenant_in(workflow_id: str) -> str | None:
-    """Return the tenant that a workflow id names: `<agent>/@<tenant>/<session>`, and what its runs have started."""
+    """Return the tenant that a workflow id names: `<agent>/@<tenant>/<session>`, and its runs' children."""
     _, _, rest = workflow_id.partition("/@")
     tenant, found, _ = rest.partition("/")
     is_second = "/" not in workflow_id.partition("/@")[0]
@@ -250,10 +250,10 @@ def _tenant_in(workflow_id: str) -> str | None:
 
 
 def tenant_for(person: Person, asked: str | None) -> str | None:
-    """Return the tenant that a person starts a run for.
+    """Return the tenant for which a person starts a run.
 
     Raises:
-        InputError: it is none of theirs, or they have to say which.
+        InputError: it is not theirs, or they have several and must name one.
     """
     if person.tenants is None:
         return asked

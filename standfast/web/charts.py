@@ -1,4 +1,4 @@
-"""Draws small charts as SVG, without style or script of their own; beside each stands a table of the same."""
+"""Draws small charts as SVG, without style or script; each one has a table of the same values."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from standfast.messages import visible
 
 _WIDTH, _NAME, _ROW = 560, 130, 26
 _HEIGHT, _FOOT, _TOP = 150, 20, 18
-COLORS = 6  # classes `c0` to `c5`; the last stands for all others
+COLORS = 6  # classes `c0` to `c5`; the last represents all others
 
 
 def bars(label: str, rows: Sequence[tuple[str, int]]) -> Markup:
@@ -61,5 +61,5 @@ def _chart(label: str, height: int, drawn: Sequence[Markup]) -> Markup:
 
 
 def largest(costs: Mapping[str, float]) -> list[str]:
-    """Return the names that have a color of their own: those with the highest costs."""
+    """Return the names that have a separate color: those with the highest costs."""
     return sorted(costs, key=lambda name: -costs[name])[: COLORS - 1]

@@ -1,6 +1,6 @@
-"""Decides for people who press a button in a chat, on what its message shows whole, and says what became of it.
+"""Decides for people who press a button in a chat, on an item that its message shows whole, and reports the outcome.
 
-This is the same in every chat: who it is, what still waits, what counts, and the words. The run has the last word.
+These parts are common to all chats: the person, the waiting item, the rules, and the texts. The run has the last word.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _LOG = logging.getLogger("standfast.web")
 
 
 class Came(NamedTuple):
-    """The outcome of a decision that was sent: the item as it is now, the words, and whether its buttons stay."""
+    """The outcome of a decision that was sent: the current item, the text, and whether its buttons stay."""
 
     item: Mapping[str, Any]
     said: str
@@ -47,7 +47,7 @@ class Came(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat: its name, the field of a `Person` with their ids in it, and whether a message shows all of an item."""
+    """A chat: its name, the field of a `Person` with their ids in it, and whether a message shows a whole item."""
 
     name: str
     field: Literal["slack", "teams"]
@@ -59,13 +59,13 @@ class ChatDecisions:
 
     def __init__(self, chat: Chat, people: StandfastClient, access: Access, store: AgentStore | None) -> None:
         self._chat, self._people, self._access, self._store = chat, people, access, store
-        self._asking = StandfastClient(people.client)  # asks the runs themselves
+        self._asking = StandfastClient(people.client)  # queries the runs themselves
 
     async def who(self, ids: str, mark: Mark) -> Person:
         """Return the sender of a decision.
 
         Raises:
-            InputError: they may not see its run, or not decide by such a message.
+            InputError: they may not see the run, or may not decide from such a message.
         """
         person, shown = self._access.in_chat(self._chat.field, ids), visible(ids)
         if person is None:
@@ -81,25 +81,25 @@ class ChatDecisions:
         return person
 
     async def waiting(self, mark: Mark) -> dict[str, Any] | None:
-        """Return the item that a button is for, if it still waits."""
+        """Return the item of a button, if it still waits."""
         try:
             run = await our_run(self._people.client, mark.workflow_id)
-            if run.close_time is not None:  # of which only a worker could say more
+            if run.close_time is not None:  # only a worker knows more
                 return None
-            # The board may not have it yet, or not any more: a message loses its buttons only if the run says so.
+            # The board may not have it yet, or no longer: a message loses its buttons only if the run confirms it.
             for people in (self._people, self._asking):
                 for item in await people.pending(mark.workflow_id):
                     if mark.is_for(item):
                         return item
-        except InputError:  # there is no such run any more
+        except InputError:  # the run no longer exists
             return None
         return None
 
     def fields(self, person: Person, mark: Mark, item: Mapping[str, Any], decision: Decided) -> list[Field]:
-        """Return the fields of a form that decides: one for each argument, to approve with changes.
+        """Return the fields of a decision form: one for each argument, to approve with changes.
 
         Raises:
-            InputError: nobody can approve it here, or it asks other people.
+            InputError: it cannot be approved here, or it asks other people.
         """
         if not may_act(person, item):
             raise InputError(f"{person.name} may not decide this; it asks {', '.join(item['approvers'])}")
@@ -126,11 +126,11 @@ class ChatDecisions:
         id: str,  # noqa: A002
         form: Typed | None = None,
     ) -> Came:
-        """Decide on what a message shows, or by a form that was filled in; return what became of it.
+        """Decide on a message's item, or with a completed form; return the outcome.
 
         Raises:
-            FormError: something was typed that cannot be used.
-            StandfastError: it does not count, or nothing could be sent.
+            FormError: an entry is invalid.
+            StandfastError: the decision does not count, or nothing could be sent.
         """
         edit, comment = None, None if form is None else form.get(COMMENT, "").strip() or None
         if decision == "approve":
@@ -170,7 +170,7 @@ class ChatDecisions:
         return next((one for one in items if (one["kind"], one["name"]) == ("approval", mark.gate)), None)
 
     async def outcome(self, mark: Mark) -> str:
-        """Return in words what became of a gate that does not wait any more."""
+        """Return as text the outcome of a gate that no longer waits."""
         if not has_ledger(self._store):
             return OVER
         try:
@@ -182,7 +182,7 @@ class ChatDecisions:
 
 
 class Doing:
-    """What was begun for a request and goes on after it; the event loop itself does not hold it."""
+    """Background work that was begun for a request and continues after it; the event loop does not hold it."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience  # seconds
@@ -195,7 +195,7 @@ class Doing:
         return doing
 
     async def is_done(self, doing: "asyncio.Task[Any]") -> bool:
-        """Wait a little for something, which goes on if it takes longer."""
+        """Wait briefly for a task, which continues if it takes longer; return whether it is done."""
         done, _ = await asyncio.wait({doing}, timeout=self._patience)
         return bool(done)
 

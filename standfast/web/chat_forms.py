@@ -1,6 +1,6 @@
-"""Makes the fields by which people edit a call in a chat, and reads what they have typed.
+"""Makes the fields for editing a call in a chat, and reads people's entries.
 
-A value has a field of its own if a chat has one that shows all of it; everything else is typed as JSON.
+A value has a separate field if the chat has one that shows all of it; everything else is entered as JSON.
 """
 
 import json
@@ -20,11 +20,11 @@ _ONE_LINE = 80  # characters
 _LABEL = 1_500  # bytes
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 Kind = Literal["text", "number", "choice", "json"]
-Typed = Mapping[str, str]  # what was typed in a form, by the names of its fields
+Typed = Mapping[str, str]  # the entries of a form, by the names of its fields
 
 
 class FormError(InputError):
-    """Something that was typed cannot be used; `field` is where."""
+    """An entry is invalid; `field` names it."""
 
     def __init__(self, field: str, why: str) -> None:
         self.field = field
@@ -51,7 +51,7 @@ class Field:
         return self.kind == "json" or "\n" in self.shown or len(self.shown) > _ONE_LINE
 
     def read(self, form: Typed) -> Any:
-        """Return the value that was typed.
+        """Return the entered value.
 
         Raises:
             FormError: it is not such a value.
@@ -91,7 +91,7 @@ def _field(name: str, key: str, value: Any) -> Field:
             return Field(name, key, "choice", value, json.dumps(value))
         case int() | float() if _PLAIN_NUMBER.fullmatch(text := json.dumps(value)):
             return Field(name, key, "number", value, text)
-        case str() if visible(value) == value and value == value.strip():  # else a field would hide a part of it
+        case str() if visible(value) == value and value == value.strip():  # otherwise a field would hide a part of it
             return Field(name, key, "text", value, value)
     return Field(name, key, "json", value, visible_json(value))
 

@@ -17,7 +17,7 @@ _CONNECTED = "01"
 def is_ours(request: Request) -> bool:
     """Whether a request from this machine comes from the user who runs the page, and not through a proxy.
 
-    On Linux the kernel says who owns a connection. Elsewhere anybody at this machine counts as that user.
+    On Linux the kernel knows who owns a connection. On other systems, every local user counts as that user.
     """
     known = request.scope.setdefault("state", {})  # for this request: the kernel is asked only once
     if "is_ours" not in known:
@@ -33,7 +33,7 @@ def _is_ours(request: Request) -> bool:
 
 
 def _user_of(client: Any, server: Any) -> int | None:
-    """Return the user who owns this end of a connection, by the kernel's tables; None if nobody does."""
+    """Return the user who owns this end of a connection, from the kernel's tables; None if it has no owner."""
     ends = [(ip_address(host), port) for host, port in (client, server)]
     for table in _TCP:
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ def _user_of(client: Any, server: Any) -> int | None:
 
 
 def _address(shown: str) -> tuple[Any, int]:
-    """Read an address as the kernel shows it: words of four bytes in hexadecimal, each of them backwards."""
+    """Read an address in the kernel's format: hexadecimal words of four bytes, each in reverse order."""
     host, _, port = shown.partition(":")
     words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
     found = ip_address(b"".join(words))

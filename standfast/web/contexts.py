@@ -1,4 +1,4 @@
-"""Says with which context a run that somebody starts at a door begins: what they say of it is their word alone."""
+"""Determines the context of a run that a person starts from outside: the given context is untrusted."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ from standfast.temporal.wire.names import workflow_id
 from standfast.time_limits import time_limit
 from standfast.web.access import Person
 
-FILL_SECONDS = 30.0  # for the application's function, which may ask a database
+FILL_SECONDS = 30.0  # for the application's function, which may query a database
 FillContext = Callable[[Person, Agent, Any], Any]
 """Returns the context of a run of an agent that a person starts, from what they gave, or None; plain or async."""
 
@@ -25,7 +25,7 @@ class Contexts:
     """The contexts of runs that people start.
 
     Args:
-        fill: the application's word on them; without it, what people give counts as it is.
+        fill: the application's decision on them; without it, a given context is used unchanged.
     """
 
     def __init__(self, client: Client, store: AgentStore | None, fill: FillContext | None) -> None:
@@ -34,15 +34,15 @@ class Contexts:
     async def of(
         self, person: Person, agent: Agent, given: Any, *, session_id: str | None, tenant_id: str | None
     ) -> Any:
-        """Return the context with which a run is to be started; None lets the session go on with the one it has.
+        """Return the context for starting a run; None lets the session continue with its own.
 
         Args:
             session_id: None for a new session.
 
         Raises:
-            InputError: it does not fit the agent's type, or the application refuses it, or there is none and the agent
-                needs one. The error names the fields that are wrong.
-            Exception: whatever `fill_context` raises; or it has not ended in time.
+            InputError: it does not fit the agent's type, or the application refuses it, or it is missing and the agent
+                needs one. The error names the invalid fields.
+            Exception: any error of `fill_context`; or it has not ended in time.
         """
         context = given
         if self._fill is not None and agent.context is not None:
@@ -52,7 +52,7 @@ class Contexts:
         return context
 
     async def _filled(self, fill: Callable[[], Any]) -> Any:
-        """Return what the application says; a plain function runs beside the event loop, which serves everybody."""
+        """Return the application's context; a plain function runs outside the event loop, which serves all clients."""
         try:
             async with time_limit(FILL_SECONDS):
                 found = await call_users(begin_in_thread, fill)
@@ -61,7 +61,7 @@ class Contexts:
             raise RuntimeError(f"fill_context took more than {FILL_SECONDS:g} s, so nothing was started") from error
 
     async def _is_new(self, agent: Agent, session_id: str | None, tenant_id: str | None) -> bool:
-        """Whether a session has no context yet, as far as anybody can say: the run itself looks for one, too."""
+        """Whether a session has no context yet, as far as is known: the run itself also looks for one."""
         if session_id is None:
             return True
         key = session_key_of(tenant_id, session_id)

@@ -1,7 +1,7 @@
-"""Reads what people change before they approve: the arguments of a call, or the value that a pipeline's gate shows.
+"""Reads people's edits before an approval: of a call's arguments, or of the value that a pipeline's gate shows.
 
-A form has fields for them, and all of it as JSON, beside what was shown. One of the two is changed, or both alike; what
-comes as it was shown is not an edit.
+A form has fields for the parts, and all of it as JSON, beside the original. People change one of the two, or both
+alike; an unchanged value is not an edit.
 """
 
 import json
@@ -21,16 +21,16 @@ from standfast.temporal import StandfastClient
 from standfast.web.asked import Whole, load_all
 from standfast.web.forms import Field, FieldError, filled_form, read_once
 
-_MOST = 64_000  # bytes as JSON: a form sends it three times, each byte as up to three, and has a megabyte
+_MOST = 64_000  # bytes as JSON: a form sends it three times, each byte as up to three; its limit is 1 MB
 
 
 @dataclass(frozen=True, slots=True)
 class Editable:
-    """What may be changed of an item that waits.
+    """The editable value of a waiting item.
 
     Args:
         label: for people.
-        form: None if all of it has to be typed as JSON.
+        form: None if the whole value must be entered as JSON.
         is_too_large: for a form of any kind.
     """
 
@@ -42,7 +42,7 @@ class Editable:
 
 
 def editable_of(item: Mapping[str, Any], whole: Whole | None) -> Editable | None:
-    """Return what may be changed of an item of `pending`, if all of it is there."""
+    """Return the editable value of an item of `pending`, if the item has all of it."""
     if "tool" in item:
         return None if whole is not None else _editable("Arguments", item.get("arguments"), item.get("edit"))
     shown = item.get("shown", ()) if whole is None else whole.shown or ()
@@ -59,10 +59,10 @@ def _editable(label: str, value: Any, schema: Mapping[str, Any] | None) -> Edita
 
 
 def read_edit(form: Mapping[str, str]) -> Any:
-    """Return what was typed in the place of what was shown; None if nothing was changed.
+    """Return the value entered instead of the shown one; None if it is unchanged.
 
     Raises:
-        InputError: it cannot be read, or two different changes were typed.
+        InputError: it cannot be read, or two different changes were entered.
     """
     shown, typed = form.get("shown"), form.get("edit")
     try:
@@ -92,15 +92,15 @@ def _json(text: str, had: Any) -> Any:
 
 
 def _data(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)  # which tells true, 1 and 1.0 apart
+    return json.dumps(value, sort_keys=True)  # which distinguishes true, 1 and 1.0
 
 
 async def asked_again(
     people: StandfastClient, store: AgentStore | None, run: str, form: Mapping[str, str], error: Exception
 ) -> dict[str, Any]:
-    """Return an item that still waits as somebody looked at it who tried to approve it, and what was wrong with that.
+    """Return a waiting item as it was when a person tried to approve it, with the errors.
 
-    That is for the card that shows it again; nothing, if the run waits for something else or cannot be reached.
+    The card shows it again with them; the result is empty if the run waits for another item or cannot be reached.
     """
     if form.get("decision") != "approve":
         return {}
@@ -117,12 +117,12 @@ async def asked_again(
 
 
 def faults_of(error: Exception, form: Field | None) -> dict[str, str]:
-    """Return what is wrong with fields, by their names, as far as an error of the page or of the run names them."""
+    """Return the errors of fields, by name, as far as an error of the page or of the run names them."""
     if isinstance(error, FieldError):
         return {error.name: str(error)}
     found: dict[str, str] = {}
     places = [] if form is None else sorted(_places(form), reverse=True)
-    # An error of a type names the fields alone; what is said before them may be a field's name, too.
+    # An error of a type names only the fields; the text before them may also be a field's name.
     cause = error.__cause__
     for fault in (explain(cause) if isinstance(cause, ValidationError) else str(error)).split("; "):
         for path, name in places:

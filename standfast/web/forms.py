@@ -1,8 +1,8 @@
-"""Makes forms from JSON schemas, and reads what a person fills in as the data that the schema describes.
+"""Makes forms from JSON schemas, and reads the entries as the data that the schema describes.
 
-A value has a field of its own if HTML has a control for it; everything else is typed as JSON. The type itself checks
-what was typed, so a field only must not misrepresent it. A form that has a value gives that very value back where
-nobody has changed it: each field that comes as it was shown stands for what it had, whatever its text would be read as.
+A value has a separate field if HTML has a control for it; everything else is entered as JSON. The type itself validates
+the entries, so a field must only not misrepresent them. A form with a value returns exactly that value where it was not
+changed. An unchanged field keeps its original value, however its text would be read.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ _SCALARS = {"string", "integer", "number"}
 _ABSENT = object()
 _EMPTY = object()  # a form without a value
 _NAME = "input"  # of the control, or the group, of the whole value
-_EDITED = "field"  # the same, of a form that has a value
-_MOST = 200  # fields of a form that has a value; a schema can be a stranger's
+_EDITED = "field"  # the same, of a form with a value
+_MOST = 200  # fields of a form with a value; a schema can come from a stranger
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Field:
 
     Args:
         name: the control's name: the path to its value, with dots between keys, which are percent-encoded.
-        key: the key of its value in the object that it is in; None for the whole.
+        key: the key of its value in the containing object; None for the whole value.
         label, help: for people.
         kind: for an "input" or "number", the value of the attribute `type`, or `step`.
         options: for a "select", the JSON of each value, and its text.
         value: its first value, as text; for a checkbox "on" or nothing.
-        required: whether it must be filled in; else an empty field is left out, or null if only that is allowed.
+        required: whether it must be filled in; otherwise an empty field is omitted, or null if only that is allowed.
         fields: the fields of a group.
-        has: of a form that has a value, the part of it that the field stands for.
+        has: in a form with a value, the part of it that the field represents.
     """
 
     name: str
@@ -60,21 +60,21 @@ class Field:
 
     @property
     def is_filled(self) -> bool:
-        """Whether it is a field of a form that has a value."""
+        """Whether it is a field of a form with a value."""
         return self.has is not _EMPTY
 
     @property
     def placeholder(self) -> str:
-        """The value, in words, if the field is empty though it has one."""
+        """The value, as text, if the field is empty although it has one."""
         if not self.is_filled or self.value:
             return ""
         return "not given" if self.has is _ABSENT else "an empty text" if self.has == "" else _data(self.has)
 
     def read(self, form: Mapping[str, str]) -> Any:
-        """Return the value that was filled in.
+        """Return the entered value.
 
         Raises:
-            FieldError: something that should be a number or JSON is not.
+            FieldError: an entry that should be a number or JSON is not.
         """
         found = self._read(form)
         return None if found is _ABSENT else found
@@ -105,21 +105,21 @@ class Field:
             raise FieldError(f"{self.label}: {error}", self.name) from error
 
     def is_as_shown(self, form: Mapping[str, str]) -> bool:
-        """Whether nobody has changed it; a checkbox that a form lacks was left empty."""
+        """Whether the field is unchanged; a checkbox that is missing from a form was left empty."""
         if self.control == "group":
             return all(one.is_as_shown(form) for one in self.fields)
         is_sent = self.name in form or self.control == "checkbox"
         return not is_sent or form.get(self.name, "").replace("\r\n", "\n") == self.value
 
     def _emptied(self) -> Any:
-        """Return the value of a field that was left empty, or whose first value was deleted."""
+        """Return the value of a field that was left empty, or whose initial value was deleted."""
         if self.is_null:
             return None
         return "" if self.control == "text" and self.value else _ABSENT
 
 
 class FieldError(InputError):
-    """What was typed into a field cannot be read."""
+    """An entry in a field cannot be read."""
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text)
@@ -127,7 +127,7 @@ class FieldError(InputError):
 
 
 def read_once(text: str) -> Any:
-    """Read strict JSON in which no object has a key twice: a reader sees one value, and the other one would be used."""
+    """Read strict JSON in which no object has a key twice: people would see one value, and the other would be used."""
     value = read_json(text)
     json.loads(text, object_pairs_hook=_keys_once)
     return value
@@ -140,14 +140,14 @@ def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def form_of(schema: Mapping[str, Any] | None, name: str = _NAME) -> Field:
-    """Return the form for a value; a schema of None takes any."""
+    """Return the form for a value; a schema of None accepts any."""
     if schema is None:
         return Field(name, None, name.capitalize(), "json", help="As JSON; it may be left empty.", required=False)
     return _field({"title": name.capitalize(), **schema}, name, None, _Known(schema.get("$defs", {})), required=True)
 
 
 def filled_form(schema: Mapping[str, Any], value: Any) -> Field | None:
-    """Return the form that has a value; None if all of it has to be typed as JSON, or the schema cannot be used."""
+    """Return the form with a value; None if the whole value must be entered as JSON, or the schema is unusable."""
     try:
         found = _field(schema, _EDITED, None, _Known(schema.get("$defs", {})), required=True, value=value)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, _TooManyError):
@@ -156,7 +156,7 @@ def filled_form(schema: Mapping[str, Any], value: Any) -> Field | None:
 
 
 class _TooManyError(Exception):
-    """A form would have more fields than anybody fills in."""
+    """A form would have more fields than people fill in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class _Known:
 
     Args:
         definitions: all of them, by name.
-        within: those that the part is in; a type that contains itself is typed as JSON.
+        within: those around the part; a type that contains itself is entered as JSON.
         numbers: count the fields.
     """
 
@@ -174,7 +174,7 @@ class _Known:
     numbers: Iterator[int] = field(default_factory=count)
 
     def resolve(self, schema: Mapping[str, Any]) -> "tuple[dict[str, Any], _Known]":
-        """Return the schema that a reference means, with the keys beside the reference."""
+        """Return the schema that a reference points to, with the keys beside the reference."""
         name = str(schema["$ref"]).rpartition("/")[2] if "$ref" in schema else None
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         if name is None or name in self.within or name not in self.definitions:
@@ -204,7 +204,8 @@ def _field(
         has["label"] = _true_label(has["label"], key)
     is_object = schema.get("type") == "object" and not schema.get("additionalProperties")
     parts: Mapping[str, Any] = schema.get("properties", {})
-    # An optional group is typed as JSON: its controls would always give some value. One that has a value would anyway.
+    # An optional group is entered as JSON: its controls would always produce some value. A group with a value would do
+    # so anyway.
     is_group = required and not is_null if value is _EMPTY else isinstance(value, dict) and value.keys() <= parts.keys()
     if is_object and is_group:
         has["fields"] = tuple(
@@ -258,9 +259,9 @@ def _control(schema: Mapping[str, Any], *, is_optional: bool) -> dict[str, Any]:
 
 
 def _filled(schema: Mapping[str, Any], value: Any, *, is_optional: bool) -> dict[str, Any]:
-    """Return the attributes of the control for a value: as JSON, if another one could not show and keep all of it."""
+    """Return the attributes of a value's control: JSON, if another control could not show and keep all of it."""
     made = _control(schema, is_optional=is_optional)
-    if made["control"] == "input":  # which a browser empties if it does not like the text
+    if made["control"] == "input":  # which a browser empties if it is invalid
         made = {"control": "text"}
     if value is _ABSENT or value is None:
         return {**made, "value": ""}
@@ -280,12 +281,12 @@ def _filled(schema: Mapping[str, Any], value: Any, *, is_optional: bool) -> dict
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text can be read and typed as it is: nothing in it hides, or looks like a Latin letter or digit."""
+    """Whether a text can be read and typed unchanged: nothing in it hides, or looks like a Latin letter or digit."""
     return "\r" not in text and visible(f"a {text}") == f"a {text}"
 
 
 def _true_label(label: str, key: str | None) -> str:
-    """Return a label with the key that it stands for, unless it is only written in another way."""
+    """Return a label with its key, unless the two differ only in spelling."""
     if key is None or label.casefold().replace("_", " ") == key.casefold().replace("_", " "):
         return label
     return f"{label} ({key})"

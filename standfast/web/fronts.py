@@ -1,4 +1,4 @@
-"""Puts before an application of ours what every request meets first: proxies, host names, origins, its sender."""
+"""Wraps standfast's applications in the common middleware: proxies, host names, origins, senders."""
 
 from collections.abc import Sequence
 
@@ -26,14 +26,14 @@ def front(
     """Return the middleware, the outermost first.
 
     Args:
-        host, names: where the application listens, and by which names it is asked.
+        host, names: the address on which the application listens, and the host names in its requests.
         cors: origins whose pages may send requests.
-        root: the path below which a proxy has it.
-        headers: of requests from other origins, beside those of the API.
-        every_answer: is also around the refusals of the rest.
+        root: the path under which a proxy serves it.
+        headers: allowed in requests from other origins, beside those of the API.
+        every_answer: also wraps the refusals of the other middleware.
 
     Raises:
-        DefinitionError: an origin is not one.
+        DefinitionError: an origin is invalid.
     """
     allowed = CORS | {"allow_headers": [*CORS["allow_headers"], *headers], "allow_origins": check_origins(cors)}
     return [

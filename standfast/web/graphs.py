@@ -1,7 +1,7 @@
-"""Draws a pipeline as SVG, without style or script of its own: the order of its steps, and how far each is.
+"""Draws a pipeline as SVG, without style or script: the order of its steps, and the progress of each.
 
-A step is done before those to its right, and at the same time as those above or below it. A step that runs several
-times, in a map or a loop, has a frame that counts.
+A step runs before the steps to its right, and at the same time as those above or below it. A step that runs several
+times, in a map or a loop, has a frame with a count.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from standfast.pipeline_loop import Planned
 from standfast.pipelines.paths import place_of
 from standfast.web.progress import STATES, Progress
 
-_LETTER, _SMALL = 8.0, 6.4  # pixels that a letter takes at most
+_LETTER, _SMALL = 8.0, 6.4  # maximum width of a letter in pixels
 _GAP, _PAD, _BOX, _TITLE = 30.0, 12.0, 46.0, 22.0
 _CLASSES = {"not run": "not-run", "to come": "to-come", "not looked up": "to-come", "not known": "to-come"}
 _WIDEST = 930.0  # pixels of a row
@@ -39,7 +39,7 @@ def draw(progress: Progress, *, ended: bool, link: Callable[[str], str]) -> Mark
     """Return the picture.
 
     Args:
-        ended: whether the run has ended: steps that have not run will not run.
+        ended: whether the run has ended: the remaining steps will not run.
         link: returns the address of the page of an agent's run at a path.
     """
     by_place: dict[str, dict[str, str]] = {}
@@ -55,7 +55,7 @@ def draw(progress: Progress, *, ended: bool, link: Callable[[str], str]) -> Mark
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """The data from which the parts of one picture are drawn."""
+    """The data for the parts of one picture."""
 
     by_place: Mapping[str, Mapping[str, str]]
     counts: Mapping[str, int]
@@ -64,7 +64,7 @@ class _Picture:
     link: Callable[[str], str]
 
     def rows(self, steps: Sequence[Planned]) -> _Drawing:
-        """Return the whole, in as many rows as it needs."""
+        """Return the whole picture, in as many rows as it needs."""
         rows: list[list[_Drawing]] = [[]]
         for part in (self.part(step, step.name) for step in steps):
             if rows[-1] and sum(one.width + _GAP for one in rows[-1]) + part.width > _WIDEST:
@@ -217,7 +217,7 @@ def _fork(parts: Sequence[_Drawing], keys: Sequence[str] = ()) -> _Drawing:
             here = y + part.height / 2
             yield _line(x, middle, left, here)
             if keys:
-                beside = here - 6 if here <= middle else here + 14  # where the line does not go
+                beside = here - 6 if here <= middle else here + 14  # where the line does not pass
                 yield Markup('<text class="key" x="{}" y="{}">{}</text>').format(left - 6, beside, keys[number])
             yield from part.at(left, y)
             yield _line(left + part.width, here, right + _GAP, middle, bends_at=right)

@@ -1,4 +1,4 @@
-"""The page of a run in process: what waits in its store, what was said before it, and who has decided what."""
+"""The page of an in-process run: the waiting items in its store, the earlier messages, and the decisions."""
 
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,12 @@ from standfast.web.asked import load_all
 if TYPE_CHECKING:
     from standfast.web.pages import Pages
 
-_LOOKED_AT = 12  # messages that are looked at for those that say something
+_LOOKED_AT = 12  # messages that are searched for those with text
 _TURNS = 3
 
 
 async def page_in_process(pages: "Pages", store: AgentStore | None, request: Request, run: str) -> Response:
-    """Return the page of a run that no server knows; only its store does.
+    """Return the page of a run that no server knows; only its store has it.
 
     Raises:
         InputError: there is none.

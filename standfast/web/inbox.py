@@ -1,4 +1,4 @@
-"""Reads what the inbox shows a person: what waits for them, and what waits for others, a page of each."""
+"""Reads a person's inbox: their own waiting items, and those of others, one page each."""
 
 import asyncio
 from collections import Counter
@@ -16,20 +16,20 @@ from standfast.web.actions import kinds_of, may_act
 from standfast.web.bounds import bounded_filter, waiting_for
 
 PAGE = 50  # items of each list
-_ASKED = 100  # runs that are asked if the store has no board
+_ASKED = 100  # runs that are queried if the store has no board
 FILTERS = ("text", "kind", "agent", "group", "person", "waits_longer_than")
 _PAGES = ("after", "others_after")
 
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """What a person sees.
+    """The contents of a person's inbox.
 
     Args:
-        wanted: the filters as they were typed.
-        counts: of all that the filters find, by kind.
+        wanted: the filters as typed.
+        counts: of all items that match the filters, by kind.
         more, more_others: the addresses of the next pages, if there are any.
-        asked: the number of runs that were asked, since there is no board; then only a group can be wanted.
+        asked: the number of queried runs, if there is no board; then the only filter is a group.
     """
 
     wanted: Mapping[str, str]
@@ -42,7 +42,7 @@ class Inbox:
 
     @property
     def look(self) -> list[Any]:
-        """Return what an open page compares."""
+        """Return the state that an open page compares."""
         return [self.items, dict(self.counts)]
 
     @property
@@ -51,10 +51,10 @@ class Inbox:
 
 
 async def read_inbox(people: StandfastClient, person: Person, typed: Mapping[str, str]) -> Inbox:
-    """Return what a person sees, by the parameters of the page's address.
+    """Return a person's inbox, from the parameters of the page's address.
 
     Raises:
-        InputError: a filter cannot be used.
+        InputError: a filter is invalid.
     """
     wanted = {name: value for name in FILTERS if (value := typed.get(name, "").strip())}
     board = await people.board()
@@ -65,7 +65,7 @@ async def read_inbox(people: StandfastClient, person: Person, typed: Mapping[str
     theirs = identity(wanted["person"]) if "person" in wanted else None
     mine = found.model_copy(update={"person": identity(person.name), "person_kinds": kinds_of(person)})
     pages = {name: typed[name] for name in _PAGES if typed.get(name)}
-    if theirs is not None:  # what waits for somebody else is one list
+    if theirs is not None:  # other people's items are one list
         found = found.model_copy(update={"person": theirs})
     if not pages and len(every := await board.waits(found, limit=PAGE + 1)) <= PAGE:
         return _whole(wanted, mine if theirs is None else None, every)
@@ -91,10 +91,10 @@ def address(*parameters: Mapping[str, str]) -> str:
 
 
 def _whole(wanted: Mapping[str, str], mine: WaitFilter | None, every: Sequence[ShownWait]) -> Inbox:
-    """Return what a person sees if all of it fits a page: the board is looked through once, and not for each list.
+    """Return the inbox if all of it fits on a page: the board is read once, and not for each list.
 
     Args:
-        mine: says which items are the person's own; None if they are not told apart.
+        mine: returns which items are the person's own; None if they are not distinguished.
     """
     lists: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
     for one in every:
@@ -104,13 +104,13 @@ def _whole(wanted: Mapping[str, str], mine: WaitFilter | None, every: Sequence[S
 
 
 async def _page(board: WaitingItems, wanted: WaitFilter, after: str | None) -> tuple[list[dict[str, Any]], str | None]:
-    """Return a page of items, and the place after which the next one begins, if there is one."""
+    """Return a page of items, and the place after which the next one begins, if any."""
     items = await read_waiting(board, wanted, after=after, limit=PAGE + 1)
     return items[:PAGE], items[PAGE - 1]["place"] if len(items) > PAGE else None
 
 
 async def _asked(people: StandfastClient, person: Person, group: str) -> Inbox:
-    """Return what the runs say that the server lists, the nearest deadline first."""
+    """Return the items reported by the runs in the server's list, the nearest deadline first."""
     found = await waiting_for(people, person, {"group": group or None}, _ASKED)
     items = sorted(found, key=lambda item: (item.get("deadline") or "9999", item.get("since") or ""))
     mine = [item for item in items if may_act(person, item)]

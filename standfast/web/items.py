@@ -1,6 +1,6 @@
-"""One item that waits, opened: what is asked, by whom, in which session, what was said before, and what it has cost.
+"""Shows one waiting item: its contents, the requester, the session, the earlier messages, and the cost so far.
 
-None of this is read for the list. No worker is asked: it comes from the board, the store and the run's history.
+The list does not read any of this. No worker is needed: the data comes from the board, the store and the run's history.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from standfast.web.timelines import Entry, Timelines
 if TYPE_CHECKING:
     from standfast.web.pages import Pages
 
-_TURNS = 3  # messages that are shown, the last that say something
-_LOOKED_AT = 12  # messages that are looked at for these
+_TURNS = 3  # messages that are shown, the last ones with text
+_LOOKED_AT = 12  # messages that are searched for these
 
 
 class Items:
@@ -34,7 +34,7 @@ class Items:
         self._pages, self._runs, self._timelines, self._store = pages, runs, timelines, store
 
     async def item(self, request: Request) -> Response:
-        """An item, with what a person wants to know before they decide."""
+        """An item, with the information that a person needs to decide."""
         person = self._pages.person(request)
         run, name = request.path_params["run"], request.query_params.get("name", "")
         await admit(self._pages.people, person, run)
@@ -63,7 +63,7 @@ class Items:
 
 
 def _of_run(seen: dict[str, Any]) -> dict[str, Any]:
-    """Return what the board would say of the run."""
+    """Return the run's fields as the board would have them."""
     given = {"agent": seen["type"], "session_id": seen.get("session_id")}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -73,7 +73,7 @@ def _says(message: Message) -> bool:
 
 
 def used(timeline: Sequence[Entry]) -> Usage | None:
-    """Return what a run has used so far, with its cost as far as prices are known; None if it called no model."""
+    """Return the usage of a run so far, with its cost as far as prices are known; None if it called no model."""
     total: Usage | None = None
     for entry in timeline:
         spent = used(entry.inner) if entry.kind == "step" else entry.usage if entry.kind in ("turn", "tool") else None

@@ -1,4 +1,4 @@
-"""Says where the page may listen, under which names it answers, that it does, and which headers it sends."""
+"""Defines the page's address and host names, its health check, and the headers it sends."""
 
 from collections.abc import Iterable
 
@@ -30,7 +30,7 @@ def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
 
 
 def hosts_of(host: str, names: Iterable[str]) -> list[str]:
-    """Return the host names of the page; a request for another name may come from a stranger's site."""
+    """Return the host names of the page; a request for another name may come from a malicious site."""
     return ["127.0.0.1", "localhost", "[::1]", *names] if host in LOCAL else [*names] or ["*"]
 
 
@@ -39,14 +39,14 @@ HEADERS = {
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # without any referrer, our own form would seem to come from nowhere
+    "Referrer-Policy": "same-origin",  # without any referrer, the page's own form would seem to come from nowhere
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
 
 class Health:
-    """Notes where the page is, and answers `/healthz`: to anybody, by any name of the host."""
+    """Records the page's path, and answers `/healthz`: for everyone, by any name of the host."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

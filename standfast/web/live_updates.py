@@ -1,4 +1,4 @@
-"""Sends open pages, by server-sent events, word of changes and the words that a model is saying."""
+"""Notifies open pages, by server-sent events, of changes and of the words that a model is producing."""
 
 import asyncio
 import hashlib
@@ -16,16 +16,16 @@ from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore
 
-_EVERY, _AT_LEAST_EVERY = 2.0, 10.0  # seconds between two looks at what a page shows; more if looking takes long
-_SHARE = 0.1  # of the time is spent on looking at one page
-_WORDS_EVERY = 0.25  # seconds between two looks at what a model says
+_EVERY, _AT_LEAST_EVERY = 2.0, 10.0  # seconds between two checks of a page's contents; more if a check takes long
+_SHARE = 0.1  # share of the time spent on checking one page
+_WORDS_EVERY = 0.25  # seconds between two checks of a model's words
 
 
 class Looks:
-    """Looks that pages share: if several have the same thing open, it is looked at only once.
+    """Checks that pages share: if several show the same contents, they are checked only once.
 
     Args:
-        look: returns what a page shows of a run, or of the inbox.
+        look: returns the page's contents for a run, or for the inbox.
     """
 
     def __init__(self, look: Callable[[str], Awaitable[Any]], store: AgentStore | None) -> None:
@@ -34,15 +34,15 @@ class Looks:
         self._last: dict[str, tuple[float, asyncio.Future[Any]]] = {}
 
     def close(self) -> None:
-        """End the event streams of open pages: a server that is stopping would wait for them."""
+        """End the event streams of open pages: a stopping server would wait for them."""
         self._closing.set()
 
     async def events(self, of: str, shown: str, words: tuple[str, PartialAnswer | None] | None) -> AsyncIterator[str]:
         """Yield events: "changed" when the page is out of date, "words" with the model's new words.
 
         Args:
-            shown: `digest` of what the page shows.
-            words: the key of the run whose model's words it shows, and those that it has; None if it shows none.
+            shown: `digest` of the page's contents.
+            words: the key of the run whose model's words it shows, and the words it has; None if it shows none.
         """
         clock = asyncio.get_running_loop().time
         looked, again = clock(), clock() + _EVERY
@@ -63,16 +63,16 @@ class Looks:
                 await until_more(news, _EVERY if words is None else _WORDS_EVERY, self._closing)
 
     async def _more(self, journal_key: str, heard: PartialAnswer | None) -> PartialAnswer | None:
-        """Return what a model has said since; None if that is nothing, or the store cannot be read just now."""
+        """Return a model's new words; None if there are none, or the store cannot be read now."""
         if not has_partial_answers(self._store):
             return None
-        with suppress(StoreError):  # its words are sent as soon as it can be
+        with suppress(StoreError):  # its words are sent as soon as the store is readable
             part = await self._store.load_partial(journal_key, after=heard)
             return part if part is not None and part.text else None
         return None
 
     async def _shared(self, of: str, since: float) -> Any:
-        """Return the look of another page since then, or look."""
+        """Return another page's check made since then, or check now."""
         now = asyncio.get_running_loop().time()
         self._last = {
             known: (at, look) for known, (at, look) in self._last.items() if now - at < _EVERY or not look.done()
@@ -80,7 +80,7 @@ class Looks:
         at, look = self._last.get(of, (since, None))
         if look is None or at <= since:
             look = asyncio.ensure_future(self._look(of))
-            look.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may be gone
+            look.add_done_callback(lambda done: done.cancelled() or done.exception())  # the page that asked may be gone
             self._last[of] = (now, look)
         return await asyncio.shield(look)
 
@@ -95,7 +95,7 @@ def position(part: PartialAnswer | None) -> str:
 
 
 def read_position(text: str) -> PartialAnswer | None:
-    """Return what `position` wrote; None for anything else, and then a page gets everything."""
+    """Return the position that `position` wrote; None for any other text, and then a page gets everything."""
     turn, _, rest = text.partition("/")
     attempt, _, end = rest.rpartition("/")
     if not (

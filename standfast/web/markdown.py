@@ -1,4 +1,4 @@
-"""Renders words of models and people as Markdown, without what could act, load or hide anything."""
+"""Renders texts of models and people as Markdown, without parts that could act, load or hide anything."""
 
 import re
 from typing import Any
@@ -9,12 +9,12 @@ from markupsafe import Markup
 
 from standfast.messages import visible
 
-_LONG = 20_000  # characters that are rendered; more would hold up everybody's pages
-# People approve what they see: a link hides its address, a definition and an entity what they are. All of them stay as
-# they were written.
+_LONG = 20_000  # characters that are rendered; more would delay all pages
+# People approve the text that they see: a link hides its address, and a definition and an entity hide their contents.
+# All of these stay as written.
 _HIDING = ("link", "image", "autolink", "reference", "entity", "html_inline", "html_block")
 _WHOLE = MarkdownIt("js-default", {"html": False, "linkify": False}).disable(_HIDING)
-_MARKS = frozenset("*_~`#|>-+=:\\")  # characters that may be drawn as a form
+_MARKS = frozenset("*_~`#|>-+=:\\")  # characters that may be rendered as a form
 _TAG = re.compile("<[^<>]*>")
 
 
@@ -23,12 +23,12 @@ class _Parser(MarkdownIt):
         return url.lower().startswith(("https://", "http://", "mailto:"))
 
 
-# Nothing is fetched for a picture, and raw HTML stays text; headings would break the page's own outline.
+# Pictures are not fetched, and raw HTML stays text; headings would break the page's own outline.
 _PARSER = _Parser("commonmark", {"html": False, "maxNesting": 20}).enable(["table"]).disable(["image"])
 
 
 def render(text: str) -> Markup:
-    """Return a text as HTML: paragraphs, lists, code, tables, emphasis, and links that say where they lead."""
+    """Return a text as HTML: paragraphs, lists, code, tables, emphasis, and links that show their targets."""
     more = f"\n\n[{len(text) - _LONG:,} more characters]" if len(text) > _LONG else ""
     tokens = _PARSER.parse(visible(text[:_LONG] + more))
     for token in tokens:
@@ -42,10 +42,10 @@ def render(text: str) -> Markup:
 
 
 def render_whole(text: str) -> Markup:
-    """Return a text that people decide on as HTML, which leaves out no part of it.
+    """Return a text that people decide on as HTML, without omitting any part of it.
 
-    A long text is shown as it was written, and so is one of which Markdown would not draw all: it drops cells that a
-    table has no column for, and what is nested too deeply.
+    A long text is shown as written, and so is a text that Markdown would not render completely: it drops surplus table
+    cells, and parts that are nested too deeply.
     """
     shown = visible(text)
     drawn = Markup(_drawn(shown)) if len(text) <= _LONG else None  # it has been escaped
@@ -55,7 +55,7 @@ def render_whole(text: str) -> Markup:
 
 
 def _drawn(text: str) -> str:
-    """Return the HTML of a text, with the words after a fence and the numbers of a list, as they were written."""
+    """Return the HTML of a text, with the words after a fence and the numbers of a list, as written."""
     tokens = _WHOLE.parse(text)
     for token in tokens:
         if token.type == "fence" and token.info.strip():
@@ -73,7 +73,7 @@ _WHOLE.add_render_rule("list_item_open", _numbered)
 
 
 def _has_all(drawn: str, text: str) -> bool:
-    """Whether a drawing has every character of a text in its order, except for blanks and marks."""
+    """Whether the rendered text has every character of a text in order, except for blanks and marks."""
     shown = iter("".join(Markup(drawn).unescape().split()))
     left = next(shown, "")
     for char in "".join(text.split()):

@@ -1,7 +1,6 @@
 """Speaks the Model Context Protocol, by its package, for the tools of `mcp_tools`: over stdio, and over HTTP.
 
-Over HTTP each request stands for itself: the server keeps no sessions, so that it may be killed and replaced at any
-time.
+Over HTTP each request is independent: the server keeps no sessions, so that it may be killed and replaced at any time.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ _INSTRUCTIONS = (
 
 
 async def serve_stdio(offers: Offers, person: Person) -> None:
-    """Serve a client that has started this process, as `person`, until it closes our standard input."""
+    """Serve a client that has started this process, as `person`, until it closes standard input."""
     server = _server(offers, lambda _: person)
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
@@ -51,14 +50,14 @@ async def serve_stdio(offers: Offers, person: Person) -> None:
 
 def _sender(request: Any) -> Person:
     person = who(request)
-    assert person is not None  # `Door` has let it in
+    assert person is not None  # `Door` has admitted it
     return person
 
 
 class Door:
-    """Lets the requests of known people through.
+    """Admits requests of known people.
 
-    What the protocol runs beside requests begins with the first one: a mounted application has no lifespan.
+    The protocol's background tasks begin with the first request: a mounted application has no lifespan.
     """
 
     def __init__(self, offers: Offers, senders: Senders) -> None:
@@ -86,16 +85,16 @@ class Door:
             await asyncio.Event().wait()
 
     def close(self) -> None:
-        """End what runs beside the requests."""
+        """End the background tasks."""
         if self._running is not None:
             self._running.cancel()
 
 
 def _server(offers: Offers, sender: Callable[[Any], Person]) -> Server[Any]:
-    """Return the server of a protocol's messages.
+    """Return the server for a protocol's messages.
 
     Args:
-        sender: returns the person who has sent a request.
+        sender: returns the sender of a request.
     """
 
     async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
@@ -132,6 +131,6 @@ def _text(value: Mapping[str, Any]) -> types.TextContent:
 
 
 def _refused(error: Exception) -> types.CallToolResult:
-    """Return an error as a model reads it, without the page's advice to programs."""
+    """Return an error for a model, without the page's advice to programs."""
     found = problem(error)
     return types.CallToolResult(content=[_text({"code": found["code"], "message": found["message"]})], is_error=True)

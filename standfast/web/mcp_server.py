@@ -1,7 +1,7 @@
 """Serves agents and pipelines as tools of the Model Context Protocol: over stdio to one person, and over HTTP.
 
-Over HTTP people send a token, and the rules of the page say what they may do. The protocol's package is imported when
-something is served, since the page does without it.
+Over HTTP people send a token, and the page's rules apply to them. The protocol's package is imported when it is needed,
+since the page does not use it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ async def serve_mcp_stdio(
     allow_decisions: bool = False,
     fill_context: FillContext | None = None,
 ) -> None:
-    """Serve a client that has started this process, as `person`, until it closes our standard input.
+    """Serve a client that has started this process, as `person`, until it closes standard input.
 
     The arguments are those of `create_mcp_app`. Nothing else may write to standard output.
     """
@@ -66,18 +66,18 @@ def create_mcp_app(
     root_path: str = "",
     fill_context: FillContext | None = None,
 ) -> Starlette:
-    """Make the server over HTTP, as an ASGI application that another one may mount: `app.mount("/shop", …)`.
+    """Make the server over HTTP, as an ASGI application that can be mounted in another: `app.mount("/shop", …)`.
 
-    It answers at `/mcp`, or, mounted like that, at `/shop/mcp`. The arguments that `create_app` has, too,
-    mean the same. Call its `state.close()` before the server stops.
+    It answers at `/mcp`, or, mounted like that, at `/shop/mcp`. Arguments that `create_app` also has mean the same.
+    Call its `state.close()` before the server stops.
 
     Args:
-        agents, pipelines: those that models may start.
+        agents, pipelines: the agents and pipelines that models may start.
         allow_decisions: whether there are tools that approve, reject and answer, in the name of the token's owner.
 
     Raises:
-        DefinitionError: strangers could reach it, and nobody has to sign in; a path or an origin is not one; or an
-            agent or a pipeline has a name that is too long for a tool.
+        DefinitionError: strangers could reach it without signing in; a path or an origin is invalid; or an agent or a
+            pipeline has a name that is too long for a tool.
     """
     from standfast.web.mcp_protocol import Door
 
@@ -87,7 +87,7 @@ def create_mcp_app(
     doors = Doors(client, store, senders, _named(agents, pipelines), task_queue, contexts)
     door = Door(Offers(doors, allow_decisions=allow_decisions), senders)
     app = Starlette(
-        # There is no stream to listen to: it would have nothing to say, and stay open for as long as a client likes.
+        # There is no stream to listen to: it would be empty, and stay open for as long as a client likes.
         routes=[Route(PATH, door, methods=["POST"])],
         middleware=front(visitors, host=host, names=names, cors=cors, root=root, headers=_HEADERS),
     )

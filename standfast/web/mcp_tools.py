@@ -1,7 +1,7 @@
-"""The tools that models of MCP clients have: starting agents and pipelines, saying something, looking, deciding.
+"""The tools for models of MCP clients: starting agents and pipelines, sending messages, reading, deciding.
 
-They do what the JSON API does, for the same people and by the same rules. Who acts is who has authenticated, and never
-a name that a model gives. Nothing here knows the protocol.
+They do the same as the JSON API, for the same people and by the same rules. The person who acts is the authenticated
+person, and never a name that a model gives. This module is independent of the protocol.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from standfast.web.api.models import Body, StartRun, Tenant
 from standfast.web.asked import load_whole
 from standfast.web.bounds import admit, tenant_for, waiting_for
 
-LONGEST_WAIT = 50.0  # seconds: clients give a tool a minute
-_EVERY = 0.5  # seconds between two looks at a run
+LONGEST_WAIT = 50.0  # seconds: clients limit a tool to a minute
+_EVERY = 0.5  # seconds between two checks of a run
 _MOST = 50  # items of a list
-_LONGEST_NAME = 64  # characters of a tool, which clients and providers take
-_SHOWN = 100_000  # bytes of what is decided on, that one answer shows
+_LONGEST_NAME = 64  # characters of a tool's name; the limit of clients and providers
+_SHOWN = 100_000  # bytes of an item for a decision that one answer shows
 
 _Name = Annotated[str, Field(min_length=1, max_length=2_000)]
 _Text = Annotated[str, Field(min_length=1, max_length=200_000)]
@@ -107,13 +107,13 @@ class Reply(OfRun):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A tool: what a model reads of it, who may use it, and what it does.
+    """A tool: the texts for a model, the people who may use it, and its action.
 
     Args:
-        is_reading: it changes nothing.
-        is_once: used again with the same arguments, it changes nothing more.
+        is_reading: whether it changes nothing.
+        is_once: whether a repeated call with the same arguments changes nothing more.
         schemas: of the arguments that the agent or pipeline has a type for.
-        required: those of them that must be given.
+        required: the names of the required ones.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Offer:
         schema: dict[str, Any] = self.arguments.model_json_schema()
         for name, given in self.schemas.items():
             own = dict(given)
-            # What a schema refers to is at the top of all.
+            # Definitions that a schema refers to are at the top of the combined schema.
             if definitions := {**schema.get("$defs", {}), **own.pop("$defs", {})}:
                 schema["$defs"] = definitions
             schema["properties"][name] = own
@@ -145,8 +145,8 @@ class Offers:
     """The tools of a server.
 
     Args:
-        allow_decisions: whether there are tools that decide and answer, so that a model can approve what it, or
-            another one, has asked for.
+        allow_decisions: whether there are tools that decide and answer, so that a model can approve its own
+            requests, or another model's.
 
     Raises:
         DefinitionError: an agent or a pipeline has a name that is too long for a tool.
@@ -245,7 +245,7 @@ class Offers:
         async def start(person: Person, asked: Any) -> dict[str, Any]:
             message_id = getattr(asked, "message_id", None)
             given = StartRun(name=item.name, **asked.model_dump(exclude_none=True, exclude={"message_id"}))
-            # A session without ids of its messages is started once; with them, each message is.
+            # Without message ids, a session is started once; with ids, each message is.
             is_once = message_id is None or given.session_id is None
             only_once = {"id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE} if is_once else {}
             note = "This was started before; nothing was started or said again."
@@ -318,7 +318,7 @@ class Offers:
     # --- what is shown ---
 
     async def _seen(self, run: str) -> dict[str, Any]:
-        """Return a run as the server has it, without asking a worker; and what waits in it."""
+        """Return a run as the server has it, without asking a worker; and its waiting items."""
         seen = _named(listed(await our_run(self._doors.client, run)))
         return (
             {**seen, "pending": [_line(one) for one in await self._doors.people.pending(run)]}
@@ -327,7 +327,7 @@ class Offers:
         )
 
     async def _shown(self, run: str) -> list[dict[str, Any]]:
-        """Return what waits in a run, whole; what cannot be shown whole has no digest, by which it could be decided."""
+        """Return the waiting items of a run in full; an item that cannot be shown in full has no digest."""
         shown = []
         for item in await self._doors.people.pending(run):
             whole = await load_whole(self._doors.store, {"workflow_id": run, **item})
@@ -347,7 +347,7 @@ class _Own(NamedTuple):
 
 
 def _own_arguments(item: Agent | Pipeline) -> _Own:
-    """Return the schemas of the arguments that an agent or pipeline has a type for, and those that must be given."""
+    """Return the schemas of the arguments that an agent or pipeline has a type for, and the required names."""
     if isinstance(item, Pipeline):
         schema = item.input_schema
         return _Own({} if schema is None else {"input": schema}, () if schema is None else ("input",))
@@ -355,7 +355,7 @@ def _own_arguments(item: Agent | Pipeline) -> _Own:
         return _Own({}, ())
     try:
         schema = item.context_schema or {}
-    except DefinitionError:  # its type is read by code alone
+    except DefinitionError:  # only code reads its type
         schema = {}
     return _Own({"context": schema}, ("context",) if item.needs_context else ())
 
@@ -365,7 +365,7 @@ def _named(seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _line(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a list says of something that waits."""
+    """Return a list's line about a waiting item."""
     kept = ("workflow_id", "kind", "name", "message", "since", "deadline", "tool", "approvers")
     found = {name: item[name] for name in kept if item.get(name) is not None}
     return cast("dict[str, Any]", {"run": found.pop("workflow_id"), **found} if "workflow_id" in found else found)

@@ -1,4 +1,4 @@
-"""Addresses of the page, also where it is mounted below a path of another application."""
+"""Addresses of the page, even if it is mounted under a path of another application."""
 
 import hashlib
 from collections.abc import Mapping, MutableMapping
@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 STATIC = Path(__file__).parent / "static"
-SLACK_PATH, TEAMS_PATH = "/slack/actions", "/teams/messages"  # whose senders sign what they send
+SLACK_PATH, TEAMS_PATH = "/slack/actions", "/teams/messages"  # whose senders sign their requests
 _KEPT = "public, max-age=31536000, immutable"
 
 
@@ -15,12 +15,12 @@ _ROOT = "standfast.root"
 
 
 def note_root(scope: MutableMapping[str, Any]) -> None:
-    """Keep the path at which the page is mounted, before its own parts are mounted in it."""
+    """Record the path at which the page is mounted, before its own parts are mounted in it."""
     scope[_ROOT] = str(scope.get("root_path", "")).rstrip("/")
 
 
 def root_of(scope: Mapping[str, Any]) -> str:
-    """Return the path at which the page is mounted, without a slash at its end; "" if it is not."""
+    """Return the path at which the page is mounted, without a trailing slash; "" if it is not mounted."""
     return str(scope.get(_ROOT, scope.get("root_path", ""))).rstrip("/")  # an error may come before `note_root`
 
 
@@ -31,7 +31,7 @@ def path_of(scope: Mapping[str, Any]) -> str:
 
 
 def own_path(to: str, root: str) -> str:
-    """Return the address to go to after signing in: a page of ours only."""
+    """Return the address to open after signing in: only a page of this application."""
     try:
         parts = urlsplit(to)
     except ValueError:
@@ -41,7 +41,7 @@ def own_path(to: str, root: str) -> str:
 
 
 class Assets:
-    """The style and the script of the page. An address that names a file's content is asked for once."""
+    """The style and the script of the page. An address that names a file's content is requested only once."""
 
     def __init__(self) -> None:
         files = [path for path in STATIC.iterdir() if path.is_file()]
@@ -52,6 +52,6 @@ class Assets:
         return f"/static/{name}?v={self._versions[name]}"
 
     def caching(self, scope: Mapping[str, Any]) -> str:
-        """Return for how long a browser may keep the answer to a request: pages not at all."""
+        """Return the time for which a browser may cache the answer to a request: zero for pages."""
         asked = f"{path_of(scope)}?{scope.get('query_string', b'').decode('latin-1')}"
         return _KEPT if asked in map(self.address, self._versions) else "no-store"

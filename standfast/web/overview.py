@@ -1,6 +1,6 @@
-"""The overview: how many runs there are of each kind, since when people are waited for, and what runs have cost.
+"""The overview: the number of runs of each kind, how long people have been waited for, and the costs of runs.
 
-Each number is that of a list, to which it links. What cannot be counted is said, and is never a zero.
+Each number links to the list that it counts. A value that cannot be counted is reported as unknown, and never as zero.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ from standfast.web.run_lists import WRONG, Filter
 if TYPE_CHECKING:
     from standfast.web.pages import Pages
 
-_KEPT = 5.0  # seconds that people who look at the same time share what was counted
+_KEPT = 5.0  # seconds for which concurrent viewers share the counts
 _PATIENCE = 3.0  # seconds for one count
-_DAYS, _RUNS = 7, 500  # whose costs are added up; the latest
+_DAYS, _RUNS = 7, 500  # runs whose costs are added up; the latest
 _TILES = (
     ("Running", {"status": "running"}, ""),
     ("Waiting for people", {"status": "waiting"}, "asks"),
@@ -47,12 +47,12 @@ _TILES = (
     ("Complete, 24 h", {"status": "complete", "since": "24h"}, ""),
 )
 _AGES = (("under an hour", 1), ("1 to 24 hours", 24), ("1 to 7 days", 168), ("over 7 days", None))  # hours
-_ASKED = 100  # runs that are asked if the store has no board
+_ASKED = 100  # runs that are queried if the store has no board
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A count, the list that it is of, and its look; None if it could not be counted."""
+    """A count, its list, and its appearance; None if it could not be counted."""
 
     name: str
     address: str
@@ -62,12 +62,12 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the runs of the last days have cost.
+    """The costs of the last days' runs.
 
     Args:
         by: dollars, by agent and day.
-        counted, of: how many runs were added up, and how many there are.
-        unpriced: of those that were added up, how many have a model without a known price.
+        counted, of: the number of runs that were added up, and the number of all runs.
+        unpriced: of the added runs, the number whose model has no known price.
     """
 
     by: Mapping[str, Mapping[date, float]]
@@ -96,13 +96,13 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that the overview shows; None stands for what could not be found out."""
+    """The contents of the overview; None represents a value that is unavailable."""
 
     tiles: Sequence[Tile]
     ages: Sequence[tuple[str, int]] | None
     ageless: int
     costs: Costs | None
-    left_out: Sequence[tuple[str, str, str]]  # tools of MCP servers that cannot be used: server, tool, reason
+    left_out: Sequence[tuple[str, str, str]]  # unusable MCP tools: server, tool, reason
 
 
 class Overview:
@@ -110,10 +110,10 @@ class Overview:
 
     def __init__(self, pages: "Pages", facts: RunFacts, store: AgentStore | None) -> None:
         self._pages, self._client, self._facts, self._store = pages, pages.client, facts, store
-        self._last: dict[object, tuple[float, asyncio.Task[Seen]]] = {}  # by what somebody may see
+        self._last: dict[object, tuple[float, asyncio.Task[Seen]]] = {}  # by the person's view
 
     async def overview(self, request: Request) -> Response:
-        """How the runs of the namespace are."""
+        """The state of the namespace's runs."""
         person = self._pages.person(request)
         now, theirs = asyncio.get_running_loop().time(), look_of(person)
         self._last = {known: last for known, last in self._last.items() if now - last[0] <= _KEPT}
@@ -139,7 +139,7 @@ class Overview:
         return Seen(tiles, ages, ageless, costs, await self._left_out(person))
 
     async def _left_out(self, person: Person) -> list[tuple[str, str, str]]:
-        """Return the tools of MCP servers that are left out; only who sees all runs is shown the servers."""
+        """Return the MCP tools that are left out; only people who see all runs see the servers."""
         store = self._store
         if store is None or not has_ledger(store) or person.tenants is not None or person.only_own:
             return []
@@ -158,16 +158,16 @@ class Overview:
     async def _count(self, person: Person, query: str) -> int | None:
         with suppress(RPCError, TimeoutError):
             async with time_limit(_PATIENCE):
-                if person.only_own:  # the server cannot tell whose runs they are
+                if person.only_own:  # the server does not know whose runs they are
                     found = await self._list(person, query)
                     return None if found is None else len(found)
                 return (await self._client.count_workflows(bounded_query(person, query))).count
         return None
 
     async def _list(self, person: Person, query: str) -> list[dict[str, Any]] | None:
-        """Return the latest runs that a person may see; None if there may be others of theirs that were not looked at.
+        """Return the latest runs that a person may see; None if runs of theirs may be missing.
 
-        Of who sees all, or all of a tenant, the latest are enough.
+        For people who see all runs, or all of a tenant, the latest are enough.
         """
         found = self._client.list_workflows(bounded_query(person, query), limit=_RUNS)
         runs = [listed(run) async for run in found]
@@ -175,7 +175,7 @@ class Overview:
         return None if person.only_own and len(runs) == _RUNS else theirs
 
     async def _ages(self, person: Person) -> tuple[Sequence[tuple[str, int]] | None, int]:
-        """Return how many items wait for how long, and how many there are whose age is not known."""
+        """Return the number of items by waiting time, and the number of items of unknown age."""
         people = self._pages.people
         try:
             if (board := await people.board()) is None:
@@ -221,7 +221,7 @@ class Overview:
 
 
 def look_of(person: Person) -> object:
-    """Return what two people have in common who see the same."""
+    """Return a key that is equal for two people who see the same runs."""
     tenants = None if person.tenants is None else tuple(sorted(person.tenants))
     return (tenants, identity(person.name) if person.only_own else None)
 
@@ -235,6 +235,6 @@ def _by_age(items: Sequence[Mapping[str, Any]]) -> tuple[Sequence[tuple[str, int
 
 
 def _counts_for_another(run: str, agents: set[str]) -> bool:
-    """Whether a run's usage is also that of the agent that has called it."""
+    """Whether a run's usage is also counted for the agent that has called it."""
     parts = run.split("/")
     return any("/".join(parts[:end]) in agents for end in range(2, len(parts)))

@@ -1,7 +1,7 @@
 """The pages: the inbox, the list of runs, one run, and the forms by which people start, decide, answer and repair.
 
-Every form works without JavaScript. The run itself says whether an act counts. Its sender is the person who has signed
-in, whatever the form says.
+Every form works without JavaScript. The run itself determines whether an act counts. Its sender is the signed-in
+person, whatever the form contains.
 """
 
 import json
@@ -52,8 +52,8 @@ from standfast.web.streams import Streams
 from standfast.web.timelines import Timelines
 from standfast.web.visitors import Visitors, who
 
-_GOES_ON = ("starting", "running", "waiting", "paused")  # what a run says of itself before its end
-_ENTRIES = 100  # of a timeline, the last, unless all are asked for
+_GOES_ON = ("starting", "running", "waiting", "paused")  # a run's own report before its end
+_ENTRIES = 100  # of a timeline, the last, unless all are requested
 _TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
 _TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of forms
 
@@ -124,7 +124,7 @@ class Pages:
     def page(
         self, request: Request, name: str, *, status: int = 200, decider: Person | None = None, **values: Any
     ) -> Response:
-        """Return a page; `decider` is the person who acts on it, if not the one who has signed in."""
+        """Return a page; `decider` is the person who acts on it, if different from the signed-in person."""
         person = who(request)
         template = templates().get_template(f"{name}.html")
         html = template.render(
@@ -154,7 +154,7 @@ class Pages:
         acts: Sequence[Entry] = (),
         **more: Any,
     ) -> Response:
-        """Say why something was not done, and show what was typed, since that is kept nowhere else."""
+        """Explain why an act was not done, and show the entries, since they are not kept anywhere else."""
         title = _TITLES.get(status, "That was not done")
         kept = {name: text for name, text in (form or {}).items() if name in _TYPED or name.startswith("field.")}
         shown: dict[str, Any] = {"title": title, "run": run, "why": why, "typed": kept, "acts": acts, **more}
@@ -163,14 +163,14 @@ class Pages:
     async def not_done(
         self, request: Request, error: StandfastError | RPCError, run: str, form: Form, **more: Any
     ) -> Response:
-        """Say why an act was not done, and show what was typed: in the form that it comes from, if that still waits."""
+        """Explain why an act was not done, and show the entries: in the original form, if its item still waits."""
         again = await asked_again(self.people, self._store, run, form, error)
         return self.refused(request, status_of(error), str(error), form=form, **(more or {"run": run}), **again)
 
     # --- looking ---
 
     async def inbox(self, request: Request) -> Response:
-        """What waits for this person and for others, the nearest deadline first, a page of each."""
+        """The waiting items of this person and of others, the nearest deadline first, one page each."""
         person, typed = self.person(request), dict(request.query_params)
         inbox = await read_inbox(self.people, person, typed)
         whole = await load_all(self._store, inbox.mine)
@@ -178,7 +178,7 @@ class Pages:
         return self.page(request, "inbox", changes=_changes(request, address(typed), inbox.look), **shown)
 
     async def run(self, request: Request) -> Response:
-        """One run: how far it is, what it waits for, its messages, and who has decided what."""
+        """One run: its progress, its waiting items, its messages, and the decisions."""
         run = request.path_params["run"]
         await admit(self.people, person := self.person(request), run)
         if is_in_process(run):
@@ -188,7 +188,7 @@ class Pages:
         except InputError as error:
             if not (acts := await load_acts(self._store, [], run)):
                 raise
-            return self.refused(request, 404, str(error), acts=acts)  # it was to be started, and was not, or is gone
+            return self.refused(request, 404, str(error), acts=acts)  # it was never started, or is gone
         state, result = seen.get("state", {}), read_result(seen.get("result"))
         is_theirs = await self._runs.is_session_of(person, seen)
         waiting = [{**item, "workflow_id": run} for item in state.get("waiting", ())]
@@ -206,7 +206,7 @@ class Pages:
             state=state,
             result=result,
             ended=outcome(seen) if "closed" in seen else None,
-            says_ended=state.get("status", "running") not in _GOES_ON,  # the server may hear of it a moment later
+            says_ended=state.get("status", "running") not in _GOES_ON,  # the server may learn of it a moment later
             waiting=waiting,
             whole=await load_all(self._store, waiting),
             messages=messages,
@@ -229,7 +229,7 @@ class Pages:
         )
 
     async def arguments(self, request: Request) -> Response:
-        """All arguments that somebody is asked to approve, a part at a time, or as a file."""
+        """All arguments that a person is asked to approve, a part at a time, or as a file."""
         run, gate = request.path_params["run"], request.query_params.get("gate", "")
         await admit(self.people, self.person(request), run)
         items = [item for item in await self.people.pending(run) if item["name"] == gate]
@@ -255,10 +255,10 @@ class Pages:
     # --- changes ---
 
     async def changes(self, request: Request) -> Response:
-        """Tell an open page, by server-sent events, when it is out of date, and send it a model's words."""
+        """Notify an open page, by server-sent events, when it is out of date, and send it a model's words."""
         person = self.person(request)
         asked = request.query_params
-        # A browser that reconnects says itself what it heard last.
+        # A browser that reconnects sends the id of the last event it received.
         has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
         words = (asked["words"], has) if "words" in asked else None
         of = self.look_of(asked.get("of", "/"), person)
@@ -277,7 +277,7 @@ class Pages:
     async def _words_of(
         self, person: Person, of: str, words: tuple[str, PartialAnswer | None] | None
     ) -> tuple[str, PartialAnswer | None] | None:
-        """Return the words that a bounded person may hear: those of the run that the page shows."""
+        """Return the words that a person with limited access may see: those of the shown run."""
         if not of.startswith("/runs/"):
             return None
         run = of.removeprefix("/runs/")
@@ -287,13 +287,13 @@ class Pages:
 
     @staticmethod
     def look_of(path: str, person: Person) -> str:
-        """Return the name of a look, which has all that says what the person sees."""
+        """Return the name of a check, which has all values that determine the person's view."""
         tenants = None if person.tenants is None else list(person.tenants)
         whose = {"name": person.name, "role": person.role, "tenants": tenants, "only_own": person.only_own}
         return json.dumps([path, whose])
 
     async def _look(self, of: str) -> Any:
-        """Return what a page shows a person; see `look_of`."""
+        """Return the page's contents for a person; see `look_of`."""
         path, whose = json.loads(of)
         if path.startswith("/runs/"):
             return await self._runs.seen(path.removeprefix("/runs/"))
@@ -308,7 +308,7 @@ class Pages:
         return self.page(request, "starts", starts=self._starts.values(), changes=None)
 
     async def start(self, request: Request) -> Response:
-        """Start an agent or a pipeline by a form; input that cannot be used stays in the form."""
+        """Start an agent or a pipeline by a form; invalid entries stay in the form."""
         person = self.person(request, "operator", "start")
         start = self._starts.get(request.path_params["name"])
         if start is None:
@@ -353,7 +353,7 @@ class Pages:
         return handle
 
     async def link(self, request: Request) -> Response:
-        """Show the item that a signed link is for, and decide by its form: a person with the link needs no session."""
+        """Show the item of a signed link, and decide by its form: a person with the link needs no session."""
         token = request.path_params["token"]
         link, person = self.access.by_link(token)
         await admit(self.people, person, link.workflow_id)
@@ -365,7 +365,7 @@ class Pages:
             shown = {"items": items, "link": link, "token": token, "decider": person, "whole": whole}
             return self.page(request, "link", status=status, changes=None, **shown)
         form = await self.access.form(request, in_session=False)
-        # As it was signed, whatever was sent: for this one call.
+        # As signed, whatever was sent: for this one call.
         form |= {"gate": link.gate, "digest": link.digest, "remember": ""}
         try:
             asked = ACTS["decide"][1](form, person)
@@ -382,11 +382,11 @@ def _new_key() -> str:
 
 
 def _changes(request: Request, of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:
-    """Return the address from which an open page gets word of changes, and a run's new words."""
+    """Return the address from which an open page gets notifications of changes, and a run's new words."""
     hears = {"words": words, "has": position(has)} if words is not None else {}
     return f"{root_of(request.scope)}/changes?{urlencode({'of': of, 'shown': digest(shown), **hears})}"
 
 
 def _to(request: Request, path: str) -> Response:
-    """Send a browser to a path of the page."""
+    """Redirect a browser to a path of the page."""
     return RedirectResponse(f"{root_of(request.scope)}{path}", 303)

@@ -1,4 +1,4 @@
-"""Finds how far a pipeline is: the store knows the steps that are done, the run itself those that run and wait."""
+"""Finds the progress of a pipeline: the store has the finished steps, the run itself the running and waiting ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _MOST = 1_000  # steps that are looked up
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a pipeline is.
+    """The progress of a pipeline.
 
     Args:
         plan: its stages.
@@ -37,17 +37,17 @@ class Progress:
     input: Any = None
 
     def is_agent(self, path: str) -> bool:
-        """Whether a step is an agent's, which has a run of its own."""
+        """Whether a step is an agent's, which has a separate run."""
         return PipelineState(self.plan).planned(path).kind == "agent"
 
 
 async def load_progress(store: DurableStore, journal_key: str, seen: Mapping[str, Any]) -> Progress | None:
-    """Return how far a run is: done steps come from the store, running and waiting ones from the run itself.
+    """Return the progress of a run: done steps come from the store, running and waiting ones from the run itself.
 
     Args:
         seen: the run; see `looked_at`.
 
-    Returns None for a run that is not a pipeline's, or is another store's.
+    Returns None for a run that is not a pipeline's, or belongs to another store.
     """
     opened = await store.load_reply(f"{journal_key}/open", 0)
     facts = None if opened is None else read_json(opened)
@@ -63,7 +63,7 @@ async def load_progress(store: DurableStore, journal_key: str, seen: Mapping[str
         states |= dict.fromkeys(state.get("running", ()), "runs")
         waiting = [item["name"] for item in state.get("waiting", ()) if item["name"] in states]
         states |= dict.fromkeys([*waiting, *seen.get("steps", ())], "waits")
-    if not state and not isinstance(result, dict):  # it is not known what had begun
+    if not state and not isinstance(result, dict):  # it is unknown which steps had begun
         states |= dict.fromkeys(next_ones, "not known")
     failed = result.get("failed_step") if isinstance(result, dict) else seen.get("failed_step")
     if failed is not None and PipelineState(plan).planned(failed).kind in _STEPS:
@@ -73,7 +73,7 @@ async def load_progress(store: DurableStore, journal_key: str, seen: Mapping[str
 
 
 async def _load_done(kept: Kept, plan: tuple[Planned, ...]) -> tuple[Mapping[str, Done], list[str], bool]:
-    """Return the steps that are done, by key, those that may have begun, and whether there are more."""
+    """Return the finished steps, by key, those that may have begun, and whether there are more."""
     state, tried = PipelineState(plan), set[str]()
     while isinstance(todo := state.next_actions(), Todo):
         new = [action for action in todo.actions if action.key not in tried]

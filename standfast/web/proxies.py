@@ -1,4 +1,4 @@
-"""Puts a request that has come through a proxy as its browser sent it: host, scheme, and the path of the page there."""
+"""Restores a proxied request to the form in which the browser sent it: host, scheme, and the path of the page."""
 
 import re
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ _HOST_OF = re.compile(r"[A-Za-z0-9.\-\[\]:]{1,255}")
 
 
 def check_root(root: str, own: Sequence[str]) -> str:
-    """Return the path below which a proxy has the page, without a slash at its end.
+    """Return the path under which a proxy serves the page, without a trailing slash.
 
     Args:
-        own: the paths of the page, none of which it may begin with: nobody could tell whether the proxy had removed it.
+        own: the paths of the page, with which it may not begin: otherwise it is unclear whether the proxy had removed
+            it.
 
     Raises:
         DefinitionError: it is not such a path.
@@ -33,9 +34,9 @@ def check_root(root: str, own: Sequence[str]) -> str:
 
 
 class Proxied:
-    """Reads `X-Forwarded-Host` and `X-Forwarded-Proto`, which count only from our proxies, and adds the root path.
+    """Reads `X-Forwarded-Host` and `X-Forwarded-Proto`, and adds the root path.
 
-    The proxy may pass the root path on, or remove it.
+    The headers are trusted only from known proxies. The proxy may pass the root path on, or remove it.
     """
 
     def __init__(self, app: ASGIApp, access: Access, root: str) -> None:
@@ -45,7 +46,7 @@ class Proxied:
         await self._app({**scope, **self._changed(scope)} if scope["type"] == "http" else scope, receive, send)
 
     def _changed(self, scope: Scope) -> dict[str, Any]:
-        """Return what a browser has sent otherwise."""
+        """Return the values that differ in the browser's request."""
         request, found = Request(scope), dict[str, Any]()
         if self._access.https:
             found["scheme"] = "https"
@@ -68,6 +69,6 @@ class Proxied:
 
 
 def _last(request: Request, header: str) -> str | None:
-    """Return what the last proxy has put into a header; anybody may have written the part before it."""
+    """Return the part of a header that the last proxy wrote; anyone may have written the part before it."""
     values = request.headers.getlist(header)
     return values[-1].rpartition(",")[2].strip() if values else None

@@ -65,12 +65,12 @@ def run_path(run: str) -> str:
 
 
 def _finalized(value: Any) -> Any:
-    """Keep values from hiding anything or looking like something else."""
+    """Keep values from hiding text or imitating other text."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _typed(text: str) -> Markup:
-    """Return text that somebody has typed, unchanged."""
+    """Return text that a person has typed, unchanged."""
     return escape(text.replace("\r\n", "\n"))
 
 
@@ -84,7 +84,7 @@ def _pretty(value: Any) -> str:
 
 
 def _editable(value: Any) -> Markup:
-    """Return JSON to be edited or sent back, which is read as the same value."""
+    """Return JSON for editing or sending back, which is read as the same value."""
     return escape(visible_json(value))
 
 
@@ -94,7 +94,7 @@ def _is_drawn_otherwise(value: Any) -> bool:
 
 
 def _at(value: str | datetime | None) -> str | Markup:
-    """Return a time in UTC as people read it; the page's script says how long ago that was."""
+    """Return a time in UTC for people; the page's script adds how long ago that was."""
     if value is None:
         return ""
     moment = (datetime.fromisoformat(value) if isinstance(value, str) else value).astimezone(UTC)
@@ -113,7 +113,7 @@ _KINDS = {
 
 
 def _number_of(kind: str, number: int) -> str:
-    """Return how many items of a kind there are, in words: "2 approvals"."""
+    """Return the number of items of a kind, as text: "2 approvals"."""
     one, several = _KINDS.get(kind, (kind, kind))
     return f"{number:,} {one if number == 1 else several}"
 
@@ -124,12 +124,12 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 def _lasted(run: Mapping[str, Any]) -> str:
     """Return how long a run has lasted, in its two largest units."""
     end = datetime.fromisoformat(run["closed"]) if "closed" in run else datetime.now(UTC)
-    seconds = int((end - datetime.fromisoformat(run["started"])).total_seconds())  # the server's list has no more
+    seconds = int((end - datetime.fromisoformat(run["started"])).total_seconds())  # the server's list has nothing more
     return in_words(seconds) if seconds >= 10 else f"{seconds} s" if seconds > 0 else "< 1 s"
 
 
 def in_words(seconds: float) -> str:
-    """Return a duration as people read it: "2 h 5 min", "12 s", "0.3 s"."""
+    """Return a duration for people: "2 h 5 min", "12 s", "0.3 s"."""
     if seconds < 1:
         return f"{max(seconds, 0) * 1_000:.0f} ms"
     if seconds < 10:
@@ -144,5 +144,5 @@ def in_words(seconds: float) -> str:
 
 
 def dollars(cost: float) -> str:
-    """Return an amount in US dollars, with as many digits as tell it from nothing."""
+    """Return an amount in US dollars, with enough digits to distinguish it from zero."""
     return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:.4f}"

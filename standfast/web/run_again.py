@@ -1,4 +1,4 @@
-"""Runs a pipeline again from one of its steps, with the results that an earlier run has before that step."""
+"""Runs a pipeline again from one of its steps, with an earlier run's results of the steps before it."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ class RunAgain:
         self._pages, self._facts, self._store = pages, facts, store
 
     async def is_possible(self, request: Request, seen: Mapping[str, Any], progress: Progress | None) -> bool:
-        """Whether the person who looks at a pipeline may run it again: an operator, whose own run it is."""
+        """Whether the viewer of a pipeline may run it again: an operator, whose own run it is."""
         if progress is None or "closed" not in seen or not (person := self._pages.person(request)).may("operator"):
             return False
         if not person.may_do("start"):
@@ -64,7 +64,7 @@ class RunAgain:
             run_key=key,
             user_id=on_record.by,
             tenant_id=seen.get("tenant_id"),
-            restart_of=earlier or run.rpartition("/")[2],  # one that failed has no result
+            restart_of=earlier or run.rpartition("/")[2],  # a failed run has no result
             restart_from=step,
             task_queue=(await our_run(self._pages.client, run)).task_queue,
             on_record=on_record,

@@ -1,6 +1,6 @@
-"""Finds out what the server's list does not say of a run: who started it, and what it has used.
+"""Reads the facts of a run that are missing from the server's list: who started it, and its usage.
 
-Both stand in the run's history, at its beginning and its end, where they never change: each is read once.
+Both are in the run's history, at its beginning and its end, where they never change: each is read once.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from standfast.temporal.client.items import read_result
 from standfast.temporal.client.owners import owner_of
 
 _AT_ONCE = 16  # runs that are looked up
-_WAITS = 1.5  # seconds that a page waits for them; what is found later is there for the next page
+_WAITS = 1.5  # seconds that a page waits for them; later results are available to the next page
 _REMEMBERED = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a run.
+    """The known facts of a run.
 
     Args:
         by: the user who started it; None if it has none.
-        usage: what it has used; None if it goes on, or could not say.
+        usage: its usage; None if it is still open, or could not report it.
     """
 
     by: str | None
@@ -56,7 +56,7 @@ class RunFacts:
     async def _ask(self, key: tuple[str, bool], run: Mapping[str, Any]) -> None:
         try:
             async with self._few:
-                with suppress(RPCError, StandfastError):  # asked again for the next page
+                with suppress(RPCError, StandfastError):  # requested again for the next page
                     by, _ = await owner_of(self._client, run["workflow_id"], run["run_id"])
                     self._known[key] = Facts(by, await self._usage(run) if key[1] else None)
         finally:

@@ -1,4 +1,4 @@
-"""Lists of runs: the filter that an address is, a page of the list, and acts on several runs at once."""
+"""Lists of runs: the filter in an address, a page of the list, and acts on several runs at once."""
 
 import asyncio
 import base64
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from standfast.web.pages import Pages
 
 _RUNS = 50  # on a page
-_AT_ONCE = 8  # runs that are acted on
+_AT_ONCE = 8  # runs that one act covers
 _PERIODS = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 _FIELDS = ("q", "status", "waits", "type", "session", "tenant", "since")
-WRONG = "went-wrong"  # a status that stands for all ends of which a person should know
+WRONG = "went-wrong"  # a status that represents all ends that a person should know about
 _WRONG = (
     f"ExecutionStatus IN ('Completed', 'Failed', 'Terminated', 'TimedOut') AND {names.STATUS_ATTRIBUTE} != 'complete'"
     f" AND {names.STATUS_ATTRIBUTE} != 'cancelled'"
@@ -41,13 +41,13 @@ _BATCH = {"cancel": "cancel", "retry": "resume", "abort": "resume"}  # the butto
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The runs that are wanted; its address is all of it."""
+    """The filter on runs; its address contains all of it."""
 
     values: Mapping[str, str]
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> "Filter":
-        """Return the filter of an address or a form; what it does not know is not part of it."""
+        """Return the filter of an address or a form; unknown parts are ignored."""
         return cls({name: given.get(name, "").strip()[:500] for name in _FIELDS})
 
     @property
@@ -114,7 +114,7 @@ class RunLists:
         )
 
     async def save(self, request: Request) -> Response:
-        """Save a filter under a name, or forget one; this browser keeps them."""
+        """Save a filter under a name, or delete one; this browser keeps them."""
         self._pages.person(request)
         form = await self._pages.access.form(request)
         name, wanted = " ".join(form.get("name", "").split())[:_LONGEST_NAME], Filter.read(form)
@@ -133,7 +133,7 @@ class RunLists:
         return response
 
     async def batch(self, request: Request) -> Response:
-        """Do one act to several runs, and say of each what came of it."""
+        """Do one act on several runs, and report each outcome."""
         form = await self._pages.access.form(request)
         asked, back = form.get("act", ""), Filter.read(form).address
         if asked == "none":  # Enter was pressed in a checkbox
@@ -160,7 +160,7 @@ class RunLists:
 
 
 def _saved(request: Request) -> dict[str, str]:
-    """Return the saved filters of this browser, by name; a cookie is read as something that anybody has written."""
+    """Return the saved filters of this browser, by name; a cookie is treated as untrusted input."""
     try:
         kept = read_json(base64.urlsafe_b64decode(request.cookies.get(_COOKIE, "")).decode())
     except (ValueError, InputError):

@@ -1,4 +1,4 @@
-"""Collects everything known about one run from the server, from its worker, and from the store."""
+"""Collects all known facts about one run from the server, its worker and the store."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -30,17 +30,17 @@ from standfast.web.progress import Progress, load_progress
 
 _MESSAGES = 400  # of a transcript, the last
 _PATIENCE = timedelta(seconds=2)
-_STEPS = 100  # running agents of a pipeline that are asked what they wait for
+_STEPS = 100  # running agents of a pipeline whose waiting items are queried
 
 
 class Runs:
-    """Looks at runs; without a store, everything that only a store has is missing."""
+    """Reads runs; without a store, all data that only a store has is missing."""
 
     def __init__(self, people: StandfastClient, store: AgentStore | None) -> None:
         self._people, self._store = people, store
 
     async def seen(self, run: str) -> dict[str, Any]:
-        """Return everything known about a run; for a pipeline's also what the agents of its steps wait for."""
+        """Return all known facts about a run; for a pipeline's run also the waiting items of its steps' agents."""
         seen = await looked_at(self._people.client, run)
         paths = [path for path in seen.get("state", {}).get("running", ()) if isinstance(path, str)][:_STEPS]
         found = await asyncio.gather(*(self._pending(child_id(run, path)) for path in paths))
@@ -49,13 +49,13 @@ class Runs:
         return seen
 
     async def _pending(self, run: str) -> list[dict[str, Any]]:
-        with suppress(StandfastError, RPCError, WorkflowQueryFailedError):  # a tool's step has no run of its own
+        with suppress(StandfastError, RPCError, WorkflowQueryFailedError):  # a tool's step has no separate run
             found = read_items(await answer(self._people.client, self._people.run(run), names.PENDING, _PATIENCE))
             return [{**item, "workflow_id": run} for item in found]
         return []
 
     async def is_session_of(self, person: Person, seen: Mapping[str, Any]) -> bool:
-        """Whether a person may read a run's session; anybody can begin a run in it, which no worker has refused yet."""
+        """Whether a person may read a run's session; anyone can begin a run in it that no worker has refused yet."""
         if self._store is None or "session_id" not in seen or not person.is_bounded:
             return True
         session = await self._store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"]))
@@ -71,7 +71,7 @@ class Runs:
         return await self._store.load_messages(key, after=after)
 
     async def unheard(self, seen: dict[str, Any], messages: Iterable[Message]) -> list[str]:
-        """Return what was said and not heard: a run says it of itself, and after its end its session has it."""
+        """Return the unread messages: the run itself reports them, and after its end its session has them."""
         if "closed" not in seen or "session_id" not in seen or not has_ledger(self._store):
             return list(seen.get("state", {}).get("unheard", ()))
         session = await self._store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"]))
@@ -79,7 +79,7 @@ class Runs:
         return [one.message.content for one in kept]
 
     async def partial(self, journal_key: str) -> PartialAnswer | None:
-        """Return the words that the store has of a run's model; see `is_said_now`."""
+        """Return the stored words of a run's model; see `is_said_now`."""
         return await self._store.load_partial(journal_key) if has_partial_answers(self._store) else None
 
     async def progress(self, journal_key: str, seen: dict[str, Any]) -> Progress | None:
@@ -88,10 +88,10 @@ class Runs:
 
 
 def is_said_now(part: PartialAnswer, seen: Mapping[str, Any]) -> bool:
-    """Whether a run's model is saying words now; those of a worker that has died stay in the store for a day.
+    """Whether a run's model is producing words now; the words of a dead worker stay in the store for a day.
 
     Args:
-        seen: the run, as `Runs.seen` returns it; without a worker nobody speaks.
+        seen: the run, as `Runs.seen` returns it; without a worker no model runs.
     """
     state = seen.get("state", {})
     later = [item["attempt"] for item in seen.get("retries", ()) if item["activity"] == names.CALL_MODEL]

@@ -1,4 +1,4 @@
-"""Serves the page over HTTP, so that no slow, greedy or faulty client keeps the others from it."""
+"""Serves the page over HTTP, so that no slow, greedy or faulty client blocks the others."""
 
 import asyncio
 import logging
@@ -13,10 +13,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 READ_WITHIN = 20.0  # seconds from the beginning of a connection, or the last answer, to the end of a request's body
-TAKEN_WITHIN = 30.0  # seconds in which a client must read what was written, if buffers cannot hold it
+TAKEN_WITHIN = 30.0  # seconds in which a client must read the written data, if it does not fit into buffers
 MOST = 256  # connections
-_SPARE = 32  # more of them, which only ask for the page's health
-_SAME_EVERY = 60.0  # seconds between two lines of the log that say the same
+_SPARE = 32  # extra connections, only for health checks
+_SAME_EVERY = 60.0  # seconds between two identical lines of the log
 _REMEMBERED = 1_000  # lines
 
 
@@ -24,7 +24,7 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
     """Return a server of the page that does not handle the signals of its process."""
     config = uvicorn.Config(
         app,
-        http=_Connection,  # its parser is h11, whichever else is installed
+        http=_Connection,  # its parser is h11, even if others are installed
         ws="none",
         log_config=None,
         log_level="warning",
@@ -45,7 +45,7 @@ class _Connection(H11Protocol):
     If all of them are being answered, a new one can still ask for the page's health.
     """
 
-    idle_since: float | None = None  # while it has no whole request that is being answered
+    idle_since: float | None = None  # while no complete request is being answered
     _reading: asyncio.TimerHandle | None = None
     _writing: asyncio.TimerHandle | None = None
 
@@ -54,7 +54,7 @@ class _Connection(H11Protocol):
         self._await_request()
         if len(self.connections) > MOST:
             ours = cast("set[_Connection]", self.connections)
-            idle = [(one.idle_since, id(one), one) for one in ours if one.idle_since is not None]  # this one, at least
+            idle = [(one.idle_since, id(one), one) for one in ours if one.idle_since is not None]  # at least this one
             longest = min(idle)[2]
             if longest is self and len(self.connections) <= MOST + _SPARE:
                 self.app = _Busy(self.app)
@@ -105,7 +105,7 @@ class _Connection(H11Protocol):
 
 
 class _Busy:
-    """Answers for an application that has too many connections; only its health can be asked for."""
+    """Answers for an application that has too many connections; only health checks are possible."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Decides several approvals of the inbox at once: each that was shown whole, on the digest with which it was shown."""
+"""Decides several approvals of the inbox at once: each fully shown item, by the digest shown with it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _FIELD = "gate:"  # before the number of a checkbox
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A checkbox: its number on the page, and what it sends."""
+    """A checkbox: its number on the page, and the value that it sends."""
 
     number: int
     value: str
@@ -35,7 +35,7 @@ class Offered:
 def offered(
     person: Person, items: Sequence[Mapping[str, Any]], whole: Mapping[tuple[str, str], Whole]
 ) -> dict[tuple[str, str], Offered]:
-    """Return the checkboxes of those items that a person can decide without opening them, by run and gate."""
+    """Return the checkboxes of the items that a person can decide without opening them, by run and gate."""
     if not person.may_do("decide"):
         return {}
     found = [item for item in items if item["kind"] == "approval" and may_act(person, item)]
@@ -54,7 +54,7 @@ class Several:
         self._pages = pages
 
     async def decide(self, request: Request) -> Response:
-        """Decide in the same way on all that was chosen, and say of each what came of it."""
+        """Decide in the same way on all chosen items, and report each outcome."""
         person = self._pages.person(request, ACTS["decide"][0], "decide")
         form = await self._pages.access.form(request)
         if form.get("decision") == "none":  # Enter was pressed in a checkbox
@@ -68,7 +68,7 @@ class Several:
 
 
 def _chosen(form: Form, path: str, person: Person) -> list[Choice]:
-    """Return what was chosen. The same form, sent twice, has the same ids.
+    """Return the chosen items. The same form, sent twice, has the same ids.
 
     Raises:
         InputError: a choice cannot be read, or there are too many.

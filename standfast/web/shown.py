@@ -1,4 +1,4 @@
-"""Draws a difference that a gate shows, line by line, without leaving out any part of it."""
+"""Draws a difference that a gate shows, line by line, without omitting any part of it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

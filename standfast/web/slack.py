@@ -1,7 +1,7 @@
-"""Obeys the buttons of messages in Slack: who has pressed, on what, whether it counts, and what the message says then.
+"""Handles Slack buttons: identifies the person and the item, sends the decision, and updates the message.
 
-Slack signs its requests and waits three seconds for an answer. A decision is sent before that; what becomes of it is
-waited for a little, and said in the message whenever it is known. The run itself says whether a decision counts.
+Slack signs its requests and waits three seconds for an answer. A decision is sent before that. The page waits briefly
+for its outcome, and puts it into the message whenever it is known. The run itself determines whether a decision counts.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ from standfast.web.slack_decisions import SLACK, Press, SlackDecisions
 from standfast.web.slack_forms import Values, read_sent
 
 _LOG = logging.getLogger("standfast.web")
-_WINDOW = 300  # seconds that a signed request is valid, as Slack says
-_PATIENCE = 2.0  # seconds of the three that Slack waits for an answer
+_WINDOW = 300  # seconds for which a signed request is valid, according to Slack
+_PATIENCE = 2.0  # seconds of Slack's three-second limit for an answer
 _ERROR = 1_000  # characters
 _DECISIONS: dict[str, Decided] = {APPROVE: "approve", REJECT: "reject"}
 
@@ -69,7 +69,7 @@ class _View(BaseModel):
 
 
 class _Payload(BaseModel):
-    """An interaction, of which Slack says far more; see https://docs.slack.dev/reference/interaction-payloads."""
+    """An interaction, of which Slack sends far more; see https://docs.slack.dev/reference/interaction-payloads."""
 
     type: str
     user: _Ids
@@ -83,7 +83,7 @@ class _Payload(BaseModel):
 
     @property
     def team_id(self) -> str:
-        """The team of the user, who may be a guest from another one in a shared channel."""
+        """The team of the user, who may be a guest from another team in a shared channel."""
         return self.user.team_id or (self.team.id if self.team is not None else "")
 
     @property
@@ -92,7 +92,7 @@ class _Payload(BaseModel):
 
 
 class SlackRoutes:
-    """The route to which Slack sends what people do with buttons and forms."""
+    """The route to which Slack sends presses on buttons and submitted forms."""
 
     def __init__(
         self, settings: SlackActions, people: StandfastClient, access: Access, store: AgentStore | None
@@ -105,7 +105,7 @@ class SlackRoutes:
         return [Route(SLACK_PATH, self.actions, methods=["POST"])]
 
     async def actions(self, request: Request) -> Response:
-        """Take a press on a button, or a form."""
+        """Handle a press on a button, or a form."""
         body = await request.body()
         if (wrong := _not_signed(self._secret, request, body)) is not None:
             _LOG.warning("A request to %s was refused: %s", SLACK_PATH, wrong)
@@ -120,14 +120,14 @@ class SlackRoutes:
                 await self._doing.is_done(self._doing.begin(pressed))
             case "view_submission" if payload.view is not None and payload.view.callback_id in _DECISIONS:
                 return await self._submitted(payload, payload.view)
-        return Response()  # nothing else is ours
+        return Response()  # no other requests are handled
 
     # --- buttons ---
 
     async def _pressed(self, payload: _Payload, message: _Message, action: _Action) -> None:
-        """Do what a button is for."""
+        """Run the action of a button."""
         if action.action_id not in (APPROVE, EDIT, REJECT):
-            return  # a link opens by itself
+            return  # a link opens without a request
         channel = payload.channel.id if payload.channel is not None else ""
         place = Place(payload.user.id, channel, message.ts, payload.response_url)
         try:
@@ -142,14 +142,14 @@ class SlackRoutes:
                 await self._decisions.decide(press, decision, id=key, blocks=message.blocks)
         except (StandfastError, RPCError) as error:
             await self._api.tell(place, f"Nothing was decided: {error}")
-        except Exception:  # the driver's edge: Slack has its answer, and nobody else would hear of this
+        except Exception:  # the driver's edge: Slack has its answer, and the error would be lost otherwise
             _LOG.exception("A press in Slack could not be handled")
             await self._api.tell(place, "Something is wrong with the page itself; its log says what.")
 
     # --- forms ---
 
     async def _submitted(self, payload: _Payload, view: _View) -> Response:
-        """Decide by a form; what cannot be used stays in it, with the reason."""
+        """Decide by a form; invalid entries stay in it, with the reason."""
         doing = self._doing.begin(self._decided(payload, view))
         if await self._doing.is_done(doing):
             problem = doing.result()
@@ -158,7 +158,7 @@ class SlackRoutes:
         return Response()
 
     async def _decided(self, payload: _Payload, view: _View) -> dict[str, str]:
-        """Decide by a form; return what is wrong, by block."""
+        """Decide by a form; return the errors, by block."""
         values: Values = view.state.values
         try:
             sent = read_sent(view.private_metadata)
@@ -174,7 +174,7 @@ class SlackRoutes:
         return {}
 
     async def _tell_later(self, doing: "asyncio.Task[dict[str, str]]", view: _View) -> None:
-        """Tell somebody whose form is closed what was wrong with it, with all that they typed."""
+        """Report errors to a person whose form is closed, with all entries."""
         if problem := await doing:
             typed = json.dumps({name: list(block.values()) for name, block in view.state.values.items()})
             place = read_sent(view.private_metadata).place
@@ -182,7 +182,7 @@ class SlackRoutes:
 
 
 def _not_signed(secret: str, request: Request, body: bytes) -> str | None:
-    """Return the reason why a request is not one that Slack has just signed; None if it is."""
+    """Return the reason why a request was not just signed by Slack; None if it is."""
     at, given = (request.headers.get(f"X-Slack-{name}", "") for name in ("Request-Timestamp", "Signature"))
     if not (at.isascii() and at.isdecimal() and len(at) <= 12):
         return "It has no time of Slack's"
@@ -198,7 +198,7 @@ def slack_signature(secret: str, at: str, body: bytes) -> str:
 
 
 def _link(blocks: list[dict[str, Any]]) -> str | None:
-    """Return the address of the run in a message of ours."""
+    """Return the run's address from one of standfast's messages."""
     for block in blocks:
         for one in block.get("elements", ()) if block.get("type") == "actions" else ():
             if isinstance(one, Mapping) and one.get("action_id") == OPEN and isinstance(one.get("url"), str):

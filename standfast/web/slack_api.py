@@ -1,4 +1,4 @@
-"""Answers people in Slack: replaces messages, tells one person something, opens forms."""
+"""Answers people in Slack: replaces messages, sends private messages, opens forms."""
 
 import asyncio
 import logging
@@ -17,23 +17,23 @@ from standfast.temporal.activities.slack_messages import PASSING, mrkdwn, slack_
 _LOG = logging.getLogger("standfast.web")
 _TIMEOUT = 10.0  # seconds
 _AGAIN = (0.0, 1.0, 4.0)  # seconds before each attempt
-_LONGEST = 30.0  # seconds that Slack may ask to wait
+_LONGEST = 30.0  # seconds that Slack may request as a wait
 _TEXT = 2_900  # characters
 SHORTEST_SIGNING_SECRET = 16  # characters; Slack's have 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlackActions:
-    """Takes what people do with the buttons of messages that a worker posts with `SlackButtons`.
+    """Handles the buttons of messages that a worker posts with `SlackButtons`.
 
-    The request URL of the Slack app's interactivity is the page's `/slack/actions`. A `Person` is known by `slack`;
-    nobody else decides there.
+    The request URL of the Slack app's interactivity is the page's `/slack/actions`. A `Person` is identified by
+    `slack`; nobody else can decide there.
 
     Args:
         signing_secret: the signing secret of the Slack app.
         token: its bot token, for comments, forms to edit, and messages that are older than half an hour.
         api: the address of Slack's API.
-        answer_at: the origins at which Slack takes answers to a press; a press that names another is not answered.
+        answer_at: the origins at which Slack accepts answers to a press; a press that names another is not answered.
 
     Raises:
         DefinitionError: naming the argument and the rule.
@@ -62,7 +62,7 @@ class SlackActions:
 
 
 class Place(NamedTuple):
-    """The message on which somebody has pressed a button, and the ways to answer there."""
+    """The message of a pressed button, and the ways to answer there."""
 
     user: str
     channel: str
@@ -81,12 +81,12 @@ class SlackApi:
         return self._settings.token is not None
 
     async def replace(self, place: Place, message: Mapping[str, Any]) -> None:
-        """Put a message in the place of another; if Slack does not take it, the log says so."""
+        """Replace a message; a refusal by Slack is logged."""
         to = {"channel": place.channel, "ts": place.message}
         await self._answer(place, {"replace_original": True, **message}, "chat.update", {**to, **message})
 
     async def tell(self, place: Place, text: str) -> None:
-        """Tell the person who pressed a button something that nobody else sees."""
+        """Send the person who pressed a button a message that only they see."""
         said = {"text": mrkdwn(text)[:_TEXT]}
         ephemeral = {"response_type": "ephemeral", "replace_original": False, **said}
         to = {"channel": place.channel, "user": place.user}
@@ -103,7 +103,7 @@ class SlackApi:
             raise StandfastError(f"Slack could not open the form ({problem}): press the button again")
 
     async def _answer(self, place: Place, answer: Mapping[str, Any], method: str, call: Mapping[str, Any]) -> None:
-        """Answer at the address of the press, or, if that is over or another's, by the API."""
+        """Answer at the address of the press, or by the API if that address has expired or is foreign."""
         problem: str | None = "the press names no address of Slack's for an answer"
         if place.answer_to is not None and _origin(place.answer_to) in map(_origin, self._settings.answer_at):
             problem = await self._post(place.answer_to, answer, {}, len(_AGAIN))
@@ -117,7 +117,7 @@ class SlackApi:
         return await self._post(f"{self._settings.api.rstrip('/')}/{method}", data, headers, attempts)
 
     async def _post(self, url: str, data: Mapping[str, Any], headers: Mapping[str, str], attempts: int) -> str | None:
-        """Send JSON to Slack, again while that may help; return what is wrong, or None."""
+        """Send JSON to Slack, with retries while they may help; return the error, or None."""
         import httpx
 
         problem: str | None = None

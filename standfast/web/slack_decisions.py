@@ -1,4 +1,4 @@
-"""Decides by what people press in Slack, and puts into the message what was decided, and by whom."""
+"""Decides by people's presses in Slack, and puts the decision and its author into the message."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ SLACK = Chat("Slack", "slack", lambda run, item: draw(run, item).is_whole)
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """A press on a button: who, on what, where, and the address of the run that the message has."""
+    """A press on a button: the person, the item, the place, and the address of the run in the message."""
 
     person: Person
     mark: Mark
@@ -26,7 +26,7 @@ class Press:
 
 
 class SlackDecisions:
-    """Decides for people, and says in Slack what became of it."""
+    """Decides for people, and reports the outcome in Slack."""
 
     def __init__(self, api: SlackApi, decisions: ChatDecisions) -> None:
         self._api, self._decisions = api, decisions
@@ -53,10 +53,10 @@ class SlackDecisions:
         id: str,  # noqa: A002
         blocks: Sequence[dict[str, Any]],
     ) -> None:
-        """Decide on what the message shows.
+        """Decide on the message's item.
 
         Raises:
-            StandfastError: it does not count, or nothing could be sent.
+            StandfastError: the decision does not count, or nothing could be sent.
         """
         if (item := await self._decisions.waiting(press.mark)) is None:
             await self._over(press, blocks)
@@ -64,16 +64,16 @@ class SlackDecisions:
         try:
             await self._show(press, await self._decisions.decide(press.person, press.mark, item, decision, id=id))
         except InputError:
-            if await self._decisions.waiting(press.mark) is None:  # somebody else was quicker
+            if await self._decisions.waiting(press.mark) is None:  # another person was quicker
                 await self._over(press, blocks)
             raise
 
     async def decide_by_form(self, press: Press, decision: Decided, values: Values, *, id: str) -> None:  # noqa: A002
-        """Decide by a form that was filled in.
+        """Decide by a completed form.
 
         Raises:
-            FormError: something was typed that cannot be used.
-            StandfastError: it does not count, or nothing could be sent.
+            FormError: an entry is invalid.
+            StandfastError: the decision does not count, or nothing could be sent.
         """
         if (item := await self._decisions.waiting(press.mark)) is None:
             raise InputError(await self._decisions.outcome(press.mark))
@@ -82,7 +82,7 @@ class SlackDecisions:
         await self._show(press, came)
 
     async def _show(self, press: Press, came: Came) -> None:
-        """Say in the message what became of a decision."""
+        """Show the outcome of a decision in the message."""
         run = press.mark.workflow_id
         if came.is_open:
             now = approval_message(run, came.item, press.link, came.said)
@@ -91,5 +91,5 @@ class SlackDecisions:
         await self._api.replace(press.place, now)
 
     async def _over(self, press: Press, blocks: Sequence[dict[str, Any]]) -> None:
-        """Take the buttons from a message about what does not wait any more."""
+        """Remove the buttons from a message whose item no longer waits."""
         await self._api.replace(press.place, closed_message(blocks, await self._decisions.outcome(press.mark)))

@@ -1,4 +1,4 @@
-"""Makes the forms that people fill in in Slack, to edit a call or to say why, and reads what they have typed."""
+"""Makes the Slack forms for editing a call or giving a reason, and reads people's entries."""
 
 import json
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def _control(field: Field) -> dict[str, Any]:
 
 
 def typed_in(values: Values) -> dict[str, str]:
-    """Return what was typed, by block."""
+    """Return the entries, by block."""
     return {block: _typed(values, block) for block in values}
 
 
@@ -52,7 +52,7 @@ def _typed(values: Values, block: str) -> str:
 
 
 class Sent(NamedTuple):
-    """The contents of a form that nobody sees: what it decides at, and the message with its button."""
+    """The hidden contents of a form: the gate, and the message with its button."""
 
     mark: Mark
     place: Place

@@ -1,4 +1,4 @@
-"""Standing approvals on the page: what people approve beside a call, the list of it, and how it is ended."""
+"""Standing approvals on the page: how people add them to an approval, list them and end them."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -29,10 +29,10 @@ _ARGUMENT, _MOST = "remember_arg.", "remember_most."
 
 
 def wish_in(form: Mapping[str, str], person: Person) -> dict[str, Any] | None:
-    """Return what a form approves beside the call; None if nothing.
+    """Return the standing approval that a form adds to an approval; None if nothing.
 
     Raises:
-        InputError: it cannot be read, or is not for this person.
+        InputError: it cannot be read, or this person may not give it.
     """
     scope = form.get("remember", "").strip()
     if not scope:
@@ -83,7 +83,7 @@ async def ended(store: object, person: Person, approval_id: str) -> StandingAppr
 
 
 def outdated(access: Access, approval: StandingApproval) -> str | None:
-    """Return why the giver of a standing approval could not give it today; None if they could, or nobody is listed."""
+    """Return why the giver of a standing approval could not give it today; None if they could, or none are listed."""
     if not access.people:
         return None
     giver = access.named(approval.given_by)

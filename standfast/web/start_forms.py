@@ -36,8 +36,8 @@ class Start:
     """An agent or a pipeline, and the form that starts it.
 
     Args:
-        context: the part of the form for the context of an agent's run. One that is left as it is shown gives none: a
-            new session then has the defaults of the type, and an earlier one goes on with the context that it has.
+        context: the part of the form for the context of an agent's run. If this part is unchanged, no context is given:
+            a new session then has the defaults of the type, and an earlier one continues with its context.
     """
 
     item: Agent | Pipeline
@@ -63,19 +63,19 @@ class Start:
         on_record: OnRecord,
         **options: Any,
     ) -> tuple[str, bool]:
-        """Start it as the form says, and return the workflow id, and whether this has started it.
+        """Start it with the form's entries, and return the workflow id, and whether this call has started it.
 
         Args:
-            person: who starts it.
-            key: the key of the form that was shown; sending it twice starts one run.
+            person: the person who starts it.
+            key: the key of the shown form; sending it twice starts one run.
             on_record: the audit trail, with the person; its id is the message id.
             options: `tenant_id` and `task_queue`, and others of `start_agent` and `start_pipeline`.
 
         Raises:
-            InputError: what was typed cannot be used.
-            SessionConflictError: the session that was asked for has a run in flight.
-            SessionAccessDeniedError: it is somebody else's.
-            StoreError: it could not be put on the audit trail, and so it was not started.
+            InputError: an entry is invalid.
+            SessionConflictError: the chosen session has a run in flight.
+            SessionAccessDeniedError: it belongs to another user.
+            StoreError: the start could not be put on the audit trail, and so the run was not started.
         """
         session, tenant = None, options.get("tenant_id")
         people = StandfastClient(client, store=on_record.store)
@@ -91,7 +91,7 @@ class Start:
                     raise InputError("Message is missing")
                 if session is not None:
                     check_session_id(session, "Session")
-                # A session that somebody has named may have had runs; the form's own session has only this one.
+                # A session named by a person may have had runs; the form's own session has only this one.
                 if not session:
                     options["id_reuse_policy"] = WorkflowIDReusePolicy.REJECT_DUPLICATE
                 given = None if self.context is None or self.context.is_as_shown(form) else self.context.read(form)
@@ -107,7 +107,7 @@ class Start:
         return run.id, run.first_execution_run_id is not None
 
     def faults(self, error: Exception) -> dict[str, str]:
-        """Return what an error says is wrong with fields, by their names."""
+        """Return the errors of fields from an error, by name."""
         return faults_of(error, self.fields[0] if self.context is None else self.context)
 
 
@@ -122,13 +122,13 @@ def _context_of(agent: Agent) -> Field | None:
         return None
     try:
         return form_of(agent.context_schema, "context")
-    except DefinitionError:  # its type is read by code alone
+    except DefinitionError:  # only code reads its type
         return form_of(None, "context")
 
 
 def _input_of(pipeline: Pipeline) -> Field:
     try:
         schema = pipeline.input_schema
-    except DefinitionError:  # its type is read by code alone
+    except DefinitionError:  # only code reads its type
         schema = None
     return form_of(schema)

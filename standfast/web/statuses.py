@@ -1,4 +1,4 @@
-"""Says with which HTTP status the page answers an error."""
+"""Maps errors to the HTTP statuses of the page."""
 
 from temporalio.service import RPCError
 

@@ -1,4 +1,4 @@
-"""Counts the event streams that people leave open, and refuses those that are too many."""
+"""Counts the event streams that people leave open, and refuses more than the limit."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-_MOST = 50  # of one person; there are connections for others, too
+_MOST = 50  # of one person; other people also need connections
 
 
 class Streams:
@@ -20,7 +20,7 @@ class Streams:
         """Return a stream of events, which counts from now on until it was answered.
 
         Raises:
-            HTTPException: 429; the person has as many as there may be.
+            HTTPException: 429; the person has reached the limit.
         """
         if self._open[person] >= _MOST:
             raise HTTPException(429, f"{person} already has {_MOST} {self._what}.", {"Retry-After": "10"})
@@ -32,7 +32,7 @@ class Streams:
 
 
 class Stream(StreamingResponse):
-    """An answer that ends its count also if nothing of it was ever read."""
+    """An answer whose count ends even if it was never read."""
 
     def __init__(
         self, streams: Streams, person: str, texts: AsyncIterator[str], headers: Mapping[str, str] | None

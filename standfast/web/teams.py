@@ -1,7 +1,7 @@
-"""Obeys the buttons of cards in Microsoft Teams: who has pressed, on what, whether it counts, and the card they see.
+"""Handles buttons of Microsoft Teams cards: identifies the person and the item, sends the decision, and returns a card.
 
-The Bot Connector signs its requests and waits ten seconds for an answer. The answer is the card that whoever pressed
-sees from then on; what all others see is changed by the worker that has posted it.
+The Bot Connector signs its requests and waits ten seconds for an answer. The answer is the card that the person who
+pressed sees from then on. The worker that posted the card changes it for everyone else.
 """
 
 import json
@@ -29,7 +29,7 @@ from standfast.web.teams_signatures import Connector, NotAskedError, TeamsAction
 
 TEAMS = Chat("Teams", "teams", is_whole)
 _LOG = logging.getLogger("standfast.web")
-_PATIENCE = 8.0  # seconds of the ten that the Bot Connector waits for an answer
+_PATIENCE = 8.0  # seconds of the Bot Connector's ten-second limit for an answer
 _SAID = 1_000  # characters
 _SLOW = "This takes longer than usual. The message says what was decided as soon as that is known."
 _VERBS: dict[str, Decided] = {APPROVE: "approve", EDIT: "approve", REJECT: "reject"}
@@ -50,7 +50,7 @@ class _Value(BaseModel):
 
 
 class _Press(BaseModel):
-    """An activity about a button, of which the Bot Connector says far more."""
+    """An activity about a button, of which the Bot Connector sends far more."""
 
     id: str = ""
     sender: _From
@@ -58,7 +58,7 @@ class _Press(BaseModel):
 
 
 class TeamsRoutes:
-    """The route to which the Bot Connector sends what people do with the bot's cards."""
+    """The route to which the Bot Connector sends people's actions on the bot's cards."""
 
     def __init__(
         self, settings: TeamsActions, people: StandfastClient, access: Access, store: AgentStore | None
@@ -70,7 +70,7 @@ class TeamsRoutes:
         return [Route(TEAMS_PATH, self.messages, methods=["POST"])]
 
     async def messages(self, request: Request) -> Response:
-        """Take an activity; the token is checked before the body is read."""
+        """Handle an activity; the token is checked before the body is read."""
         try:
             claims = await self._connector.check(request.headers.get("Authorization", ""))
             body = await request.body()
@@ -86,7 +86,7 @@ class TeamsRoutes:
             return PlainTextResponse("This is not a request that the Bot Connector has just made for this bot.", 403)
         if (activity.get("type"), activity.get("name")) != ("invoke", "adaptiveCard/action"):
             _note(activity)
-            return Response()  # nothing else is ours
+            return Response()  # no other activities are handled
         try:
             press = _Press(sender=activity.get("from"), value=activity.get("value"), id=activity.get("id", ""))  # type: ignore[arg-type]
         except ValidationError:
@@ -95,7 +95,7 @@ class TeamsRoutes:
         return JSONResponse(doing.result() if await self._doing.is_done(doing) else _message(_SLOW))
 
     async def _pressed(self, press: _Press, tenant: str) -> dict[str, Any]:
-        """Do what a button is for; return the answer to whoever pressed it."""
+        """Run the action of a button; return the answer to the person who pressed it."""
         action = press.value.action
         try:
             mark = Mark.read(str(action.data.get("mark", "")))
@@ -106,7 +106,7 @@ class TeamsRoutes:
             return await self._obey(action, person, mark, press_id("teams", ids, press.id, action.verb, typed))
         except (StandfastError, RPCError) as error:
             return _message(f"Nothing was decided: {error}")
-        except Exception:  # the driver's edge: nobody else would hear of this
+        except Exception:  # the driver's edge: the error would be lost otherwise
             _LOG.exception("A press in Teams could not be handled")
             return _message("Something is wrong with the page itself; its log says what.")
 
@@ -125,7 +125,7 @@ class TeamsRoutes:
         try:
             came = await self._decisions.decide(person, mark, item, decision, id=key, form=typed)
         except StandfastError as error:
-            if await self._decisions.waiting(mark) is None:  # somebody else was quicker
+            if await self._decisions.waiting(mark) is None:  # another person was quicker
                 return _card(said_card(run, mark.gate, await self._decisions.outcome(mark)))
             if typed is None:
                 raise
@@ -144,7 +144,7 @@ class TeamsRoutes:
         typed: Typed,
         error: StandfastError,
     ) -> dict[str, Any]:
-        """Return the form once more, with what was typed and what is wrong with it."""
+        """Return the form again, with the entries and their errors."""
         fields = self._decisions.fields(person, mark, item, decision)
         where = next(
             (f"{one.label}: " for one in fields if isinstance(error, FormError) and one.name == error.field), ""
@@ -153,17 +153,17 @@ class TeamsRoutes:
 
 
 def _card(made: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer that puts a card before whoever has pressed."""
+    """Return the answer that shows a card to the person who pressed."""
     return {"statusCode": 200, "type": "application/vnd.microsoft.card.adaptive", "value": made}
 
 
 def _message(text: str) -> dict[str, Any]:
-    """Return the answer that tells whoever has pressed something, and leaves the card as it is."""
+    """Return the answer that shows a text to the person who pressed, and leaves the card unchanged."""
     return {"statusCode": 200, "type": "application/vnd.microsoft.activity.message", "value": text[:_SAID]}
 
 
 def _note(activity: dict[str, Any]) -> None:
-    """Tell the log where the bot was spoken to or put: a worker's webhook needs that address."""
+    """Log the conversation in which the bot was addressed or installed: a worker's webhook needs its address."""
     conversation = activity.get("conversation")
     found = conversation.get("id") if isinstance(conversation, dict) else None
     if isinstance(found, str) and activity.get("type") in ("message", "conversationUpdate", "installationUpdate"):

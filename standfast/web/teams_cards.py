@@ -1,4 +1,4 @@
-"""Makes the cards in which people in Microsoft Teams edit a call, or say why they reject, and reads what they typed."""
+"""Makes the Microsoft Teams cards for editing a call or giving a reason for a rejection, and reads the entries."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,14 +22,16 @@ def form_card(
     typed: Typed | None = None,
     problem: str | None = None,
 ) -> dict[str, Any]:
-    """Return a card that approves a call with changes, or rejects, with a comment; only who has asked for it sees it.
+    """Return a card that approves a call with changes, or rejects, with a comment.
+
+    Only the person who requested the card sees it.
 
     Args:
-        typed: what was typed before, which stays.
-        problem: why that cannot be used.
+        typed: the earlier entries, which stay.
+        problem: the reason why they are invalid.
 
     Raises:
-        InputError: Teams would not take it.
+        InputError: Teams would not accept it.
     """
     said = typed or {}
     data = {"mark": mark.write(), _FORM: True, **({"link": link} if link else {})}
@@ -57,13 +59,13 @@ def _control(field: Field, value: str) -> dict[str, Any]:
 
 
 def _text(name: str, label: str, value: str, *, is_long: bool) -> dict[str, Any]:
-    """Return a field for a text: numbers too, which would not keep their form in a field of their own."""
+    """Return a field for a text: also for numbers, which would lose their form in a number field."""
     found = {"type": "Input.Text", "id": name, "label": label, "isMultiline": is_long, "maxLength": LONGEST}
     return found | ({"value": value} if value else {})
 
 
 def typed_in(data: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return what was typed in the form around a button; None if the button has none."""
+    """Return the entries of the form around a button; None if the button has none."""
     if data.get(_FORM) is not True:
         return None
     texts = {name: value for name, value in data.items() if isinstance(value, str) and name not in ("mark", "link")}
@@ -77,5 +79,5 @@ def link_in(data: Mapping[str, Any]) -> str | None:
 
 
 def said_card(run: str, gate: str, said: str) -> dict[str, Any]:
-    """Return a card about something that does not wait any more."""
+    """Return a card about an item that no longer waits."""
     return card([*words(said), *line(f"Run: {visible(run)}\nGate: {visible(gate)}")], [])

@@ -1,7 +1,7 @@
-"""Checks that a request comes from Microsoft's Bot Connector: a token signed by one of its keys, for our bot, just now.
+"""Checks that a request comes from Microsoft's Bot Connector: a current token signed by one of its keys, for this bot.
 
-The rules are those of Microsoft's "Authentication with the Bot Connector API". The keys are asked for once a day, and
-when a token names one that is not known, at most once a minute.
+The rules are those of Microsoft's "Authentication with the Bot Connector API". The keys are requested once a day, and
+when a token names an unknown key, at most once a minute.
 """
 
 import asyncio
@@ -19,24 +19,24 @@ from standfast.temporal.activities.teams_messages import check_https, check_ids
 _LOG = logging.getLogger("standfast.web")
 _ISSUER = "https://api.botframework.com"
 _CHANNEL = "msteams"
-_SKEW = 300  # seconds by which clocks may differ, as Microsoft says
+_SKEW = 300  # seconds by which clocks may differ, according to Microsoft
 _KEPT = 86_400.0  # seconds that keys are used
-_UNKNOWN = 60.0  # seconds between two looks for a key that is not known
+_UNKNOWN = 60.0  # seconds between two searches for an unknown key
 _TIMEOUT = 10.0  # seconds
 _MOST = 262_144  # bytes of a document of keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamsActions:
-    """Takes what people do with the buttons of cards that a worker posts with `TeamsButtons`.
+    """Handles the buttons of cards that a worker posts with `TeamsButtons`.
 
-    The messaging endpoint of the bot is the page's `/teams/messages`. A `Person` is known by `teams`; nobody else
-    decides there. The page needs no secret of the bot.
+    The messaging endpoint of the bot is the page's `/teams/messages`. A `Person` is identified by `teams`; nobody else
+    can decide there. The page needs no secret of the bot.
 
     Args:
         app_id: the id of the bot's app registration in Microsoft Entra.
-        tenant_id: the directory whose people decide; presses from another one are refused.
-        openid: the address of the document that says where the Bot Connector's keys are.
+        tenant_id: the directory whose people decide; presses from another directory are refused.
+        openid: the address of the document with the address of the Bot Connector's keys.
 
     Raises:
         DefinitionError: naming the argument and the rule.
@@ -60,7 +60,7 @@ class TeamsActions:
 
 
 class NotAskedError(StandfastError):
-    """The keys cannot be asked for now, so that nobody can tell who has sent a request."""
+    """The keys are unavailable now, so the sender of a request is unknown."""
 
 
 class Connector:
@@ -76,8 +76,8 @@ class Connector:
         """Return the claims of the token in a header.
 
         Raises:
-            InputError: the Bot Connector has not made it for this bot, or its time is over.
-            NotAskedError: the keys cannot be had.
+            InputError: the Bot Connector has not made it for this bot, or it has expired.
+            NotAskedError: the keys are unavailable.
         """
         import jwt
 
@@ -102,10 +102,10 @@ class Connector:
         return claims
 
     def check_activity(self, claims: dict[str, Any], activity: "dict[str, Any]") -> None:
-        """Check that a token is one for this activity, and that its tenant is ours.
+        """Check that a token belongs to this activity, and that its tenant is the configured one.
 
         Raises:
-            InputError: it is another one's.
+            InputError: it belongs to another.
         """
         claimed = claims.get("serviceurl", claims.get("serviceUrl"))
         if not isinstance(claimed, str) or claimed.rstrip("/") != str(activity.get("serviceUrl")).rstrip("/"):
@@ -116,7 +116,7 @@ class Connector:
             raise InputError("It comes from the tenant of somebody else")
 
     async def _key(self, kid: str) -> dict[str, Any]:
-        """Return a key, of those that are kept if it is among them."""
+        """Return a key, from the cache if it is there."""
         async with self._asking:
             age = time.monotonic() - self._asked_at
             if age > _KEPT or (kid not in self._keys and age > _UNKNOWN):
@@ -126,7 +126,7 @@ class Connector:
         return self._keys[kid]
 
     async def _ask(self) -> None:
-        """Ask for the keys; if nobody answers, those that are kept stay."""
+        """Request the keys; if there is no answer, the cached keys stay."""
         import httpx
 
         try:
@@ -147,7 +147,7 @@ class Connector:
 
 
 async def _document(client: Any, url: str) -> dict[str, Any]:
-    """Return a JSON object that is at an address.
+    """Return a JSON object from an address.
 
     Raises:
         ValueError: it is something else, or too long.
@@ -166,7 +166,7 @@ async def _document(client: Any, url: str) -> dict[str, Any]:
 
 
 def tenant_of(activity: dict[str, Any]) -> str:
-    """Return the directory from which an activity comes; "" if it does not say."""
+    """Return the directory from which an activity comes; "" if it has none."""
     data = activity.get("channelData")
     tenant = data.get("tenant") if isinstance(data, dict) else None
     conversation = activity.get("conversation")

@@ -1,6 +1,6 @@
 """Folds the events of a run into a timeline: each turn, call, gate, step and wait, with its outcome.
 
-Everything that it says comes from the events.
+All of its contents come from the events.
 """
 
 import asyncio
@@ -33,32 +33,32 @@ from standfast.temporal.client.runs import listed, our_run
 from standfast.time_limits import time_limit
 
 _PATIENCE = 5.0  # seconds in which a history must be read
-_CHILDREN = 30  # runs that are folded in
+_CHILDREN = 30  # runs that are folded into it
 _LONGEST_EDIT = 500  # characters of an edit in a note
-_SHOWN_ELSEWHERE = {"approval", "question"}  # what is waited for that has an entry of its own
+_SHOWN_ELSEWHERE = {"approval", "question"}  # waiting items that have a separate entry
 _ENDS = {"returned": "done", "failed": "failed", "terminated": "failed", "asked": "done"}
 _FOUND = {
     "ledger": "Its outcome was found in the ledger; it was not run again.",
     "verify": "Its outcome was found by `verify`; it was not run again.",
     "person": "Somebody gave its outcome; it was not run again.",
-    None: "Its outcome was found; it was not run again.",  # histories of earlier versions do not say how
+    None: "Its outcome was found; it was not run again.",  # histories of earlier versions do not have it
 }
 _SAID = {"message": "said", "answer": "answered", "resume": "resumed", "resolve": "settled"}
 
 
 @dataclass(slots=True)
 class Entry:
-    """One line of a timeline, and what is folded into it.
+    """One line of a timeline, and its folded contents.
 
     Args:
-        kind: what it is: "turn", "tool", "gate", "step", "wait", "person" or "run".
-        state: how it came out: "done", "failed", "rejected", "unknown", "cancelled"; "runs" or "waits" if it goes on.
-        text: words, as Markdown; `data` JSON, and `result` what a tool returned.
-        thoughts: what a model has thought before it answered.
-        notes: what happened on the way, such as a retry; `troubles` those that are bad news.
-        run: the run of an agent that was called, and `inner` its own timeline.
+        kind: the kind of entry: "turn", "tool", "gate", "step", "wait", "person" or "run".
+        state: the outcome: "done", "failed", "rejected", "unknown", "cancelled"; "runs" or "waits" if it is still open.
+        text: prose, as Markdown; `data` is JSON, and `result` a tool's result.
+        thoughts: the model's thoughts before its answer.
+        notes: intermediate events, such as a retry; `troubles` are the bad news among them.
+        run: the run of a called agent, and `inner` its timeline.
         step: the path of a step from which a pipeline can run again.
-        call: the id of the call that it is of; `of` the name of the gate.
+        call: the id of its call; `of` the name of the gate.
         is_edited: the call was edited, and `data` has the edited arguments.
     """
 
@@ -104,7 +104,7 @@ class Timeline:
         return entry
 
     def _of(self, kind: str, key: str, title: str, at: datetime | None) -> Entry:
-        """Return the entry that goes on, or a new one if its beginning is not known."""
+        """Return the open entry, or a new one if its beginning is unknown."""
         return self._open.get((kind, key)) or self._add(Entry(kind, title, at), key)
 
     def _of_call(self, call: ToolCall, at: datetime | None, step: str | None = None) -> Entry:
@@ -178,7 +178,7 @@ class Timeline:
             case events.GateOpened():
                 asked = f" of {', '.join(event.approvers)}" if event.approvers else ""
                 if (before := self._open.get(("gate", event.gate))) is not None and before.state == "waits":
-                    before.close("done", event.at)  # others are asked now, or about what somebody has edited
+                    before.close("done", event.at)  # other people are asked now, or about an edit
                 entry = Entry("gate", f"Approval{asked}", event.at, state="waits", text=event.message, of=event.gate)
                 if event.call is not None:
                     entry.call, entry.data = event.call.id, event.call.arguments
@@ -251,7 +251,7 @@ class Timeline:
 
     @staticmethod
     def _unasked(turn: Entry | None) -> None:
-        """Take in that guardrails alone made this turn: the model was not asked, or its answer would have a price."""
+        """Take in that only guardrails made this turn: the model was not called, or its answer would have a price."""
         if turn is None or turn.usage is not None:
             return
         turn.title = turn.title.replace("Model", "Guardrails", 1)
@@ -307,7 +307,7 @@ _CAME_TO = {
 
 
 def _hosted(call: HostedCall) -> str:
-    """Say what came of a call that a model's provider made itself."""
+    """Describe the outcome of a call that a model's provider made itself."""
     given = f" {call.input}" if call.input else ""
     return f"{call.name}{given} {_CAME_TO[call.outcome]}{f' ({call.error})' if call.error else ''}"
 
@@ -317,7 +317,7 @@ def _source(citation: Citation) -> str:
 
 
 def _json_of(text: str) -> Any:
-    """Return what a tool returned as data, if it is some, else as text."""
+    """Return a tool's result as data, if it is JSON, otherwise as text."""
     with suppress(ValueError):
         if isinstance(data := json.loads(text), dict | list):
             return data
@@ -325,7 +325,7 @@ def _json_of(text: str) -> Any:
 
 
 def complete(entries: Iterable[Entry], messages: Iterable[Message]) -> None:
-    """Put in whole what events have only the beginning of, as far as the transcript has it."""
+    """Add the full values of which events have only the beginning, as far as the transcript has them."""
     results: dict[str, str] = {}
     arguments: dict[str, Any] = {}
     for message in messages:
@@ -348,7 +348,7 @@ def fold(happened: Iterable[events.Event]) -> list[Entry]:
 
 
 class Timelines:
-    """The timelines of runs; nothing of one whose session was deleted, although Temporal still has its history."""
+    """The timelines of runs; empty for a run whose session was deleted, although Temporal still has its history."""
 
     def __init__(self, people: StandfastClient, store: AgentStore | None) -> None:
         self._people, self._store = people, store
@@ -366,7 +366,7 @@ class Timelines:
         inner = await asyncio.gather(*(self._load(str(entry.run)) for entry in called))
         for entry, found in zip(called, inner, strict=True):
             entry.inner = found or []
-            if found == []:  # its session was deleted, and with it what it has said here
+            if found == []:  # its session was deleted, including its messages here
                 entry.text, entry.data, entry.result = "", None, None
         return entries
 

@@ -1,6 +1,6 @@
-"""Identifies the senders of requests by the rules of `Access`, and keeps out those who signed out or guess tokens.
+"""Identifies the senders of requests by the rules of `Access`, and rejects people who signed out or guess tokens.
 
-Ended sessions are in the store, so that they have ended for every process of the page, and after a restart.
+Ended sessions are in the store, so that they have ended for every process of the page, even after a restart.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ _LOG = logging.getLogger("standfast.web")
 
 
 class TooManyAttempts(StandfastError):  # noqa: N818  # the name of an HTTP answer
-    """Too many wrong attempts: the next one has to wait."""
+    """Too many wrong attempts: the next one must wait."""
 
     def __init__(self, wait: float) -> None:
         self.seconds = int(wait) + 1
@@ -40,13 +40,13 @@ class Visitors:
     """Identifies the senders of requests; signs people in and out.
 
     Args:
-        store: keeps the sessions that have ended; without a durable one, only this process knows them.
+        store: keeps the sessions that have ended; without a durable store, only this process knows them.
     """
 
     def __init__(self, access: Access, store: AgentStore | None) -> None:
         self.access = access
         self._store = store if has_ledger(store) else None
-        self._ended: dict[str, float] = {}  # sessions, and when they ended
+        self._ended: dict[str, float] = {}  # sessions, and the times when they ended
         self._attempts, self.rates = Attempts(), Rates()
 
     async def recognise(self, request: Request) -> Person | None:
@@ -54,7 +54,7 @@ class Visitors:
 
         Raises:
             TooManyAttempts: it has a wrong token, and its address has sent too many.
-            StoreError: the store cannot say who has signed out.
+            StoreError: the store cannot report who has signed out.
         """
         state = request.scope.setdefault("state", {})
         state["person"] = None
@@ -67,10 +67,10 @@ class Visitors:
         return person
 
     def sign_in(self, request: Request, token: str) -> Person | None:
-        """Return the owner of a token; None if it is nobody's.
+        """Return the owner of a token; None if it has no owner.
 
         Raises:
-            TooManyAttempts: it is nobody's, and too many wrong tokens came from that address.
+            TooManyAttempts: it has no owner, and too many wrong tokens came from that address.
         """
         person = self.access.by_token(token)
         if person is None:
@@ -80,7 +80,7 @@ class Visitors:
         return person
 
     async def sign_out(self, request: Request, response: Response) -> None:
-        """End a session: its cookie is not valid any more."""
+        """End a session: its cookie becomes invalid."""
         session, person = self.access.read(cookie_of(request))
         if person is not None:
             await self._end(session)
@@ -113,7 +113,7 @@ class Visitors:
 
 
 def who(request: Request) -> Person | None:
-    """Return the sender of a request, once it was recognised."""
+    """Return the sender of a request, after its recognition."""
     person: Person | None = request.scope.get("state", {}).get("person")
     return person
 
@@ -123,7 +123,7 @@ def _place(session: str) -> str:
 
 
 class Recognised:
-    """Identifies the sender of a request before anything else happens."""
+    """Identifies the sender of a request before any other processing."""
 
     def __init__(self, app: ASGIApp, visitors: Visitors, to_program: Callable[[Exception], Response]) -> None:
         self._app, self._visitors, self._to_program = app, visitors, to_program
@@ -145,7 +145,7 @@ class Recognised:
 
 
 def is_door(scope: Scope) -> bool:
-    """Whether a request is to a door for programs, which tells errors as JSON."""
+    """Whether a request is to an endpoint for programs, which reports errors as JSON."""
     return path_of(scope).startswith(("/api/", "/v1/", "/agents/", "/mcp"))
 
 
@@ -158,7 +158,7 @@ def refusal(error: TooManyAttempts) -> Response:
 
 
 class InFlight:
-    """Answers as many requests of a person at a time as leave connections for everybody else."""
+    """Limits a person's concurrent requests, which leaves connections for everyone else."""
 
     def __init__(self, app: ASGIApp, to_program: Callable[[Exception], Response]) -> None:
         self._app, self._to_program, self._open = app, to_program, Counter[str]()
@@ -185,20 +185,20 @@ class InFlight:
 _FREE = 5  # wrong attempts without a wait
 _LONGEST = 60.0  # seconds
 _FORGOTTEN = 900.0  # seconds after the last one
-_MOST = 10_000  # addresses, and tokens of them, that are remembered
+_MOST = 10_000  # addresses, and their tokens, that are remembered
 
 
 class Attempts:
-    """Counts wrong attempts by address and token, and by address its wrong tokens; one IPv6 network is one address.
+    """Counts wrong attempts by address and token, and wrong tokens by address; one IPv6 network is one address.
 
-    So a program that sends one wrong token again and again slows down itself, and who guesses slows down the address.
+    So a program that repeats one wrong token slows down only itself, and guessing slows down the address.
     """
 
     def __init__(self) -> None:
-        self._wrong: dict[tuple[str, str], tuple[int, float]] = {}  # how many, and the last one's time; the latest last
+        self._wrong: dict[tuple[str, str], tuple[int, float]] = {}  # count and last time, latest last
 
     def wait(self, address: str, token: str) -> float:
-        """Return for how many seconds a wrong token of an address has to wait."""
+        """Return the number of seconds for which a wrong token of an address must wait."""
         return max(self._wait(key) for key in _keys(address, token))
 
     def _wait(self, key: tuple[str, str]) -> float:
@@ -208,7 +208,7 @@ class Attempts:
         return max(0.0, last + min(2.0 ** (wrong - _FREE), _LONGEST) - time.monotonic())
 
     def failed(self, address: str, token: str) -> int:
-        """Note a wrong attempt, and return how many there were with this token, or how many tokens there were."""
+        """Note a wrong attempt, and return the number of attempts with this token, or the number of tokens."""
         of_token, of_address = _keys(address, token)
         is_new = of_token not in self._wrong
         counts = [self._count(of_token)]
@@ -241,16 +241,16 @@ def _network(address: str) -> str:
 
 
 class Rates:
-    """Counts the requests of people who may send only so many a minute, at every page and door."""
+    """Counts the requests of people with a limit per minute, on every page and endpoint."""
 
     def __init__(self) -> None:
-        self._left: dict[str, tuple[float, float]] = {}  # how many requests somebody has left, and when that was
+        self._left: dict[str, tuple[float, float]] = {}  # a person's remaining requests, and the time of that count
 
     def count(self, request: Request, person: Person) -> None:
-        """Count a request, once however often it is asked.
+        """Count a request, once however often this is called.
 
         Raises:
-            HTTPException: 429; it is one too many.
+            HTTPException: 429; it exceeds the limit.
         """
         state = request.scope.setdefault("state", {})
         if person.per_minute is None or state.get("is_counted"):

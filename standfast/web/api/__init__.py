@@ -1,4 +1,4 @@
-"""Doors for programs: the JSON API below /api/v1."""
+"""Endpoints for programs: the JSON API below /api/v1."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ _ROOT = b"/api/v1/"
 
 
 def api_routes(doors: Doors) -> list[BaseRoute]:
-    """Return the route of the API: it reads paths before they are decoded, since workflow ids have any characters."""
+    """Return the route of the API: it reads undecoded paths, since workflow ids may have any characters."""
     return [
         _Below(_Api(doors).handle),
         Route("/agents/{name}/ag-ui", _door(doors, ag_ui.run_agent), methods=["POST"]),
@@ -45,7 +45,7 @@ _Answers = Callable[[Doors, Request, Person, str], Awaitable[Response]]
 
 
 def _door(doors: Doors, answers: _Answers) -> Callable[[Request], Awaitable[Response]]:
-    """Return the handler of a protocol's door, which tells every error in the one shape."""
+    """Return the handler of a protocol's endpoint, which reports every error in the same shape."""
 
     async def handle(request: Request) -> Response:
         try:
@@ -68,7 +68,7 @@ def _refused(request: Request, error: Exception) -> Response:
 
 
 class _Below(BaseRoute):
-    """Takes all that is below an address, whatever its method and characters; a pattern would end at a line."""
+    """Handles all requests below an address, with any method and characters; a pattern would end at a line break."""
 
     def __init__(self, handle: Callable[[Request], Awaitable[Response]]) -> None:
         self._app = request_response(handle)
@@ -87,7 +87,7 @@ class _Api:
 
     @cached_property
     def _document(self) -> dict[str, Any]:
-        """The OpenAPI document, which takes 30 ms to make and is seldom asked for."""
+        """The OpenAPI document, which takes 30 ms to make and is rarely requested."""
         return document(version("standfast"))
 
     async def handle(self, request: Request) -> Response:
@@ -124,7 +124,7 @@ class _Api:
 
 
 def _segments(request: Request) -> list[str]:
-    """Return the segments of the path below /api/v1, each decoded by itself: a workflow id may have a slash.
+    """Return the segments of the path below /api/v1, each decoded separately: a workflow id may have a slash.
 
     Raises:
         HTTPException: 404; one is not UTF-8.

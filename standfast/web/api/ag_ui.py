@@ -1,4 +1,4 @@
-"""Speaks AG-UI 1.0: a thread is a session, and what waits for a person is an interrupt of its run."""
+"""Speaks AG-UI 1.0: a thread is a session, and a waiting item is an interrupt of its run."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -42,10 +42,10 @@ class _Resume(BaseModel):
 
 
 class _Input(BaseModel):
-    """What a client sends; what an agent does not take from it (tools, state, context) must be empty or is left out.
+    """A client's request; fields that an agent does not accept (tools, state, context) must be empty or are ignored.
 
-    The protocol's `context` holds texts for a model, and its `state` is written by agents, too. What an application
-    sends to its own backend is in `forwardedProps`, and there is the context of a run.
+    The protocol's `context` holds texts for a model, and agents also write its `state`. An application's data for its
+    own backend is in `forwardedProps`, including the context of a run.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -83,7 +83,7 @@ async def run_agent(doors: Doors, request: Request, person: Person, name: str) -
 
 
 def _said(given: _Input) -> str:
-    """Return what the user says: the session has the messages before."""
+    """Return the user's message: the session has the earlier messages."""
     last = given.messages[-1] if given.messages else {}
     if last.get("role") != "user":
         raise HTTPException(422, "messages must end with one of the user, or resume must answer an interrupt.")
@@ -111,13 +111,13 @@ async def _texts(doors: Doors, talk: Talk, given: _Input) -> AsyncIterator[str]:
                     for told in translation.of(found):
                         yield _text(told)
         yield _text({"type": "RUN_ERROR", "message": "The page is closing; the run goes on.", "code": "CLOSING"})
-    except Exception as error:  # the answer has begun: it is told in the stream
+    except Exception as error:  # the answer has begun: the error is sent in the stream
         told = problem(error)
         yield _text({"type": "RUN_ERROR", "message": told["message"], "code": told["code"]})
 
 
 class _Translation:
-    """The events of a run in the words of the protocol."""
+    """The events of a run, translated to the protocol."""
 
     def __init__(self, run: str) -> None:
         self._run, self._answer, self._open, self._count = run, Answer(), False, 0

@@ -22,13 +22,13 @@ _HEADER = {"x-vercel-ai-ui-message-stream": "v1"}
 
 
 class _Asked(BaseModel):
-    """What the client's transport sends; only what the last message adds is heard."""
+    """The request of the client's transport; only the new part of the last message is used."""
 
     model_config = ConfigDict(extra="ignore")
 
     id: str = Field(max_length=200)
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=5_000)
-    context: Any = None  # of `body` in the transport's options
+    context: Any = None  # from `body` in the transport's options
 
 
 async def chat(doors: Doors, request: Request, person: Person, name: str) -> Response:
@@ -77,13 +77,13 @@ async def _texts(doors: Doors, talk: Talk) -> AsyncIterator[str]:
                     told = translation.of(found)
             for one in told:
                 yield _text(one)
-    except Exception as error:  # the answer has begun: it is told in the stream
+    except Exception as error:  # the answer has begun: the error is sent in the stream
         yield _text({"type": "error", "errorText": problem(error)["message"]})
     yield "data: [DONE]\n\n"
 
 
 class _Translation:
-    """The events of a run in the words of the protocol; a turn is a step."""
+    """The events of a run, translated to the protocol; a turn is a step."""
 
     def __init__(self, run: str) -> None:
         self._run, self._answer, self._open, self._count = run, Answer(), False, 0
@@ -107,7 +107,7 @@ class _Translation:
                 self._asked.add(call.id)
                 return [_input(call.id, call.name, call.arguments)]
             case ToolEnded(call) if event.outcome != "asked":
-                # A client that has begun with this answer has not heard what the call was.
+                # A client that has begun with this answer has not received the call.
                 begun = [] if call.id in self._asked else [_input(call.id, call.name, call.arguments)]
                 at = {"toolCallId": call.id, "dynamic": True}
                 if event.outcome == "returned":
@@ -141,7 +141,7 @@ def _input(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
 
 
 def _requests(run: str, item: dict[str, Any], after: str | None) -> list[dict[str, Any]]:
-    """Return what asks for an approval; what cannot be answered so is data that a front end may show."""
+    """Return the items that ask for an approval; items that cannot be answered this way become data for a front end."""
     if item["kind"] == "approval" and "tool" in item and "cut" not in item:
         asked = {"approvalId": interrupt_id(run, item, after), "toolCallId": item["name"], "reason": item["message"]}
         if "edited_by" not in item:

@@ -1,4 +1,4 @@
-"""Holds what the doors for programs share: the client, who sends a request, and how runs are started and followed."""
+"""Holds the shared parts of the endpoints for programs: the client, the sender, and starting and following runs."""
 
 import asyncio
 import hashlib
@@ -33,20 +33,20 @@ from standfast.web.streams import Streams
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _LONGEST_KEY = 200
-_ALIVE = 10.0  # seconds between two signs of life
-SSE = {"X-Accel-Buffering": "no"}  # a proxy must not keep events back
+_ALIVE = 10.0  # seconds between two keep-alive events
+SSE = {"X-Accel-Buffering": "no"}  # a proxy must not hold back events
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that a request has started, or had started before."""
+    """A run that a request has started now or earlier."""
 
     workflow_id: str
     is_new: bool
 
 
 class Doors:
-    """What all doors have: runs are reached through `people`, and started from `items`."""
+    """The common parts of all endpoints: they access runs through `people`, and start them from `items`."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class Doors:
         return item
 
     async def start(self, person: Person, asked: StartRun, key: str | None, **options: Any) -> Begun:
-        """Start a run for a person; with the same key and words it is started once.
+        """Start a run for a person; it starts once for the same key and content.
 
         Raises:
-            HTTPException: 404 or 422; there is no such agent, or something of what was asked cannot be used.
+            HTTPException: 404 or 422; there is no such agent, or a part of the request is invalid.
             StandfastError: it cannot be started now.
         """
         try:
             return await self._start(person, asked, key, options)
-        except InputError as error:  # nothing but what was sent can be wrong
+        except InputError as error:  # only the request can be wrong
             raise HTTPException(422, str(error)) from error
 
     async def _start(self, person: Person, asked: StartRun, key: str | None, options: dict[str, Any]) -> Begun:
@@ -99,7 +99,7 @@ class Doors:
         if isinstance(item, Agent) and asked.message is None and asked.session_id is None:
             raise InputError("message: say something to the agent, or name the session that is to go on")
         tenant = tenant_for(person, asked.tenant_id)
-        # Without a context it is the act that it was for earlier versions, which may have done it already.
+        # Without a context it is the same act as in earlier versions, which may have done it already.
         said = asked.model_dump(mode="json", exclude={"context"} if asked.context is None else None)
         act = act_id(key, person, "start", said) or uuid4().hex
         session = asked.session_id or f"api-{act}"
@@ -138,7 +138,7 @@ class Doors:
             await check_not_another(said, session_key_of(tenant, str(asked.session_id)), self.store)
 
     async def follow(self, run: str, after: str | None = None) -> AsyncIterator[Event | None]:
-        """Yield a run's events until its end, and None from time to time, when nothing happens."""
+        """Yield a run's events until its end, and None from time to time when there are none."""
         async with aclosing(self.people.stream(run, after=after)) as events:
             coming = asyncio.ensure_future(anext(events, None))
             closing = asyncio.ensure_future(self.closing.wait())
@@ -160,10 +160,10 @@ class Doors:
                 await asyncio.gather(coming, closing, return_exceptions=True)
 
     def streamed(self, person: Person, texts: AsyncIterator[str], **headers: str) -> StreamingResponse:
-        """Return server-sent events, as many streams at a time as one person may have.
+        """Return server-sent events, up to the person's limit of concurrent streams.
 
         Raises:
-            HTTPException: 429; they have that many.
+            HTTPException: 429; they have reached it.
         """
 
         async def until_gone() -> AsyncIterator[str]:
@@ -176,10 +176,10 @@ class Doors:
 
 
 def key_of(request: Request) -> str | None:
-    """Return the key by which a request that is sent again is known.
+    """Return the key by which a repeated request is recognised.
 
     Raises:
-        HTTPException: 400; it cannot be used.
+        HTTPException: 400; it is invalid.
     """
     key = request.headers.get(IDEMPOTENCY_KEY)
     if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isprintable()):
@@ -193,13 +193,13 @@ def said_id(key: str, person: Person) -> str:
 
 
 def id_in(message: Mapping[str, Any]) -> str | None:
-    """Return the id that a client has given a message; None if it has none, so that nothing is known again by it."""
+    """Return the id that a client has given a message; None if it has none, so that repeats are not recognised."""
     given = message.get("id")
     return given if isinstance(given, str) and given else None
 
 
 def act_id(key: str | None, person: Person, *of: Any) -> str | None:
-    """Return the id of an act: the same words with the same key are one act; without a key each is one of its own."""
+    """Return the id of an act: the same content with the same key is one act; without a key each is separate."""
     if key is None:
         return None
     return hashlib.blake2b(json.dumps([key, person.name, of]).encode(), digest_size=16).hexdigest()

@@ -36,10 +36,10 @@ _DO = {
 
 
 class ForbiddenError(HTTPException):
-    """A request that is refused for what it lacks, not for whose it is.
+    """A request that is refused because it lacks something, not because of its sender.
 
     Args:
-        do: what its sender can do.
+        do: advice for its sender.
     """
 
     def __init__(self, detail: str, *, do: str) -> None:
@@ -70,7 +70,7 @@ def status_of(error: Exception) -> int:
 
 
 def problem(error: Exception) -> dict[str, str]:
-    """Return an error as it is told."""
+    """Return an error in the answer's shape."""
     status = status_of(error)
     code, message = _CODES.get(status, "BAD_REQUEST"), str(error)
     if isinstance(error, HTTPException):

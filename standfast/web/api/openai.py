@@ -1,7 +1,8 @@
-"""Speaks OpenAI's Chat Completions and Responses: a model is an agent, and an answer is what its run says.
+"""Speaks OpenAI's Chat Completions and Responses: a model is an agent, and an answer is its run's answer.
 
-Both protocols send the whole conversation with each request. What the agent did meanwhile, such as its tool calls, is
-not in it, so who wants that names a session in `metadata.session_id`, and then says only what is new.
+Both protocols send the whole conversation with each request. The conversation lacks the agent's work in between, such
+as its tool calls. To include it, a client names a session in `metadata.session_id`, and then sends only the new
+messages.
 """
 
 import time
@@ -33,7 +34,7 @@ _ENDINGS = {
 
 
 class _Asked(BaseModel):
-    """What both take; the settings of the model are the agent's own, and are left out."""
+    """The request fields of both protocols; model settings come from the agent, and are ignored here."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -42,7 +43,7 @@ class _Asked(BaseModel):
     metadata: dict[str, str] | None = None
     tools: list[Any] = []
     n: int = 1
-    context: Any = None  # not in `metadata`, which has texts of 512 characters alone
+    context: Any = None  # not in `metadata`, which only has texts of 512 characters
 
 
 class _Chat(_Asked):
@@ -115,7 +116,7 @@ async def _begin(doors: Doors, request: Request, person: Person, asked: _Asked, 
 
 
 class _Said(BaseModel):
-    """What a run has said until its end, or until it waits for a person."""
+    """The text of a run until its end, or until it waits for a person."""
 
     text: str = ""
     texts: list[str] = []
@@ -126,7 +127,7 @@ class _Said(BaseModel):
 
 
 async def _pieces(doors: Doors, talk: Talk) -> AsyncIterator[str | _Said | None]:
-    """Yield the words of a run as they come, the turns apart by an empty line; last, all of it."""
+    """Yield the words of a run as they arrive, with an empty line between turns; finally, all of it."""
     answer, said = Answer(), _Said(extra={"workflow_id": talk.run})
     is_first = True
     async for found in listen(doors, talk):
@@ -139,7 +140,7 @@ async def _pieces(doors: Doors, talk: Talk) -> AsyncIterator[str | _Said | None]
                 new = answer.more(found)
             case TurnEnded():
                 new, is_void = answer.rest(found)
-                is_first = is_first or is_void  # what was said before cannot be taken back
+                is_first = is_first or is_void  # earlier words cannot be retracted
             case Waits(items):
                 said.extra["waiting"] = items
                 new, is_first = "".join(f"[Waits for a person: {item['message']}]" for item in items), True
@@ -195,7 +196,7 @@ async def _chat_texts(doors: Doors, talk: Talk, model: str) -> AsyncIterator[str
                 case _:
                     yield chunk({"content": piece})
         yield "data: [DONE]\n\n"
-    except Exception as error:  # the answer has begun: it is told in the stream
+    except Exception as error:  # the answer has begun: the error is sent in the stream
         yield f"data: {dumped({'error': problem(error)})}\n\n"
 
 
@@ -261,6 +262,6 @@ async def _response_texts(doors: Doors, talk: Talk, model: str) -> AsyncIterator
                     yield told("response.completed", response=_response(talk, model, piece))
                 case _:
                     yield told("response.output_text.delta", **at, delta=piece, logprobs=[])
-    except Exception as error:  # the answer has begun: it is told in the stream
+    except Exception as error:  # the answer has begun: the error is sent in the stream
         wrong = problem(error)
         yield told("error", code=wrong["code"], message=wrong["message"], param=None)

@@ -1,4 +1,4 @@
-"""The operations of the JSON API: looking at runs, starting them, acting on them, following them."""
+"""The operations of the JSON API: reading runs, starting them, acting on them, following them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ from standfast.web.api.senders import dumped
 from standfast.web.bounds import admit, no_run, owns, remembered, waiting_counts, waiting_for
 
 _MOST = 100  # of a page
-_EXPORT = 30.0  # seconds in which a run must come between two actions
+_EXPORT = 30.0  # seconds in which a run must reach a point between two actions
 _INT = {"type": "integer", "minimum": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request to an operation: by whom, to which run, with what."""
+    """A request to an operation: its sender, its run, and its content."""
 
     doors: Doors
     request: Request
@@ -72,7 +72,7 @@ class Operation:
 
     Args:
         path: below /api/v1; `{run}` is a workflow id, percent-encoded as one segment.
-        scope: of the token; "" for what every sender may do.
+        scope: of the token; "" if every sender may do it.
         query: its parameters, with the schema of each.
     """
 
@@ -273,7 +273,7 @@ async def _revoke(call: Call) -> StandingApproval:
 
 
 async def checked(call: Call, operation: Operation) -> Response | BaseModel:
-    """Carry out an operation on a run that its sender may see."""
+    """Run an operation on a run that its sender may see."""
     if "{run}" in operation.path:
         await admit(call.doors.people, call.person, call.run)
     try:
@@ -283,7 +283,7 @@ async def checked(call: Call, operation: Operation) -> Response | BaseModel:
             raise HTTPException(422, f"The Temporal server cannot use this: {error.message}") from error
         raise
     except InputError as error:
-        if "{run}" not in operation.path:  # nothing but what was sent can be wrong
+        if "{run}" not in operation.path:  # only the request can be wrong
             raise HTTPException(422, str(error)) from error
         raise
 

@@ -1,7 +1,7 @@
-"""Lets the senders of requests through to the API: who they are, what their token is for, and how often they may ask.
+"""Admits the senders of requests to the API: identifies them, and checks their token's scopes and rate.
 
-A browser that has signed in by a cookie sends the token of its session with what changes something, in the header
-`X-CSRF-Token`, so that no other site can act in a person's name.
+A browser that is signed in by a cookie sends its session's token with every change, in the header `X-CSRF-Token`. So no
+other site can act in a person's name.
 """
 
 import hmac
@@ -47,7 +47,7 @@ class Senders:
         return person
 
     def sender(self, request: Request) -> Person:
-        """Return the sender of a request to a door that takes JSON alone, which no other site can send unasked.
+        """Return the sender of a request to a JSON-only endpoint, to which no other site can send without permission.
 
         Raises:
             HTTPException: 401, 403 or 429.
@@ -61,7 +61,7 @@ class Senders:
         return person
 
     def check_rights(self, person: Person, role: Role, scope: str) -> None:
-        """Refuse what a person's role or token is not for.
+        """Refuse an act beyond a person's role or token scopes.
 
         Raises:
             HTTPException: 403.
@@ -88,7 +88,7 @@ def check_origins(origins: Sequence[str]) -> list[str]:
     """Return origins whose pages may send requests.
 
     Raises:
-        DefinitionError: one is not an origin, or is any.
+        DefinitionError: one is not an origin, or means all.
     """
     for origin in origins:
         if not _ORIGIN.fullmatch(origin) or "*" in origin:
@@ -97,7 +97,7 @@ def check_origins(origins: Sequence[str]) -> list[str]:
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """Return the JSON object that a request has as its body; an empty body is an empty object.
+    """Return the JSON object in a request's body; an empty body is an empty object.
 
     Raises:
         HTTPException: 400 or 415; it is not one.

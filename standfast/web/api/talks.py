@@ -1,6 +1,6 @@
-"""Talks with an agent for the doors of other protocols: what a person says, the words that come back, what waits.
+"""Holds conversations with an agent for the endpoints of other protocols: messages, streamed words, waiting items.
 
-A conversation is a session. Nothing of it is kept in this process: what continues it is in what the client sends.
+A conversation is a session. This process keeps no state of it: the client's requests contain all that continues it.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ from standfast.web.asked import load_whole
 from standfast.web.bounds import admit
 from standfast.web.edits import editable_of
 
-ANSWERED = ("approval", "question", "unknown", "pause")  # what a person can end
-_FIRST = "0/1.0"  # stands for none
-_LOOKS, _PAUSE = 20, 0.1  # looks for what waits, after an event that says that something does, and seconds between them
+ANSWERED = ("approval", "question", "unknown", "pause")  # items that a person can end
+_FIRST = "0/1.0"  # represents none
+_LOOKS, _PAUSE = 20, 0.1  # checks for waiting items after an event that reports one, and seconds between them
 _RIGHTS: dict[str, tuple[Role, str]] = {
     "approval": ("approver", "decide"),
     "question": ("approver", "answer"),
@@ -48,10 +48,10 @@ _RIGHTS: dict[str, tuple[Role, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A run that somebody listens to, from the event with the id `after` on.
+    """A run with a listener, from the event with the id `after` on.
 
     Args:
-        settled: what it waited for until they settled it; the board may show that for a moment longer.
+        settled: the items that the listener has settled; the board may show them for a moment longer.
     """
 
     run: str
@@ -61,7 +61,7 @@ class Talk:
 
 @dataclass(slots=True)
 class Answer:
-    """The words of one turn as they were told; those of an attempt that was lost cannot be taken back."""
+    """The words of one turn as sent; the words of a lost attempt cannot be retracted."""
 
     turn: int = 0
     _told: str = ""
@@ -79,25 +79,25 @@ class Answer:
         return new
 
     def rest(self, event: TurnEnded) -> tuple[str, bool]:
-        """Return the words that are left, and whether those that were told are void."""
+        """Return the remaining words, and whether the sent ones are void."""
         is_void = not event.text.startswith(self._told)
         return (event.text if is_void else event.text[len(self._told) :]), is_void
 
 
 async def say(doors: Doors, person: Person, asked: StartRun, key: str | None, **options: Any) -> Talk:
-    """Say something in a session, whose run is started or goes on."""
+    """Send a message in a session, whose run is started or continues."""
     begun: Begun = await doors.start(person, asked, key, **options)
     if begun.is_new:
         return Talk(begun.workflow_id)
     await admit(doors.people, person, begun.workflow_id)
     events = await doors.people.events(begun.workflow_id)
     is_over = bool(events) and events[-1].type == "run-ended"
-    return Talk(begun.workflow_id, None if is_over or not events else events[-1].id)  # one that is over is told again
+    return Talk(begun.workflow_id, None if is_over or not events else events[-1].id)  # an ended run is reported again
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a run waits for, once nothing else is to be told; `after` is the last event that was."""
+    """The waiting items of a run, once all events were sent; `after` is the last event that was."""
 
     items: list[dict[str, Any]]
     after: str | None
@@ -106,7 +106,7 @@ class Waits:
 async def listen(doors: Doors, talk: Talk) -> AsyncIterator[Event | Waits | None]:
     """Yield events until the run has ended or waits for a person, and None from time to time."""
     last, has_turns = talk.after, talk.after is not None
-    # A run that goes on may wait already, and then no event says so.
+    # A continuing run may already wait, and then no event reports it.
     looks = 0 if last is None else _LOOKS if talk.settled else 1
     if last is not None and (items := await _what_waits(doors, talk, last, 1)):
         yield Waits(items, last)
@@ -130,16 +130,16 @@ async def listen(doors: Doors, talk: Talk) -> AsyncIterator[Event | Waits | None
 
 
 def _may_wait(event: Event) -> bool:
-    """Whether an event says that the run begins to wait for a person."""
+    """Whether an event reports that the run begins to wait for a person."""
     return isinstance(event, GateOpened | QuestionAsked) or (
         isinstance(event, StatusChanged) and bool(set(event.waits_for) & set(ANSWERED))
     )
 
 
 async def _what_waits(doors: Doors, talk: Talk, last: str, looks: int) -> list[dict[str, Any]] | None:
-    """Return what waits for people in a run, with all arguments; None if there are events after the last one."""
+    """Return a run's items that wait for people, with all arguments; None if there are events after the last one."""
     for _ in range(looks):
-        # It may have waited for what is answered by now: only the last event tells what is so.
+        # The run may have waited for an item that is answered by now: only the last event has the current state.
         if await doors.people.events(talk.run, after=last):
             return None
         if (items := await _pending(doors, talk.run)) is None:
@@ -151,7 +151,7 @@ async def _what_waits(doors: Doors, talk: Talk, last: str, looks: int) -> list[d
 
 
 async def _pending(doors: Doors, run: str) -> list[dict[str, Any]] | None:
-    """Return what waits for people in a run; None if no worker says so now."""
+    """Return the items of a run that wait for people; None if no worker reports them now."""
     try:
         return [item for item in await doors.people.pending(run) if item["kind"] in ANSWERED]
     except StandfastError:
@@ -171,13 +171,13 @@ async def _whole(doors: Doors, item: dict[str, Any]) -> dict[str, Any]:
 
 
 def interrupt_id(run: str, item: dict[str, Any], after: str | None) -> str:
-    """Return the id of something that waits: all that is needed to answer it, in whichever process."""
+    """Return the id of a waiting item: all data needed to answer it, in any process."""
     plain = [run, item["kind"], item["name"], item.get("digest"), after]
     return base64.urlsafe_b64encode(json.dumps(plain).encode()).decode().rstrip("=")
 
 
 def read_interrupt_id(text: str) -> tuple[str, str, str, str | None, str | None]:
-    """Return the run, kind, name, digest, and the last event that was told.
+    """Return the run, kind, name, digest, and the last event that was sent.
 
     Raises:
         HTTPException: 422; it is no such id.
@@ -196,7 +196,7 @@ def read_interrupt_id(text: str) -> tuple[str, str, str, str | None, str | None]
 
 
 def response_schema(item: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of the answer to something that waits."""
+    """Return the schema of the answer to a waiting item."""
     text, words = {"type": "string"}, {"type": "object", "additionalProperties": False}
     match item["kind"]:
         case "approval":
@@ -209,7 +209,7 @@ def response_schema(item: dict[str, Any]) -> dict[str, Any]:
             what = editable_of(item, None)
             if what is None or what.schema is None:
                 return {**words, "properties": fields, "required": ["decision"]}
-            # References in a schema are to the definitions at the root of the document.
+            # References in a schema point to the definitions at the root of the document.
             fields["edit"] = {name: part for name, part in what.schema.items() if name != "$defs"}
             known = {"$defs": what.schema["$defs"]} if "$defs" in what.schema else {}
             return {**words, **known, "properties": fields, "required": ["decision"]}
@@ -226,17 +226,17 @@ def response_schema(item: dict[str, Any]) -> dict[str, Any]:
 
 
 async def settle(doors: Doors, person: Person, request: Request, interrupt: str, payload: Any, key: str | None) -> Talk:
-    """Answer something that waits, as its response schema says.
+    """Answer a waiting item, as its response schema specifies.
 
     Raises:
         HTTPException: 403 or 422.
-        InputError: it does not count.
+        InputError: the answer does not count.
     """
     run, kind, name, digest, after = read_interrupt_id(interrupt)
     role, scope = _RIGHTS[kind]
     doors.senders.check_rights(person, role, scope)
     await admit(doors.people, person, run)
-    if after is not None:  # which anybody could have written: what is told next is that run's
+    if after is not None:  # which anyone could have written: the next events are that run's
         await admit(doors.people, person, run, read_event_id(after)[0])
     given = dict(payload) if isinstance(payload, dict) else {"text": payload} if isinstance(payload, str) else {}
     allowed: dict[str, Any] = response_schema({"kind": kind})["properties"] | (
@@ -268,7 +268,7 @@ async def settle(doors: Doors, person: Person, request: Request, interrupt: str,
 
 
 def together(talks: Sequence[Talk]) -> Talk:
-    """Return the talk that goes on after several answers to one run."""
+    """Return the talk that continues after several answers to one run."""
     return Talk(talks[-1].run, talks[-1].after, tuple(item for talk in talks for item in talk.settled))
 
 
