@@ -1,4 +1,4 @@
-"""Makes the tool that asks people what MCP servers want to know, and the calls that follow without the model."""
+"""Makes the tool that asks people an MCP server's questions, and the calls that follow without the model."""
 
 import json
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from standfast.tools import Then, Tool, ToolContext
 
 
 def asking_tool(name: str, store: Any) -> Tool[..., Any]:
-    """Return the tool that asks a person what a server wants to know, in the server's words."""
+    """Return the tool that asks a person the server's question, in the server's words."""
 
     async def ask(given: Any, ctx: ToolContext) -> str:
         session = await store.load_session(session_key_of(ctx.tenant_id, str(ctx.session_id)))
@@ -25,7 +25,7 @@ def asking_tool(name: str, store: Any) -> Tool[..., Any]:
         raise InterruptError(str(asked["question"]))
 
     async def then(call: ToolCall, result: Message, session_key: str) -> ToolCall | None:
-        """Return the call that goes on with a person's answer."""
+        """Return the call that continues with a person's answer."""
         question = call.arguments.get("question") if isinstance(call.arguments, dict) else None
         if result.status != "completed" or not isinstance(question, str):
             return None
@@ -44,7 +44,7 @@ def asking_tool(name: str, store: Any) -> Tool[..., Any]:
 
 
 def then_asks(asking: str, store: Any) -> Then:
-    """Return a function that returns the call which asks a person, after a call that has ended with a question."""
+    """Return a function that returns the call to ask a person, after a call that has ended with a question."""
 
     async def then(call: ToolCall, result: Message, session_key: str) -> ToolCall | None:
         try:

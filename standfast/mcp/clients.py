@@ -1,4 +1,4 @@
-"""Clients of MCP servers that limit how much they read, and note what is known of each request."""
+"""Clients of MCP servers that limit how much they read, and track the delivery of each request."""
 
 import importlib
 import os
@@ -19,11 +19,11 @@ _REFUSALS = {401: "401 Unauthorized", 403: "403 Forbidden"}
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a client shows to a server, and answers to it: its identity. Connections are never shared between two.
+    """A client's identity: its credentials, and its answers to the server. Identities never share a connection.
 
     Args:
         auth: an `httpx2.Auth`.
-        callbacks: of an `mcp.Client`, for what the server asks back.
+        callbacks: the `mcp.Client` callbacks for the server's own requests.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -33,17 +33,17 @@ class Access:
 
 @dataclass(slots=True)
 class Sending:
-    """What is known of the request that the current task sends last.
+    """The delivery status of the last request that the current task sends.
 
     Args:
-        refused: why the server did not take it; None if it may have taken it.
+        refused: the reason why the server did not accept it; None if it may have accepted it.
     """
 
     refused: str | None = None
 
 
 class NotLetInError(StandfastError):
-    """Raised by an `Auth` that has nothing to show to the server: the request was not taken."""
+    """Raised by an `Auth` without credentials for the server. The request was not accepted."""
 
 
 SENDING: ContextVar[Sending | None] = ContextVar("sending", default=None)
@@ -53,14 +53,14 @@ SENDING: ContextVar[Sending | None] = ContextVar("sending", default=None)
 async def bounded_client(
     mcp: Any, server: Any, limit: int, note: Callable[[str], None], access: Access
 ) -> AsyncIterator[Any]:
-    """Connect to a server; its answers are read within bounds, and are not checked by its own schemas.
+    """Connect to a server. Its answers are read within bounds, and not checked against its own schemas.
 
-    The SDK would match a result with the patterns of the tool's `outputSchema` on the event loop, however long that
-    takes. A model reads the result as it is.
+    The SDK would match a result against the patterns of the tool's `outputSchema` on the event loop, however long that
+    takes. A model reads the result unchanged.
 
     Args:
-        limit: of one message, in bytes.
-        note: is called about a longer one, or the end of a process, which the SDK does not report.
+        limit: the size limit of one message, in bytes.
+        note: called for a message above the limit, or at the end of a process. The SDK does not report either.
     """
     if isinstance(server, str):
         async with _http(limit, note, access) as http:
@@ -78,7 +78,7 @@ async def bounded_client(
 
 
 def is_transport(server: object) -> bool:
-    """Whether it is a transport, which can be opened once; a function that makes one can be called again."""
+    """Whether the server is a transport, which can be opened once. A function that makes one can be called again."""
     return hasattr(server, "__aenter__")
 
 
@@ -89,7 +89,7 @@ def _http(limit: int, note: Callable[[str], None], access: Access) -> Any:
 
     class Client(httpx2.AsyncClient):  # type: ignore[misc, name-defined]  # its base is known when the SDK is there
         async def send(self, request: Any, **options: Any) -> Any:
-            """Send a request, and note whether it was taken: the SDK reports all failures alike."""
+            """Send a request, and note whether the server accepted it: the SDK reports all failures alike."""
             sending = SENDING.get()
             if sending is None or request.method != "POST":
                 return await super().send(request, **options)
@@ -99,7 +99,7 @@ def _http(limit: int, note: Callable[[str], None], access: Access) -> Any:
             except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
                 sending.refused = f"no connection: {error}"
                 raise
-            except (NotLetInError, flow_error) as error:  # of the `Auth`, before the server has taken anything
+            except (NotLetInError, flow_error) as error:  # the `Auth` raised it, before the server accepted anything
                 sending.refused = str(error)
                 raise
             if response.status_code in _REFUSALS and sending.refused is None:
@@ -129,8 +129,8 @@ def _unchecked(client: Any) -> Any:
 
 
 def _readable(session: Any, listing: Any) -> Any:
-    """Return a listing that the SDK can read: with a mark in place of each tool that would make all unreadable."""
-    methods = importlib.import_module("mcp.client.session")._methods  # by which it checks what it is answered
+    """Return a listing that the SDK can read: each tool that would make it unreadable is replaced by a mark."""
+    methods = importlib.import_module("mcp.client.session")._methods  # the SDK checks answers by this
     version = session._negotiated_version or "2025-11-25"
     tools = listing.get("tools") if isinstance(listing, dict) else None
     if not isinstance(tools, list):
@@ -157,7 +157,7 @@ def _marked(tool: Any, why: str) -> dict[str, Any]:
 
 
 async def _bound(limit: int, note: Callable[[str], None], response: Any) -> None:
-    """Bound an answer; streams live as long as their connection, and the SDK bounds their events."""
+    """Bound an answer. Streams live as long as their connection, and the SDK bounds their events."""
     if (packed := response.headers.get("Content-Encoding", "identity").lower()) != "identity":
         raise StandfastError(f"the MCP server's answer is packed as {packed!r:.40}, which nobody asked for")
     if response.headers.get("Content-Type", "").startswith("text/event-stream"):

@@ -1,4 +1,4 @@
-"""Connections to MCP servers: opened when they are needed, opened again when they are lost."""
+"""Connections to MCP servers, opened when needed and opened again when lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,17 +17,17 @@ from standfast.tools import ToolContext
 T = TypeVar("T")
 IDEMPOTENCY_KEY = "standfast/idempotency-key"  # in the `_meta` of each call
 MAX_TOOLS, MAX_PAGES = 1_000, 100
-_TURNS = 3  # of the event loop, in which it reads that a process has ended before a call would be sent to it
-LISTING_SECONDS = 60.0  # for which a listing counts; not all servers say that they have changed it
-CONNECT_TIMEOUT = 30.0  # seconds in which a server must say who it is, and again which tools it has
+_TURNS = 3  # turns of the event loop in which the end of a process is read before a call is sent to it
+LISTING_SECONDS = 60.0  # how long a listing is valid; not all servers announce changes
+CONNECT_TIMEOUT = 30.0  # seconds for a server to identify itself, and again to list its tools
 
 
 class Asked(Protocol):
-    """What a server asks during a call.
+    """The server's requests during a call.
 
     Args:
-        responses, state: what goes with the call.
-        is_under_way: the tool may be called now, so that its server may ask a model.
+        responses, state: sent with the call.
+        is_under_way: the tool may be called now, so its server may ask a model.
     """
 
     responses: Any
@@ -35,11 +35,11 @@ class Asked(Protocol):
     is_under_way: bool
 
     async def answered(self, result: Any) -> bool:
-        """Take in what the server needs; returns whether it is to be called again."""
+        """Take in the server's requests. Return whether to call the server again."""
         ...
 
     def begin_anew(self) -> bool:
-        """Forget the state; returns whether the call may be sent without it."""
+        """Forget the state. Return whether the call may be sent without it."""
         ...
 
 
@@ -47,15 +47,15 @@ class _Session:
     """One connection to a server.
 
     Args:
-        calls: the number of calls that use it now. When it has been given up, it is closed with the last.
+        calls: the number of calls that use it now. A session that was given up is closed with its last call.
     """
 
     def __init__(self, mcp: Any, server: Any, limit: int, access: Access) -> None:
         self._mcp, self._server, self._limit, self._access = mcp, server, limit, access
         self._opening = Sending()
-        self.ended: str | None = None  # the reason why nothing more is read from it
+        self.ended: str | None = None  # the reason why reading has ended
         self._held = HeldClient(self._connected, CONNECT_TIMEOUT)
-        self._tools: list[Any] | None = None  # as the server described them on this connection
+        self._tools: list[Any] | None = None  # as described by the server on this connection
         self._listed_at = 0.0
         self.calls = 0
         self.is_given_up = False
@@ -74,14 +74,14 @@ class _Session:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
-        SENDING.set(self._opening)  # of the task that holds the client, and of those that the SDK starts from it
+        SENDING.set(self._opening)  # the task that holds the client, and the SDK tasks that it starts, use it
         access = replace(self._access, callbacks={**self._access.callbacks, "message_handler": self._heard})
         async with bounded_client(self._mcp, self._server, self._limit, self._note, access) as client:
             self._opening.refused = None
             yield client
 
     async def tools(self, *, anew: bool = False) -> list[Any]:
-        """Return the tools as the server describes them; a listing of a moment ago will do."""
+        """Return the tools as the server describes them; a recent listing is good enough."""
         loop = asyncio.get_running_loop()
         if self._tools is None or anew or loop.time() - self._listed_at > LISTING_SECONDS:
             try:
@@ -92,12 +92,12 @@ class _Session:
         return self._tools
 
     async def _heard(self, message: Any) -> None:
-        """Forget the listing if the server says that it has changed."""
+        """Forget the listing if the server announces a change."""
         if isinstance(message, self._mcp.types.ToolListChangedNotification):
             self._tools = None
 
     def why(self, error: BaseException) -> str:
-        """Return the reason for an error of the SDK, which reports every end of a connection alike."""
+        """Return the reason for an SDK error. The SDK reports every end of a connection alike."""
         return self.ended or self._opening.refused or error_text(first_error(error))
 
     def _note(self, why: str) -> None:
@@ -108,12 +108,12 @@ class _Session:
 
 
 class Connection:
-    """Makes the calls of one identity, on the loop that made it."""
+    """Makes the calls of one identity, on the loop that created the connection."""
 
     def __init__(self, mcp: Any, server: Any, limit: int, access: Access) -> None:
         self._mcp, self._server, self._limit, self._access = mcp, server, limit, access
         self._has_opened = False
-        self.users = 0  # calls that have it now
+        self.users = 0  # calls that use it now
         self._opening = asyncio.Lock()
         self._session: _Session | None = None
         self._open: set[_Session] = set()
@@ -127,10 +127,10 @@ class Connection:
                 raise StandfastError(f"The MCP server's tools cannot be read: {session.why(error)}") from error
 
     async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Return what a function reads with the SDK's client; it may be called twice.
+        """Return the result of a function that reads with the SDK's client. It may be called twice.
 
         Raises:
-            RetryableError: the server cannot be reached, or gave no answer.
+            RetryableError: the server cannot be reached, or did not answer.
             StandfastError: the server reported an error.
         """
         sending = Sending()
@@ -151,23 +151,23 @@ class Connection:
             SENDING.reset(token)
 
     async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool, asked: Asked) -> Any:
-        """Return the result of a tool; None if the server needs an answer that is not there yet.
+        """Return the result of a tool; None if the server needs an answer that does not exist yet.
 
         Args:
-            item: the tool, as the server described it; a tool that is described otherwise now is not called.
+            item: the tool, as the server described it. If its description has changed, the tool is not called.
 
         Raises:
-            ChangedError: it was not called, because the server describes it differently now.
+            ChangedError: the tool was not called, because the server describes it differently now.
             StandfastError: the tool reported an error.
             RetryableError: it was not called, or may be called again.
-            ToolDurabilityError: nobody can tell whether it ran.
+            ToolDurabilityError: it is unknown whether the tool ran.
         """
         name, meta = item.name, {IDEMPOTENCY_KEY: ctx.idempotency_key} if ctx.idempotency_key else None
         try:
             result = await self._ask(item, arguments, meta, asked)
         except _NotTakenError:
             try:
-                result = await self._ask(item, arguments, meta, asked)  # by a new connection
+                result = await self._ask(item, arguments, meta, asked)  # on a new connection
             except _NotTakenError as error:
                 raise RetryableError(f"its MCP server does not take it: {error_text(error)}") from error
             except _LostError as error:
@@ -182,7 +182,7 @@ class Connection:
         return value
 
     async def _ask(self, item: Any, arguments: dict[str, Any], meta: Any, asked: Asked) -> Any:
-        """Ask the server once, with what it needs; the type of an error says what it means."""
+        """Ask the server once, with the answers it needs. The type of an error gives its meaning."""
         sending = Sending()
         token = SENDING.set(sending)
         try:
@@ -203,7 +203,7 @@ class Connection:
     async def _send(
         self, session: _Session, item: Any, arguments: dict[str, Any], meta: Any, asked: Asked, sending: Sending
     ) -> Any:
-        """Send a call; None if it is to be sent anew, without the state that the server does not take any more."""
+        """Send a call. None if it must be sent again without the state, which the server no longer accepts."""
         try:
             return await session.client.session.call_tool(
                 item.name,
@@ -225,10 +225,10 @@ class Connection:
             raise _LostError(session.why(error)) from error
 
     async def _check_unchanged(self, session: _Session, item: Any) -> None:
-        """Refuse a tool that has changed since it was read, and perhaps approved: it may do something else.
+        """Refuse a tool that has changed since it was read and perhaps approved: it may do something else.
 
         Raises:
-            ChangedError: it has changed.
+            ChangedError: the tool has changed.
         """
         try:
             tools = await session.tools()
@@ -242,9 +242,9 @@ class Connection:
             raise ChangedError(item.name, tools)
 
     def _meaning(self, error: Any, session: _Session) -> Exception:
-        """Return an error's meaning for a call: only the server's own errors are certain.
+        """Return an error's meaning for a call. Only the server's own errors are certain.
 
-        The SDK uses the same codes for a gateway's answer, and for one that cannot be read.
+        The SDK uses the same codes for a gateway's answer and for an unreadable answer.
         """
         types, text = self._mcp.types, session.why(error)
         is_forgotten = error.code == types.INVALID_REQUEST and "Session terminated" in text  # 404: it was restarted
@@ -306,7 +306,7 @@ class Connection:
             return self._session
 
     def _give_up(self, session: _Session) -> None:
-        """Give new calls a new connection; the calls on this one may be healthy, and end in their own time."""
+        """Give new calls a new connection. Calls on this one may be healthy, and end in their own time."""
         session.is_given_up = True
         if self._session is session:
             self._session = None
@@ -337,10 +337,10 @@ async def _listed(client: Any) -> list[Any]:
 
 
 class ChangedError(StandfastError):
-    """A tool was not called, because its server no longer describes it as when it was read.
+    """A tool was not called, because the server's description of it has changed since it was read.
 
     Args:
-        listed: the server's tools as it describes them now.
+        listed: the tools as the server describes them now.
     """
 
     def __init__(self, name: str, listed: list[Any]) -> None:
@@ -349,7 +349,7 @@ class ChangedError(StandfastError):
 
 
 class UnreachableError(StandfastError):
-    """There is no connection to the server."""
+    """The server cannot be reached."""
 
 
 class _NotTakenError(Exception):
@@ -357,7 +357,7 @@ class _NotTakenError(Exception):
 
 
 class _LostError(Exception):
-    """Nobody can tell whether the server ran the call."""
+    """It is unknown whether the server ran the call."""
 
 
 def _lost(name: str, ctx: ToolContext, is_safe: bool, error: _LostError) -> Exception:
@@ -366,16 +366,16 @@ def _lost(name: str, ctx: ToolContext, is_safe: bool, error: _LostError) -> Exce
 
 
 def _refuses_state(error: Any) -> bool:
-    """Whether a server says that it does not go on from a state: it is too old, or another process made it."""
+    """Whether a server refuses to continue from a state: the state is too old, or another process made it."""
     data = error.error.data
     return isinstance(data, dict) and data.get("reason") == "invalid_request_state"
 
 
 def _value(result: Any) -> Any:
-    """Return the part of a result that a model reads: its data, or its texts."""
+    """Return the part of a result that a model reads: its data or its texts."""
     if result.structured_content is not None:
         data = result.structured_content
-        return data["result"] if data.keys() == {"result"} else data  # the SDK wraps a plain value so
+        return data["result"] if data.keys() == {"result"} else data  # the SDK wraps a plain value this way
     return "\n".join(
         block.text if block.type == "text" else f"[{block.type}, which cannot be shown]" for block in result.content
     )

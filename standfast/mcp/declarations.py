@@ -1,4 +1,4 @@
-"""Reads what servers declare about their tools, and tells one declaration from another."""
+"""Reads the servers' declarations of their tools, and compares declarations."""
 
 import hashlib
 import json
@@ -9,15 +9,15 @@ _DECLARED = {"name", "title", "description", "input_schema", "output_schema", "a
 
 
 def fingerprint(item: Any) -> str:
-    """Return a digest of everything that a server declares about a tool, which tells it from another of its name.
+    """Return a digest of everything that a server declares about a tool. Another tool of that name has another digest.
 
-    Gates that wait hold this digest, so how it is made must not change.
+    Waiting gates store this digest, so its computation must not change.
     """
     return digest_of(item.model_dump(mode="json", by_alias=True, include=_DECLARED))
 
 
 def declared(item: Any) -> dict[str, Any]:
-    """Return everything that a server declares about a tool, without what a later SDK adds to all tools."""
+    """Return everything that a server declares about a tool, without fields that a later SDK adds to all tools."""
     found: dict[str, Any] = item.model_dump(mode="json", by_alias=True, include=_DECLARED, exclude_none=True)
     return {**found, "inputSchema": item.input_schema} | (
         {} if item.output_schema is None else {"outputSchema": item.output_schema}

@@ -1,4 +1,4 @@
-"""Puts what an MCP server asks into words for a person, and reads the person's answer as the server's form wants it."""
+"""Phrases an MCP server's question for a person, and converts the person's answer to the server's form."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ NO = ("decline", "no answer")
 
 
 def in_words(server: str, tool: str, message: str, schema: Mapping[str, Any], fault: str) -> str:
-    """Return a question as a person reads it.
+    """Return a question in words for a person.
 
     Args:
         fault: why earlier answers do not fit, as lines.
@@ -32,10 +32,10 @@ def in_words(server: str, tool: str, message: str, schema: Mapping[str, Any], fa
 
 
 def content_of(answer: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer as the server's form wants it.
+    """Return an answer in the server's form.
 
     Raises:
-        ValueError: it does not fit.
+        ValueError: the answer does not fit.
     """
     fields = schema.get("properties") or {}
     try:

@@ -1,4 +1,4 @@
-"""Keeps a client of an MCP server open: one task opens and closes it, as every SDK of MCP requires."""
+"""Keeps a client of an MCP server open: one task opens and closes it, as the MCP SDK requires."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,11 +12,11 @@ C = TypeVar("C")
 
 
 class HeldClient(Generic[C]):
-    """A client, from when it is opened until it is closed, by whichever tasks.
+    """A client that any tasks may open and close.
 
     Args:
         connect: opens a client for as long as its block lasts.
-        seconds: in which it must be open.
+        seconds: the time limit for opening it.
     """
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[C]], seconds: float) -> None:
@@ -26,14 +26,14 @@ class HeldClient(Generic[C]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is not open, or not any more."""
+        """Whether the client is not open, or no longer open."""
         return self._task is None or self._task.done()
 
     async def open(self) -> None:
-        """Open it, or raise what its opening raises.
+        """Open the client, or raise the error of opening it.
 
         Raises:
-            TimeoutError: it is not open in time.
+            TimeoutError: the client did not open in time.
         """
         ready: asyncio.Future[C] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._hold(ready))
@@ -58,7 +58,7 @@ class HeldClient(Generic[C]):
                 raise
 
     async def close(self) -> None:
-        """Close it; it can be closed twice."""
+        """Close the client. It may be closed twice."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

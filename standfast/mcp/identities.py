@@ -1,4 +1,4 @@
-"""Keeps one connection to a server for each identity: no call is made with the token of another user."""
+"""Keeps one connection to a server for each identity: a call is never made with another user's token."""
 
 import asyncio
 import inspect
@@ -17,14 +17,15 @@ from standfast.tools import ToolContext
 T = TypeVar("T")
 Headers = Mapping[str, str] | Callable[[ToolContext], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
-MAX_CONNECTIONS = 32  # of one server; the one that was not used for longest is closed
+MAX_CONNECTIONS = 32  # to one server; the least recently used one is closed
 
 
 class Connections:
-    """The connections to one server, on the loop that made this; calls may come from any other, such as a worker's.
+    """The connections to one server, on the loop that created this object. Calls may come from any loop, such as a
+    worker's.
 
     Args:
-        auth_of: returns the identity of a call and an `httpx2.Auth` for it; the same identity has the same `Auth`.
+        auth_of: returns the identity of a call and an `httpx2.Auth` for it. The same identity has the same `Auth`.
     """
 
     def __init__(
@@ -42,16 +43,15 @@ class Connections:
         self._is_closed = False
 
     async def tools(self) -> list[Any]:
-        """Return the tools as the server lists them for nobody in particular."""
+        """Return the tools that the server lists without a user."""
         async with self._connection(*await self._access(ToolContext())) as connection:
             return await connection.tools()
 
     async def use(self, ctx: ToolContext, work: Callable[[Connection], Coroutine[Any, Any, T]], **callbacks: Any) -> T:
-        """Do something with the connection of a call's identity.
+        """Use the connection of a call's identity.
 
         Args:
-            callbacks: of an `mcp.Client`. What a server asks back belongs to this call alone only if the connection
-                does, so one is made for it.
+            callbacks: the `mcp.Client` callbacks. They need a connection of this call alone, so one is made for it.
         """
         who, access = await self._access(ctx)
         if callbacks:

@@ -1,7 +1,7 @@
-"""Keeps with a session what MCP servers have asked in it, the answers, and where their calls are to go on.
+"""Stores the questions of MCP servers with a session, the answers, and the points where their calls continue.
 
-Everything is a list in the store's journal. An answer counts for one call: the call takes it before the server gets
-it, and gives it back if the server has asked for more, or has not taken the call.
+Everything is a list in the store's journal. An answer counts for one call. The call takes the answer before the server
+gets it. The call returns the answer if the server has asked for more, or has not accepted the call.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from standfast.messages import Message, ToolCall
 from standfast.stores.kept_lists import append, length
 from standfast.stores.kept_values import read_kept_object
 
-_LONGEST_ROUND = 384 * 1024  # bytes of what a server wants to have back; without it the server starts again
+_LONGEST_ROUND = 384 * 1024  # bytes of the state that a server wants back; without the state, the server starts again
 
 
 def id_of(*what: Any) -> str:
@@ -29,12 +29,12 @@ def is_id(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a server needs before a call goes on.
+    """The server's requirements before a call continues.
 
     Args:
-        asked: by the server's keys, the questions for people: `{"message", "schema"}` each.
-        given: by the server's keys, the other responses.
-        state: what it wants to have back.
+        asked: the questions for people, by the server's keys: `{"message", "schema"}` each.
+        given: the other responses, by the server's keys.
+        state: the state that the server wants back.
     """
 
     asked: dict[str, dict[str, Any]]
@@ -43,26 +43,26 @@ class Round:
 
 
 class KeptQuestions:
-    """What is kept with one session.
+    """The rows stored with one session.
 
     Args:
-        me: the call that takes answers, by its idempotency key, which is the same at every dispatch.
+        me: the call that takes answers, by its idempotency key, which is the same for every dispatch.
     """
 
     def __init__(self, store: Any, session_key: str, me: str = "") -> None:
         self._store, self._session_key, self._me = store, session_key, me
 
     def _place(self, name: str) -> str:
-        """Return where something is kept: with its session, with which it is deleted."""
+        """Return the place of a row: with its session, so that it is deleted with the session."""
         return f"{self._session_key}/{int(name, 16)}"
 
     # --- questions ---
 
     async def ask(self, question: str, text: str, then: ToolCall | None) -> None:
-        """Keep a question.
+        """Store a question.
 
         Args:
-            then: the call that goes on with the answer; None if only the model can tell whether it has to.
+            then: the call that continues with the answer; None if only the model can tell whether a call must follow.
         """
         kept: dict[str, Any] = {"question": text}
         if then is not None:
@@ -74,14 +74,14 @@ class KeptQuestions:
         return None if kept is None else read_kept_object("a question of an MCP server", kept)
 
     async def ask_person(self, question: str, tool_call_id: str) -> None:
-        """Note the call whose result will be a person's answer."""
+        """Note the call that will have a person's answer as its result."""
         place = self._place(question)
         await append(self._store, place, tool_call_id, await length(self._store, place))
 
     async def answer(self, question: str, messages: Sequence[Message]) -> str | None:
-        """Return a person's answer: the result of a call that has asked, which only people make succeed.
+        """Return a person's answer: the result of a call that has asked. Only people make such a call succeed.
 
-        None if there is none, or another call has taken it.
+        None if there is no answer, or another call has taken it.
         """
         place = self._place(question)
         free: set[str] = set()
@@ -100,7 +100,7 @@ class KeptQuestions:
         return answers[-1] if answers else None
 
     async def take(self, name: str) -> None:
-        """Take the answer to a question, or a round: nobody else gets it."""
+        """Take the answer to a question, or a round. No other call gets it."""
         await self._note(name, {"taken": self._me})
 
     async def give_back(self, name: str) -> None:
@@ -132,7 +132,7 @@ class KeptQuestions:
                     owner = self._me
         return None
 
-    # --- calls that go on by themselves ---
+    # --- calls that continue automatically ---
 
     async def wait_for(self, tool_call_id: str, question: str) -> None:
         """Note that a call has ended with a question."""

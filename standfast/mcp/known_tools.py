@@ -1,7 +1,7 @@
-"""Keeps what MCP servers have declared about their tools, so that a tool that changes is held back.
+"""Stores the declarations of MCP tools, so that a changed tool is held back.
 
-The notes are in the store's journal, and none is ever changed: what was first seen of a tool is accepted, and what a
-server says later only once a person has accepted it.
+The notes are in the store's journal, and never change. The first declaration of a tool is accepted. A later declaration
+counts only once a person has accepted it.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Ledger
 
 SERVERS = "standfast/mcp/servers"
-_MOST_CHANGES = 100  # of one tool, that are noted before somebody accepts one: a server may change it at every listing
-_AT_ONCE = 16  # notes that are read side by side
+_MOST_CHANGES = 100  # noted for one tool before a person accepts one: a server may change it at every listing
+_AT_ONCE = 16  # notes that are read at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class KnownTool:
     """A tool as it was accepted.
 
     Args:
-        held: what the server says of it now, if that is something else and nobody has accepted it.
-        by: who has accepted it; None if it is as it was first seen.
-        changes: how often it has changed since. After too many it stays held as it was then.
+        held: the server's current declaration, if it differs and has not been accepted.
+        by: the person who accepted it; None for the first declaration.
+        changes: the number of changes since. After too many, the held declaration stays as it was then.
     """
 
     name: str
@@ -43,7 +43,7 @@ class KnownTool:
         return self.held is not None and self.changes >= _MOST_CHANGES
 
     def then(self, said: dict[str, Any]) -> "KnownTool":
-        """Return the tool after its server has said something else; as it was accepted, it is not held."""
+        """Return the tool after a new declaration by its server. The accepted declaration is not held."""
         if self.changes_too_often:
             return self
         is_back = digest_of(said) == digest_of(self.accepted)
@@ -51,7 +51,7 @@ class KnownTool:
 
 
 class KnownTools:
-    """The tools that a store knows of one server."""
+    """The tools that a store knows for one server."""
 
     def __init__(self, store: Ledger, key: str, name: str) -> None:
         self._store, self._place, self._name = store, f"standfast/mcp/tools/{key}", name
@@ -59,11 +59,11 @@ class KnownTools:
         self._server = json.dumps({"name": name, "key": key})
 
     async def load(self) -> dict[str, KnownTool]:
-        """Return them by name."""
+        """Return the tools by name."""
         return (await self._load())[0]
 
     async def _load(self) -> tuple[dict[str, KnownTool], int]:
-        """Return them, and the number of notes."""
+        """Return the tools, and the number of notes."""
         found: dict[str, KnownTool] = {}
         count = await length(self._store, self._place)
         for first in range(0, count, _AT_ONCE):
@@ -79,11 +79,11 @@ class KnownTools:
         return found, count
 
     async def accepted(self) -> list[Any]:
-        """Return the tools as the SDK has them, as they were accepted."""
+        """Return the accepted tools as SDK objects."""
         return [_item(known.accepted) for known in (await self.load()).values()]
 
     async def compared(self, items: Sequence[Any]) -> list[Any]:
-        """Note what is new in a listing, and return its tools as they were accepted."""
+        """Note the changes in a listing, and return its tools as they were accepted."""
         known, count = await self._load()
         if not count and items:
             await append(self._store, SERVERS, self._server, await length(self._store, SERVERS))
@@ -97,18 +97,18 @@ class KnownTools:
             if last is None or digest_of(last) != digest_of(said):
                 count = await self._note(count, item.name, said)
                 is_new = True
-        known = await self.load() if is_new else known  # another worker may have seen something else first
+        known = await self.load() if is_new else known  # another worker may have noted something else first
         return [_item(known[item.name].accepted) for item in items]
 
     async def left_out(self) -> dict[str, str]:
-        """Return the tools of the last listing that cannot be used, and why."""
+        """Return the unusable tools of the last listing, with the reasons."""
         count = await length(self._store, self._left_out)
         text = await self._store.load_reply(self._left_out, count - 1) if count else None
         found: dict[str, str] = read_kept_object("a note on tools", text or "{}").get("left_out", {})
         return found
 
     async def note_left_out(self, tools: Mapping[str, str]) -> None:
-        """Note which tools of a listing cannot be used, if these are others than before."""
+        """Note the unusable tools of a listing, if they have changed."""
         if await self.left_out() == tools:
             return
         if not await length(self._store, self._place) and not await length(self._store, self._left_out):
@@ -116,17 +116,17 @@ class KnownTools:
         count = await length(self._store, self._left_out)
         if count >= _MOST_CHANGES:
             return
-        note = {"number": count, "left_out": dict(tools)}  # the number makes two equal notes two
+        note = {"number": count, "left_out": dict(tools)}  # the number makes two equal notes distinct
         await append(self._store, self._left_out, json.dumps(note), count)
 
     async def accept(self, name: str, by: str, digest: str | None = None) -> KnownTool:
-        """Accept what the server says of a tool now, and return that.
+        """Accept the server's current declaration of a tool, and return it.
 
         Args:
-            digest: of what the person has seen.
+            digest: the digest of the declaration that the person has seen.
 
         Raises:
-            InputError: there is nothing to accept, or the server says something else by now.
+            InputError: there is nothing to accept, or the server has changed its declaration since.
         """
         known, count = await self._load()
         if name not in known:
@@ -141,13 +141,13 @@ class KnownTools:
         return KnownTool(name, held, by=by)
 
     async def _note(self, count: int, tool: str, said: dict[str, Any], by: str | None = None) -> int:
-        # The number makes two equal notes two: what is held, accepted, changed and held again.
+        # The number makes two equal notes distinct: held, accepted, changed and held again.
         note = {"number": count, "tool": tool, "declared": said} | ({} if by is None else {"by": by})
         return await append(self._store, self._place, json.dumps(note), count)
 
 
 async def known_servers(store: Ledger) -> dict[str, KnownTools]:
-    """Return the servers that a store knows, by name; where two have one name, the later also by its key."""
+    """Return the servers that a store knows, by name. If two share a name, the later one is also listed by its key."""
     found: dict[str, KnownTools] = {}
     seen = set()
     for number in range(await length(store, SERVERS)):

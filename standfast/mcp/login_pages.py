@@ -1,4 +1,4 @@
-"""Logs a user in at an MCP server: with a browser, whose answer comes to a port of this machine."""
+"""Logs a user in at an MCP server with a browser, which is redirected to a port of this machine."""
 
 import asyncio
 import importlib
@@ -17,7 +17,7 @@ from standfast.messages import error_text
 from standfast.stores.protocol import Ledger
 from standfast.time_limits import time_limit
 
-LOGIN_TIMEOUT = 600.0  # seconds that a person has
+LOGIN_TIMEOUT = 600.0  # seconds for the person to log in
 _LONGEST_ANSWER = 16 * 1024
 
 
@@ -32,22 +32,22 @@ async def login(
     port: int = 0,
     consent: Callable[[str], bool] | None = None,
 ) -> None:
-    """Log a user in at a server, and keep the login in a store.
+    """Log a user in at a server, and save the login in a store.
 
     Args:
         url: of the MCP server.
-        store: that of the workers.
-        show: is called with the address that the user has to open in a browser on this machine.
-        user_id, tenant_id: who logs in, as in `run`; nobody in particular if None.
-        oauth: that of the toolset.
-        port: of this machine, to which the browser is sent back; any free one if 0.
-        consent: asked before the first login at an authorization server whose address is not the MCP server's, with
-            a sentence that names both. If None, such a login needs an `oauth` with an issuer.
+        store: the workers' store.
+        show: called with the address that the user must open in a browser on this machine.
+        user_id, tenant_id: the user who logs in, as in `run`; None for the shared login.
+        oauth: the toolset's `OAuth`.
+        port: the port of this machine for the redirect; any free one if 0.
+        consent: asked before the first login at an authorization server whose address is not the MCP server's. Its
+            argument is a sentence that names both. If None, such a login needs an `oauth` with an issuer.
 
     Raises:
-        StandfastError: the login failed or took longer than ten minutes, or the server names another authorization
-            server than before, or asks for no login.
-        InputError: there is no key to encrypt it with.
+        StandfastError: the login failed or took longer than ten minutes, or the server names a different authorization
+            server than before, or does not require a login.
+        InputError: there is no key for the encryption.
     """
     mcp, oauth = importlib.import_module("mcp"), oauth or OAuth()
     if not is_safe_url(url):
@@ -86,9 +86,9 @@ async def login(
 
 
 def _issuer_of(known: Any) -> str:
-    """Return the authorization server that a login is at, as the SDK has found it.
+    """Return the authorization server of a login, as found by the SDK.
 
-    If it has found no metadata, it uses the MCP server's own endpoints, whatever issuer that server names.
+    If the SDK has found no metadata, it uses the MCP server's own endpoints, whichever issuer that server names.
     """
     if known.oauth_metadata is not None:
         return str(known.oauth_metadata.issuer)
@@ -96,13 +96,13 @@ def _issuer_of(known: Any) -> str:
 
 
 def _agree(url: str, pinned: str | None, consent: Callable[[str], bool] | None, known: Any) -> None:
-    """Check before anybody logs in, or a secret is sent, that the authorization server is one that is meant.
+    """Check the authorization server before a user logs in or a secret is sent.
 
-    The MCP server itself names it, so a server that is malicious could have the secret of a client and a user's code
-    sent to any place.
+    The MCP server itself names it. A malicious server could otherwise redirect the client's secret and the user's code
+    anywhere.
 
     Raises:
-        StandfastError: it is not.
+        StandfastError: the authorization server is not the intended one.
     """
     issuer, metadata = _issuer_of(known), known.oauth_metadata
     if pinned is not None:
@@ -132,7 +132,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 class _Kept:
-    """The SDK's storage of one login; what it has in the end is kept by the caller."""
+    """The SDK's storage of one login. The caller saves the final login."""
 
     def __init__(self) -> None:
         self.tokens: Any = None
@@ -152,7 +152,7 @@ class _Kept:
 
 
 def _by_https(auth: Any) -> Any:
-    """Return the SDK's class of the flow, of which no request goes over plain HTTP."""
+    """Return the SDK's flow class, restricted to HTTPS requests."""
 
     class Provider(auth.OAuthClientProvider):  # type: ignore[misc]  # its base is known when the SDK is there
         async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
@@ -192,7 +192,7 @@ def _provider(
         )
 
     async def redirect(page: str) -> None:
-        await asyncio.to_thread(agree, provider.context)  # which may ask a person
+        await asyncio.to_thread(agree, provider.context)  # it may ask a person
         if not is_safe_url(page):
             raise StandfastError(f"its login page does not use https: {page.partition('?')[0]!r:.200}")
         show(page)
@@ -211,7 +211,7 @@ def _provider(
 
 @asynccontextmanager
 async def _callback(port: int) -> AsyncIterator[tuple[str, "asyncio.Future[dict[str, list[str]]]"]]:
-    """Listen on this machine for the browser that comes back, and yield the address and what it says."""
+    """Listen on this machine for the browser's redirect. Yield the address and the redirect's parameters."""
     answered: asyncio.Future[dict[str, list[str]]] = asyncio.get_running_loop().create_future()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Keeps the logins of users at MCP servers in the store, encrypted, and makes each call with the token of its user."""
+"""Stores users' logins at MCP servers, encrypted, and makes each call with its user's token."""
 
 import asyncio
 import base64
@@ -21,25 +21,25 @@ from standfast.stores.protocol import Ledger
 
 KEY = "STANDFAST_MCP_KEY"
 _SHORTEST_KEY = 16  # bytes
-_LEEWAY = 30.0  # seconds before its end in which a token is renewed
+_LEEWAY = 30.0  # seconds before its expiry at which a token is renewed
 _FORGOTTEN = ""
 _TOKEN = re.compile(r"[!-~]+")
-_RENEWAL_SECONDS = 15.0  # for another process to renew a token, before this one tries it
+_RENEWAL_SECONDS = 15.0  # how long another process may take to renew a token, before this one tries
 
 
 @dataclass(frozen=True)
 class OAuth:
-    """Each call is made with the token of its user, who has logged in by `standfast mcp login`.
+    """Makes each call with the token of its user, who has logged in with `standfast mcp login`.
 
     Args:
-        scope: what is asked for at a login, separated by spaces; what the server suggests if None.
-        client_id, client_secret: of a client that was registered before; else the login registers one.
-        shared: one login, of nobody in particular, for all users.
-        issuer: the authorization server at which users log in, such as "https://login.example.com". If None, the
-            first user to log in must agree to the server that the MCP server names, unless both have the same address.
-            Later logins must use the same one.
-        key: a secret of at least 16 bytes with which tokens are encrypted; by default the environment's
-            STANDFAST_MCP_KEY. It is the same for all workers, and for the login.
+        scope: the scopes requested at a login, separated by spaces; the server's suggestion if None.
+        client_id, client_secret: an already registered client. If None, the login registers one.
+        shared: one login for all users, which does not belong to a user.
+        issuer: the authorization server for users' logins, such as "https://login.example.com". If None, the first user
+            to log in must agree to the server that the MCP server names, unless both have the same address. Later
+            logins must use the same one.
+        key: a secret of at least 16 bytes that encrypts tokens; by default the environment's STANDFAST_MCP_KEY. All
+            workers and the login use the same key.
     """
 
     _: KW_ONLY
@@ -60,7 +60,7 @@ class OAuth:
 
 
 def is_safe_url(url: str) -> bool:
-    """Whether an address may hear secrets: one of https, or of this machine."""
+    """Whether an address may receive secrets: it uses HTTPS, or is on this machine."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -72,13 +72,13 @@ def is_safe_url(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user's login at a server, as it is kept.
+    """A user's stored login at a server.
 
     Args:
-        expires_at: seconds since 1970; None if the server has not said.
-        token_endpoint: where the token is renewed.
-        client: the client's registration, as the SDK has it.
-        resource: for which the token is, as RFC 8707 has it; None if it was not asked for.
+        expires_at: seconds since 1970; None if the server has not given it.
+        token_endpoint: the endpoint that renews the token.
+        client: the client's registration, as an SDK object.
+        resource: the token's resource, as in RFC 8707; None if it was not requested.
     """
 
     access_token: str = field(repr=False)
@@ -97,13 +97,13 @@ class Logins:
     """The logins at one server.
 
     Args:
-        url: of the server.
+        url: the server's URL.
     """
 
     def __init__(self, store: Ledger, url: str, key: str | bytes | None) -> None:
         self._store, self.url = store, url
         self._cipher_key = _cipher_key(key)
-        self._overdue: set[tuple[str, int]] = set()  # logins that another process was to renew, and has not
+        self._overdue: set[tuple[str, int]] = set()  # logins that another process should have renewed, and has not
 
     async def load(self, who: tuple[str | None, str | None]) -> Login | None:
         """Return the login of a tenant's user; None if there is none."""
@@ -122,20 +122,20 @@ class Logins:
         return Login(**json.loads(plain))
 
     async def save(self, who: tuple[str | None, str | None], login: Login) -> None:
-        """Keep a login in the place of an earlier one."""
+        """Save a login, replacing an earlier one."""
         place, nonce = self._place(who), os.urandom(12)
         plain = json.dumps({name: getattr(login, name) for name in Login.__slots__}).encode()
         sealed = nonce + self._cipher().encrypt(nonce, plain, place.encode())
         await self._append(place, base64.b64encode(sealed).decode())
 
     async def load_issuer(self) -> str | None:
-        """Return the authorization server at which users of this server log in; None before the first login."""
+        """Return the authorization server for users of this server; None before the first login."""
         place = self._issuers
         count = await length(self._store, place)
         return await self._store.load_reply(place, count - 1) if count else None
 
     async def save_issuer(self, issuer: str) -> None:
-        """Keep the authorization server for later logins."""
+        """Save the authorization server for later logins."""
         if await self.load_issuer() != issuer:
             await append(self._store, self._issuers, issuer, await length(self._store, self._issuers))
 
@@ -144,13 +144,13 @@ class Logins:
         return f"standfast/mcp/issuers/{hashlib.blake2b(self.url.encode(), digest_size=20).hexdigest()}"
 
     async def renewed_elsewhere(self, who: tuple[str | None, str | None], old: Login, me: str) -> Login | None:
-        """Return the login that another process puts in the place of an old one; None if this one is to renew it.
+        """Return the login with which another process has replaced an old one; None if this process must renew it.
 
-        A refresh token often counts once, so only one process uses it. A process that has begun and has not renewed it
-        in time is not waited for again.
+        A refresh token can often be used once, so only one process uses it. If that process does not renew it in time,
+        it is not waited for again.
 
         Args:
-            me: a word for this process.
+            me: a word that identifies this process.
         """
         place, until = self._place(who), time.monotonic() + _RENEWAL_SECONDS
         count = await length(self._store, place)
@@ -165,7 +165,7 @@ class Logins:
             await asyncio.sleep(0.1)
 
     async def forget(self, who: tuple[str | None, str | None]) -> bool:
-        """Forget a login; returns whether there was one."""
+        """Delete a login. Return whether there was one."""
         if await self.load(who) is None:
             return False
         await self._append(self._place(who), _FORGOTTEN)
@@ -196,7 +196,7 @@ def _cipher_key(key: str | bytes | None) -> bytes:
 
 
 def auth_of(logins: Logins, who: tuple[str | None, str | None]) -> Any:
-    """Return an `httpx2.Auth` that sends the token of a user, and renews it."""
+    """Return an `httpx2.Auth` that sends a user's token, and renews it."""
     httpx2 = importlib.import_module("httpx2")
 
     class UsersToken(httpx2.Auth):  # type: ignore[misc, name-defined]  # its base is known when the SDK is there
@@ -234,7 +234,7 @@ def auth_of(logins: Logins, who: tuple[str | None, str | None]) -> Any:
 
 
 def _note_refusal(why: str | None) -> None:
-    """Note that the request has not been sent yet, so that whatever fails now, the server has not taken it."""
+    """Note that the request has not been sent yet. On any failure now, the server has not accepted it."""
     if (sending := SENDING.get()) is not None:
         sending.refused = why
 
@@ -244,13 +244,13 @@ def _needed(url: str, who: tuple[str | None, str | None], why: str) -> NotLetInE
     words = ["standfast", "mcp", "login", url]
     words += [] if user is None else ["--user", user]
     words += [] if tenant is None else ["--tenant", tenant]
-    command = shlex.join(words)  # strangers may have chosen the user's name
+    command = shlex.join(words)  # the user's name may come from a stranger
     name = "nobody in particular" if user is None else f"user {user!r}"
     return NotLetInError(f"{name} {why} at {url}; log in with `{command}`")
 
 
 def _renewal(httpx2: Any, login: Login) -> Any:
-    """Return the request that renews a token; without a refresh token it asks for nothing, and is refused."""
+    """Return the request that renews a token. Without a refresh token, it sends an empty one, and is refused."""
     shared = importlib.import_module("mcp.shared.auth")
     client = shared.OAuthClientInformationFull.model_validate(dict(login.client))
     data = {"grant_type": "refresh_token", "refresh_token": login.refresh_token or "", "client_id": client.client_id}
@@ -269,7 +269,7 @@ def _renewal(httpx2: Any, login: Login) -> Any:
 
 
 async def _renewed(logins: Logins, who: tuple[str | None, str | None], login: Login, answer: Any) -> Login:
-    """Return the renewed login, and keep it; that of another process, if it was quicker."""
+    """Return the renewed login, and save it. If another process was quicker, return its login."""
     await answer.aread()
     if answer.status_code >= 500:
         raise NotLetInError(f"the token for {logins.url} cannot be renewed: HTTP {answer.status_code}")
@@ -281,7 +281,7 @@ async def _renewed(logins: Logins, who: tuple[str | None, str | None], login: Lo
     try:
         token = importlib.import_module("mcp.shared.auth").OAuthToken.model_validate_json(answer.content)
         new = login_of(token, login.token_endpoint, login.client, login.resource, before=login)
-    except (ValueError, OverflowError):  # its words may show the token
+    except (ValueError, OverflowError):  # the error's text may contain the token
         raise NotLetInError(f"the token for {logins.url} cannot be renewed: the answer has none") from None
     await logins.save(who, new)
     return new
@@ -290,10 +290,10 @@ async def _renewed(logins: Logins, who: tuple[str | None, str | None], login: Lo
 def login_of(
     token: Any, token_endpoint: str, client: Mapping[str, Any], resource: str | None, before: Login | None = None
 ) -> Login:
-    """Return a login with a token as the SDK has it; what an answer leaves out stays as it was.
+    """Return a login with an SDK token. Fields that the token omits stay unchanged.
 
     Raises:
-        ValueError: it cannot be sent as a header.
+        ValueError: the token cannot be sent as a header.
     """
     if not _TOKEN.fullmatch(token.access_token):
         raise ValueError("the access token has other characters than those of a header")

@@ -1,4 +1,4 @@
-"""Says what a toolset of an MCP server is declared with, and refuses what cannot be used before anybody connects."""
+"""Declares the options of an MCP toolset, and rejects unusable ones before a connection is made."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +35,7 @@ class MCPOptions(TypedDict, total=False):
 
 
 def check_known(options: Mapping[str, object]) -> None:
-    """Refuse options that there are not."""
+    """Reject unknown options."""
     if unknown := sorted(options.keys() - MCPOptions.__annotations__.keys()):
         raise DefinitionError(
             f"mcp: there is no option {unknown[0]!r}; there are {', '.join(MCPOptions.__annotations__)}"
@@ -43,7 +43,7 @@ def check_known(options: Mapping[str, object]) -> None:
 
 
 def check_server(server: Any) -> None:
-    """Refuse what nobody can connect to."""
+    """Reject a server that cannot be connected to."""
     if isinstance(server, str):
         is_server = urlsplit(server).scheme in ("http", "https") and bool(urlsplit(server).hostname)
     else:
@@ -57,7 +57,7 @@ def check_server(server: Any) -> None:
 
 
 def check_options(server: object, options: Mapping[str, Any]) -> None:
-    """Refuse values that cannot be used.
+    """Reject unusable values.
 
     Raises:
         DefinitionError: naming the option.

@@ -1,6 +1,6 @@
 """Runs MCP servers as processes, and limits how much of their output it reads.
 
-The SDK's own transport reads a line however long it is, and copies all of it again with each piece that comes.
+The SDK's own transport reads a line of any length, and copies the whole line again with each new piece.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from typing import Any
 
 from standfast.messages import cut
 
-MAX_ERRLOG_BYTES = 64 * 1024  # of what a server writes to its stderr, in a minute
-_GRACE = 2.0  # seconds that a process has to end when its input is closed, and again when it is asked to
+MAX_ERRLOG_BYTES = 64 * 1024  # of a server's stderr, per minute
+_GRACE = 2.0  # seconds for a process to end after its input is closed, and again after it is asked to end
 _POLL = 0.01
 _MINUTE = 60.0
 
 
 @asynccontextmanager
 async def bounded_process(server: Any, limit: int, note: Callable[[str], None]) -> AsyncIterator[tuple[Any, Any]]:
-    """Start a server and yield the streams of its messages, as the SDK wants them.
+    """Start a server and yield its message streams in the SDK's form.
 
     Args:
         server: an `mcp.StdioServerParameters`.
-        limit: the longest message in bytes.
-        note: is called with the reason if a longer message or the end of the process ends the connection.
+        limit: the size of the longest message in bytes.
+        note: called with the reason if a longer message or the end of the process closes the connection.
     """
     anyio, stdio = importlib.import_module("anyio"), importlib.import_module("mcp.client.stdio")
     process = await asyncio.create_subprocess_exec(
@@ -46,7 +46,7 @@ async def bounded_process(server: Any, limit: int, note: Callable[[str], None]) 
     gone = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
     async def read() -> bool:
-        """Read all messages; returns whether one was too long."""
+        """Read all messages. Return whether one was too long."""
         assert process.stdout is not None
         async with received:
             try:
@@ -54,7 +54,7 @@ async def bounded_process(server: Any, limit: int, note: Callable[[str], None]) 
                     await received.send(_message(server, await process.stdout.readuntil()))
             except asyncio.LimitOverrunError:
                 note(past_limit(_shown(server), limit))
-                return True  # nothing more of it is read, and it cannot write
+                return True  # no more output is read, and the process cannot write
             except asyncio.IncompleteReadError:
                 note(f"the MCP server {_shown(server)!r} has ended")
                 return False
@@ -69,7 +69,7 @@ async def bounded_process(server: Any, limit: int, note: Callable[[str], None]) 
                 process.stdin.write(f"{text}\n".encode(server.encoding, server.encoding_error_handler))
                 await process.stdin.drain()
         except gone:
-            await received.aclose()  # nobody waits for an answer any more
+            await received.aclose()  # nothing waits for an answer any more
 
     reading, writing = asyncio.create_task(read()), asyncio.create_task(write())
     passing = asyncio.create_task(_pass_on(process.stderr, _shown(server)))
@@ -91,7 +91,7 @@ async def bounded_process(server: Any, limit: int, note: Callable[[str], None]) 
 
 
 def _message(server: Any, line: bytes) -> Any:
-    """Return a message; for any other line the error, which the SDK ignores."""
+    """Return a message. For any other line, return the error, which the SDK ignores."""
     types, message = importlib.import_module("mcp.types"), importlib.import_module("mcp.shared.message")
     try:
         text = line.decode(server.encoding, server.encoding_error_handler)
@@ -101,7 +101,7 @@ def _message(server: Any, line: bytes) -> Any:
 
 
 async def _pass_on(errors: asyncio.StreamReader | None, name: str) -> None:
-    """Pass on a server's stderr; all of it is read, so that the server never waits for that."""
+    """Pass on a server's stderr. All of it is read, so that the server never blocks on it."""
     assert errors is not None
     clock, begun, left = asyncio.get_running_loop().time, float("-inf"), 0
     while piece := await errors.read(8 * 1024):
@@ -122,7 +122,7 @@ async def _stop(
     writing: "asyncio.Task[None]",
     passing: "asyncio.Task[None]",
 ) -> None:
-    """End a process as the protocol says: close its input, then ask it to end, then end it and its own processes."""
+    """End a process as the protocol says: close its input, then ask it to end, then kill it and its children."""
     assert process.stdin is not None
     await asyncio.wait({writing}, timeout=_GRACE / 4)  # pending messages are sent
     process.stdin.close()
@@ -135,7 +135,7 @@ async def _stop(
         if await _has_ended(process):
             break
     tasks: set[asyncio.Task[Any]] = {reading, writing, passing, draining}
-    await asyncio.wait(tasks, timeout=_GRACE / 4)  # its last output; a process that it has started may go on
+    await asyncio.wait(tasks, timeout=_GRACE / 4)  # its last output; a child process may continue
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
@@ -144,7 +144,7 @@ async def _stop(
 
 
 async def _has_ended(process: asyncio.subprocess.Process) -> bool:
-    """Whether a process ends soon; `wait` would wait for those that have its pipes, too."""
+    """Whether a process ends soon. `wait` would also wait for children that hold its pipes."""
     deadline = asyncio.get_running_loop().time() + _GRACE
     while process.returncode is None and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110  # see above
         await asyncio.sleep(_POLL)
@@ -159,13 +159,13 @@ async def _drain(process: asyncio.subprocess.Process, reading: "asyncio.Task[boo
 
 
 def past_limit(server: str, limit: int) -> str:
-    """Return the reason why nothing more is read from a server."""
+    """Return the reason why reading from a server has ended."""
     return (
         f"the MCP server {server!r} sent more than {limit:,} bytes at once; mcp_tools(max_answer_bytes=…) allows more"
     )
 
 
 def _shown(server: Any) -> str:
-    """Return a server's command without its options, which may be secrets."""
+    """Return a server's command without its options, which may contain secrets."""
     script = next((one for one in server.args if not one.startswith("-")), "")
     return cut(f"{server.command} {script}".strip(), 200)

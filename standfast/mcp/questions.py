@@ -1,13 +1,13 @@
-"""Answers what MCP servers ask back during a call: people answer questions, and an agent answers for the model.
+"""Answers the requests of MCP servers during a call: people answer questions, and an agent answers for the model.
 
-A connection cannot be held until a person has time, so a call with a question that has no answer yet ends, and its
-result says what was asked. A further call, of our own tool, asks the person in the server's words, for as long as that
-takes. Then the tool is called again with the same arguments, and the answer is ready.
+A connection cannot stay open until a person has time. A call with an unanswered question therefore ends, and its result
+contains the question. A second call, of our own tool, asks the person in the server's words, for as long as that takes.
+Then the tool is called again with the same arguments, and the answer is ready.
 
-A server of the newest protocol says what it needs as the result of its call, and gets it with the next. It is told
-nothing meanwhile, has not gone on, and is given its own state back. So both further calls are made without the model.
-A server of an earlier protocol asks on the connection, and hears "cancel". Only the model can read what it makes
-of that, so the model makes both calls.
+With the newest protocol, a server returns its needs as the result of its call, and gets the answers with the next call.
+In the meantime it is not told anything, has not continued, and gets its own state back. Both further calls are
+therefore made without the model. With an earlier protocol, a server asks on the connection, and receives "cancel". Only
+the model can interpret the result of that, so the model makes both calls.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ from standfast.tools import ToolContext
 from standfast.tools.attempts import ModelAsker
 
 _LOG = logging.getLogger("standfast")
-_LONGEST_SAMPLE = 256 * 1024  # bytes of what a server lets an agent answer
-_MOST_ASKED = 8  # questions of one call for people, and as many for a model
-_MOST_TOKENS = 10**6  # of an answer that a server may ask for
+_LONGEST_SAMPLE = 256 * 1024  # bytes of an agent's answer to a server
+_MOST_ASKED = 8  # questions per call for people, and as many for a model
+_MOST_TOKENS = 10**6  # of the answer that a server may request
 _MOST_ROUNDS = 10  # of one call without people
-_PAUSE = 0.2  # seconds before a call goes on that wants nothing but its own state back
+_PAUSE = 0.2  # seconds before a call continues that only needs its own state back
 
 
 @dataclass
 class Questions:
-    """What a server asks during one call, and what is sent to it with the call.
+    """The server's requests during one call, and the data sent to it with the call.
 
     Args:
-        asking: the name of our tool that asks people; None if they are not asked.
-        sampling: the agent that answers in the place of a model; True is the model of the agent that makes the call.
-        open: the ids of questions that have no answer, and what was asked.
-        responses, state: what goes with the call, as the SDK has it.
-        is_under_way: whether a model is asked: from when the tool may be called until the call has ended.
+        asking: the name of our tool that asks people; None if people are not asked.
+        sampling: the agent that answers instead of a model; True is the model of the calling agent.
+        open: the ids of unanswered questions, and their texts.
+        responses, state: sent with the call, as SDK objects.
+        is_under_way: whether a model is asked: from the moment the tool may be called until the call has ended.
     """
 
     store: Any
@@ -74,7 +74,7 @@ class Questions:
         return self.asking is not None and self.store is not None and self.ctx.session_id is not None
 
     def callbacks(self) -> dict[str, Any]:
-        """Return what an `mcp.Client` calls; a server is told that it may ask nothing else."""
+        """Return the callbacks of an `mcp.Client`. They tell a server that other requests are not allowed."""
         found: dict[str, Any] = {}
         if self._asks_people:
             found["elicitation_callback"] = self._elicited
@@ -85,7 +85,7 @@ class Questions:
     # --- the call ---
 
     async def begin(self) -> bool:
-        """Go on where an earlier call with these arguments has stopped; returns whether the server is to be called."""
+        """Continue where an earlier call with these arguments has stopped. Return whether to call the server."""
         kept = await self._load()
         last = None if kept is None else await kept.last_round(self._round)
         if last is None:
@@ -93,10 +93,10 @@ class Questions:
         return await self._respond(last)
 
     async def answered(self, result: Any) -> bool:
-        """Take in what a server needs before its call goes on; returns whether it is to be called again.
+        """Take in the server's requirements before its call continues. Return whether to call it again.
 
         Raises:
-            StandfastError: it asks what it may not ask, or too often.
+            StandfastError: the server makes a forbidden request, or too many.
         """
         self._rounds += 1
         if self._rounds > _MOST_ROUNDS:
@@ -129,7 +129,7 @@ class Questions:
         return False
 
     async def _respond(self, one: Round, *, is_new: bool = False) -> bool:
-        """Get the responses of a round ready; returns whether all are there."""
+        """Prepare the responses of a round. Return whether all are there."""
         responses, used = {key: self._read(given) for key, given in one.given.items()}, []
         for key, form in one.asked.items():
             answer, question = await self._answer(form["message"], form["schema"], goes_on=True)
@@ -148,16 +148,16 @@ class Questions:
         return kind.model_validate(given)
 
     def begin_anew(self) -> bool:
-        """Send the call without the state, which the server does not take any more; returns whether it may be sent.
+        """Send the call without the state, which the server no longer accepts. Return whether it may be sent.
 
-        What people have answered is ready if it asks again.
+        People's answers are ready if the server asks again.
         """
         may, self._has_begun_anew = not self._has_begun_anew and self.state is not None, True
         self.responses = self.state = None
         return may
 
     async def ended(self, *, is_made: bool) -> None:
-        """Give back what was taken if the call has asked for more, or was not made; no model answers any more."""
+        """Return taken answers if the call has asked for more, or was not made. From now on, no model answers."""
         self.is_under_way = False
         if self._kept is not None and (self.open or not is_made):
             for name in self._taken:
@@ -165,7 +165,7 @@ class Questions:
                     await self._kept.give_back(name)
 
     async def result_with(self, said: object) -> Any:
-        """Return the result of the call, with what has to be done about open questions."""
+        """Return the result of the call, with instructions for open questions."""
         if not self.open:
             return said
         (question, text), *_ = self.open.items()
@@ -184,7 +184,7 @@ class Questions:
     # --- questions for people ---
 
     async def _load(self) -> KeptQuestions | None:
-        """Return what is kept with the session; None if nobody is asked."""
+        """Return the session's stored questions; None if people are not asked."""
         if self._asks_people and not self._has_loaded:
             self._has_loaded = True
             session = await self.store.load_session(session_key_of(self.ctx.tenant_id, str(self.ctx.session_id)))
@@ -194,7 +194,7 @@ class Questions:
         return self._kept
 
     async def _elicited(self, _: Any, asked: Any) -> Any:
-        """Answer a server of an earlier protocol, which waits."""
+        """Answer a server with an earlier protocol, which waits."""
         schema = dict(asked.requested_schema) if asked.mode == "form" else None
         if schema is None or schema_problem(schema) is not None:
             return self._types.ElicitResult(action="decline")
@@ -208,7 +208,7 @@ class Questions:
         return answer
 
     async def _answer(self, message: str, schema: dict[str, Any], *, goes_on: bool) -> tuple[Any, str]:
-        """Return a person's answer as the server gets it, and the question's id; None if there is none yet."""
+        """Return a person's answer in the server's form, and the question's id; None if there is no answer yet."""
         if await self._load() is None or self._kept is None:
             raise StandfastError("The MCP server asks a person, and there is no session in which to ask")
         fault = ""
@@ -248,7 +248,7 @@ class Questions:
         text = clean_text("\n\n".join([f"The MCP server {self.server} asks for an answer to this.", *parts]))
         if len(text.encode()) > _LONGEST_SAMPLE:
             return self._types.ErrorData(code=-1, message="it is too long")
-        async with self._one_by_one:  # each sees what the others have left of the budget
+        async with self._one_by_one:  # each one sees the budget that the others have left
             return await self._answered_by_model(text, asked.max_tokens)
 
     async def _answered_by_model(self, text: str, max_tokens: int) -> Any:
@@ -257,7 +257,7 @@ class Questions:
         try:
             said = await self._there(self._ask(text, min(max(1, max_tokens), _MOST_TOKENS)))
         except Exception as error:
-            self._unanswered = cut(error_text(error), 500)  # which a stranger need not know
+            self._unanswered = cut(error_text(error), 500)  # a stranger need not know this
             _LOG.warning("%s asks a model, and gets no answer: %s", self.server, self._unanswered)
             return self._types.ErrorData(code=-1, message="there is no answer")
         content = self._types.TextContent(type="text", text=said["response"])
@@ -274,7 +274,7 @@ class Questions:
         return await agents.ask_model(text, max_tokens=max_tokens)
 
     async def _there(self, work: Awaitable[Any]) -> Any:
-        """Await something on the loop of the call, which the connection need not have."""
+        """Await something on the loop of the call. The connection may be on another loop."""
 
         async def awaited() -> Any:
             return await work

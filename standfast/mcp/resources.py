@@ -1,4 +1,4 @@
-"""Resources and prompts of MCP servers: tools that list and read resources, and prompts as text."""
+"""MCP resources and prompts: tools that list and read resources, and prompts as text."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -13,11 +13,11 @@ from standfast.messages import cut
 from standfast.tools import Tool, ToolContext
 
 NAMES = ("list_resources", "read_resource")
-_LONGEST_DESCRIPTION = 500  # bytes of each in a list
+_LONGEST_DESCRIPTION = 500  # bytes, for each entry of a list
 
 
 def resource_tools(connections: Connections, prefix: str) -> list[Tool[..., Any]]:
-    """Return the tools by which a model lists and reads a server's resources; both change nothing."""
+    """Return the tools with which a model lists and reads a server's resources. Both are read-only."""
 
     async def list_resources(ctx: ToolContext) -> str:
         async def listed(connection: Connection) -> list[str]:
@@ -82,7 +82,7 @@ async def _read(client: Any, uri: str) -> str:
 
 
 async def prompt_text(client: Any, name: str, arguments: dict[str, str]) -> str:
-    """Return the texts of a prompt; those that are not the user's say whose they are."""
+    """Return the texts of a prompt. A text that is not the user's begins with its role."""
     found = await client.get_prompt(name, arguments)
     parts = []
     for message in found.messages:

@@ -1,9 +1,9 @@
 """Checks arguments by the schemas of servers, which strangers wrote: nothing is fetched, and nothing takes long.
 
-`jsonschema` fetches what a `$ref` names and matches patterns with `re`, which nothing can interrupt. Here a reference
-stays within its schema, patterns are matched by an engine that takes linear time, and one check has a twentieth of a
-second. What cannot be checked so is left to the server, which checks its arguments anyway: a pattern that looks ahead,
-arguments of over a megabyte, a schema that takes longer.
+`jsonschema` fetches the target of a `$ref`, and matches patterns with `re`, which cannot be interrupted. Here a
+reference stays within its schema, an engine with linear time matches patterns, and one check gets a twentieth of a
+second. The server checks its arguments anyway, so it gets the cases that are not checked here: a pattern that looks
+ahead, arguments of over a megabyte, a schema that takes longer.
 """
 
 import functools
@@ -40,14 +40,14 @@ class _Work:
         self._until = time.thread_time() + MAX_SECONDS
 
     def check(self, *values: object) -> None:
-        """Raise if there is no time left, or a value of a keyword to look at is too long for one look."""
+        """Raise if there is no time left, or if a keyword's value is too long for one look."""
         longest = max((len(one) for one in values if isinstance(one, list | dict)), default=0)
         if time.thread_time() > self._until or longest > _LONGEST_LIST:
             raise _TooMuchError
 
 
 def schema_problem(schema: Any) -> str | None:
-    """Say why a schema cannot be used, or None."""
+    """Return why a schema cannot be used, or None."""
     if not isinstance(schema, dict):
         return f"its schema is {with_article(type(schema).__name__)}"
     if problem := json_problem(schema):
@@ -78,15 +78,15 @@ _DATA = ("const", "enum", "default", "examples", "example")  # keywords with dat
 _PARTS = ("properties", "patternProperties", "$defs", "definitions")
 
 
-# From the newest to the oldest. Without `$schema`, MCP says that a schema is of the first.
+# From the newest to the oldest. MCP assigns a schema without `$schema` to the first.
 _DRAFTS = ("Draft202012", "Draft201909", "Draft7", "Draft6", "Draft4", "Draft3")
 
 
 def checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return a function that returns arguments which fit a schema, and raises a `ValueError` for others.
 
-    `$schema` names the draft. If the schema is not valid by that draft, the newest draft by which it is valid decides,
-    so that calls of older servers are not refused.
+    `$schema` names the draft. If the schema is invalid under that draft, the newest draft under which it is valid
+    decides, so that calls of older servers are not rejected.
     """
     checker = _Checker(schema)
 
@@ -95,7 +95,7 @@ def checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str
             fault = None if len(to_json(arguments)) > MAX_ARGUMENTS_BYTES else checker.fault(arguments)
         except _TooMuchError:
             return arguments
-        except Exception as error:  # a schema that is none fails in many ways, one that refers elsewhere in another
+        except Exception as error:  # an invalid schema fails in many ways, an outside reference in yet another
             raise ValueError(f"they cannot be checked by the tool's schema: {cut(error_text(error), 300)}") from error
         if fault is not None:
             raise ValueError(f"{'.'.join(map(str, fault.path)) or 'arguments'}: {cut(fault.message, 2_000)}")
@@ -105,13 +105,13 @@ def checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str
 
 
 class _Checker:
-    """Finds faults of arguments by a schema."""
+    """Finds faults in arguments by a schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._jsonschema, self._schema = importlib.import_module("jsonschema"), schema
         self._drafts = [getattr(self._jsonschema, f"{name}Validator") for name in _DRAFTS]
         self._own = self._jsonschema.validators.validator_for(schema, default=self._drafts[0])
-        self._work: ContextVar[_Work] = ContextVar("work")  # of one check; several threads may each have one
+        self._work: ContextVar[_Work] = ContextVar("work")  # of one check; each thread may have its own
         self._validator = functools.cache(functools.partial(_bounded, self._jsonschema, self._work))
 
     def fault(self, arguments: dict[str, Any]) -> Any:
@@ -136,7 +136,7 @@ class _Checker:
         return self._jsonschema.exceptions.best_match(faults)
 
     def _other_draft(self) -> Any:
-        """Return the newest draft by which the schema is valid, if it is not valid by its own."""
+        """Return the newest draft under which the schema is valid, if it is invalid under its own."""
         if self._is_valid_by(self._own):
             return None
         return next((draft for draft in self._drafts if draft is not self._own and self._is_valid_by(draft)), None)
@@ -146,7 +146,7 @@ class _Checker:
         known = self._jsonschema.validators.SPECIFICATIONS  # the drafts themselves
         try:
             return bool(self._validator(draft)(draft.META_SCHEMA, registry=known).is_valid(self._schema))
-        except Exception:  # it takes too long, say
+        except Exception:  # for example, it takes too long
             return False
 
 
@@ -155,7 +155,7 @@ _CLASS = re.compile(r"\\[wWdDsSpPbB]|\[\[:|\(\?[a-z]*i")  # of Unicode: a thousa
 
 
 def _is_quick(pattern: str) -> bool:
-    """Whether a pattern can be read in some milliseconds, judged by how often it repeats its parts."""
+    """Whether a pattern can be compiled in some milliseconds, judged by the repetition of its parts."""
     counts = [(bool(group), max(int(least or 0), int(most or 1))) for group, least, most in _COUNT.findall(pattern)]
     inner = sum(count for is_group, count in counts if not is_group)
     outer = math.prod(count for is_group, count in counts if is_group)
@@ -167,7 +167,7 @@ def _is_quick(pattern: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _matcher(pattern: str) -> Any:
-    """Return a matcher for a pattern that takes linear time; None if there is none."""
+    """Return a linear-time matcher for a pattern; None if there is none."""
     if len(pattern) > _LONGEST_PATTERN or not _is_quick(pattern):
         return None
     try:
@@ -177,7 +177,7 @@ def _matcher(pattern: str) -> Any:
 
 
 class _Keywords:
-    """The keywords that are checked differently than by `jsonschema`: without `re`, and never for long at a time."""
+    """The keywords that are checked differently from `jsonschema`: without `re`, and never for long at a time."""
 
     def __init__(self, jsonschema: Any, work: ContextVar[_Work]) -> None:
         self._fault, self._work = jsonschema.ValidationError, work
@@ -187,13 +187,13 @@ class _Keywords:
             "pattern": self._pattern,
             "patternProperties": self._pattern_properties,
             "additionalProperties": self._additional_properties,
-            "unevaluatedProperties": self._any,  # they follow references and match patterns again; the server does, too
+            "unevaluatedProperties": self._any,  # follows references and matches patterns again; left to the server
             "unevaluatedItems": self._any,
             "uniqueItems": self._unique_items,
         }
 
     def _matches(self, pattern: Any, text: str) -> bool | None:
-        """Return whether a pattern is found in a text; None if nobody here can tell."""
+        """Return whether a pattern is found in a text; None if that cannot be determined here."""
         self._work.get().check()
         matcher = _matcher(pattern) if isinstance(pattern, str) and len(text) <= _LONGEST_TEXT else None
         return None if matcher is None else bool(matcher.isinstance_python(text))
@@ -234,7 +234,7 @@ class _Keywords:
 
 
 def _bounded(jsonschema: Any, work: ContextVar[_Work], usual: Any) -> Any:
-    """Return a class of validators of a draft whose every step looks at the time."""
+    """Return a validator class for a draft that checks the time at every step."""
 
     def counted(keyword: Any) -> Any:
         def step(checker: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -249,7 +249,7 @@ def _bounded(jsonschema: Any, work: ContextVar[_Work], usual: Any) -> Any:
 
 
 def tool_problem(item: Any) -> str | None:
-    """Say why a tool of a listing cannot be used, or None."""
+    """Return why a tool of a listing cannot be used, or None."""
     if (marked := (item.meta or {}).get(LEFT_OUT)) is not None:
         return str(marked)
     if problem := schema_problem(item.input_schema):
@@ -260,15 +260,15 @@ def tool_problem(item: Any) -> str | None:
     )
 
 
-_OF_PROVIDERS = re.compile(r"[a-zA-Z0-9_.-]{1,64}")  # names of arguments that every provider accepts
-_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const")  # which providers refuse there
+_OF_PROVIDERS = re.compile(r"[a-zA-Z0-9_.-]{1,64}")  # argument names that every provider accepts
+_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const")  # providers refuse these there
 
 
 def shown_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a tool's schema as every provider accepts it, and the server's names of arguments by those in it.
+    """Return a tool's schema in a form that every provider accepts, and the server's argument names by the shown ones.
 
-    A model gets other names for arguments such as `$filter`, and no choice between whole schemas. The server's schema
-    decides about the arguments all the same.
+    A model sees other names for arguments such as `$filter`, and no choice between whole schemas. The server's schema
+    still decides about the arguments.
     """
     parts = dict(_properties_of(schema))
     names = dict[str, str]()
@@ -289,7 +289,7 @@ def shown_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, s
 
 
 def _properties_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the properties at the top of a schema and in its choices."""
+    """Yield the properties at the top of a schema and in its alternatives."""
     own = schema.get("properties", {})
     yield from own.items()
     for keyword in ("anyOf", "oneOf", "allOf"):

@@ -1,4 +1,4 @@
-"""Declares tools of MCP servers before a connection is made, and reads them when a run or a worker begins."""
+"""Declares MCP tools before a connection is made, and reads them when a run or a worker begins."""
 
 import hashlib
 import importlib
@@ -32,8 +32,8 @@ from standfast.tools import Duration, Then, Tool, ToolContext, check_count, seco
 
 _LOG = logging.getLogger("standfast")
 
-_ASKING = "ask_person"  # the tool that asks what a server wants to know
-_OTHERS = "*"  # of a mapping by name, the tools that it does not name
+_ASKING = "ask_person"  # the tool that asks a server's questions
+_OTHERS = "*"  # in a mapping by name, all tools that it does not name
 _LONGEST_DESCRIPTION = 16 * 1024  # bytes
 
 Renewed = Callable[[Sequence[Tool[..., Any]]], None]
@@ -70,7 +70,7 @@ class MCPToolset:
 
     @property
     def name(self) -> str:
-        """The server's name for people: without what may be secret."""
+        """The server's name for people, without possible secrets."""
         if isinstance(self.server, str):
             parts = urlsplit(self.server)
             return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -87,12 +87,12 @@ class MCPToolset:
 
     @property
     def asks_model(self) -> bool:
-        """Whether the server may ask the model of the agent that calls it."""
+        """Whether the server may ask the model of the calling agent."""
         return self.sampling is True
 
     @property
     def key(self) -> str:
-        """Tells the server from others in a store."""
+        """Identifies the server in a store."""
         command = (getattr(self.server, "command", ""), getattr(self.server, "args", ()))
         whole = self.server if isinstance(self.server, str) else f"{self.name}\0{command}"
         return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
@@ -101,14 +101,14 @@ class MCPToolset:
     async def opened(
         self, store: Any = None, renewed: Renewed | None = None
     ) -> AsyncIterator[Sequence[Tool[..., Any]]]:
-        """Yield the tools for as long as a block lasts; a lost connection is opened again.
+        """Yield the tools for as long as a block lasts. A lost connection is opened again.
 
         Args:
-            renewed: is called with the tools when a call has found that a person has accepted a change.
+            renewed: called with the tools when a call has found that a person has accepted a change.
 
         Raises:
-            DefinitionError: the server has no tool of a name.
-            StandfastError: it cannot be reached.
+            DefinitionError: the server does not have a named tool.
+            StandfastError: the server cannot be reached.
             ImportError: the SDK is not installed.
         """
         known = KnownTools(store, self.key, self.name) if has_ledger(store) else None
@@ -124,7 +124,7 @@ class MCPToolset:
         return Connections(_sdk(), self.server, self.max_answer_bytes, self.headers, self._auth_in(store))
 
     async def _listed(self, use: "_Use") -> list[Any]:
-        """Return the tools as they may be shown to models: as they were accepted, also if the server is away now."""
+        """Return the tools that models may see: as they were accepted, even if the server is unreachable now."""
         try:
             found = await self._usable(await use.connections.tools(), use)
         except StandfastError as error:
@@ -144,7 +144,7 @@ class MCPToolset:
         return accepted
 
     async def _usable(self, listed: list[Any], use: "_Use") -> list[Any]:
-        """Return the tools of a listing without those that cannot be used, which are named in the log."""
+        """Return the usable tools of a listing. The others are named in the log."""
         problems = {item.name: problem for item in listed if (problem := self._problem(item)) is not None}
         shown = {cut(clean_text(name), 80): cut(clean_text(why), 500) for name, why in problems.items()}
         for name, why in shown.items():
@@ -163,7 +163,7 @@ class MCPToolset:
         try:
             schema, _ = shown_schema({"type": "object", "properties": {}, **item.input_schema})
             Tool("tool", description="d", input=Annotated[dict[str, Any], WithJsonSchema(schema)])
-        except Exception as error:  # a stranger's schema may have anything anywhere
+        except Exception as error:  # a stranger's schema may contain anything
             return f"its schema cannot be used: {error_text(error)}"
         return None
 
@@ -176,7 +176,7 @@ class MCPToolset:
         return [seen.get(item.name, item) for item in found]
 
     async def _why_not(self, name: str, listed: list[Any], use: "_Use") -> str:
-        """Say why a tool that has changed is not called. If the change was accepted, it is offered from now on."""
+        """Return why a changed tool is not called. If the change was accepted, the tool is offered from now on."""
         now = next((item for item in listed if item.name == name), None)
         if now is None:
             return f"Not called: the MCP server has no tool {name!r} any more"
@@ -197,12 +197,12 @@ class MCPToolset:
         )
 
     def _auth_in(self, store: Any) -> Callable[[ToolContext], tuple[Hashable, Any]]:
-        """Return a function from a call's context to an identity and what shows it to the server."""
+        """Return a function from a call's context to an identity and its credentials for the server."""
         if not isinstance(self.auth, OAuth):
 
             def given(ctx: ToolContext) -> tuple[Hashable, Any]:
                 auth = self.auth(ctx) if callable(self.auth) else self.auth
-                return auth, auth  # an object is the same as itself alone
+                return auth, auth  # an object equals only itself
 
             return given
         if not has_ledger(store):
@@ -310,11 +310,11 @@ class MCPToolset:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What a toolset needs while it is open.
+    """The state of a toolset while it is open.
 
     Args:
-        known: what the store knows of its tools; None without a durable store, like `store`.
-        left_out: names of tools that cannot be used.
+        known: the tools that the store knows; None without a durable store, like `store`.
+        left_out: the names of unusable tools.
     """
 
     connections: Connections
@@ -325,15 +325,15 @@ class _Use:
 
 
 def mcp_server(server: Any, **options: Unpack[MCPOptions]) -> MCPToolset:
-    """Return a server's tools for `Agent(tools=[…])`; the connection is made when a run begins or a worker starts.
+    """Return a server's tools for `Agent(tools=[…])`. The connection is made when a run begins or a worker starts.
 
-    What the server declares is kept in the store, so that runs can begin while it is away. A tool that it changes is
-    held back until a person accepts the change. On Temporal, an agent whose server has never been seen waits until it
-    is there.
+    The server's declarations are stored, so that runs can begin while the server is unreachable. A tool that the server
+    changes is held back until a person accepts the change. On Temporal, an agent whose server has never been seen waits
+    for the server.
 
     Args:
         server, options: see `mcp_tools`, with `sampling=True` for a server that asks for a model. A transport can be
-            opened only once: give a function that makes it.
+            opened only once, so pass a function that makes it.
 
     Raises:
         DefinitionError: an option is wrong.
@@ -344,10 +344,10 @@ def mcp_server(server: Any, **options: Unpack[MCPOptions]) -> MCPToolset:
 
 
 def toolset_of(server: Any, options: MCPOptions) -> MCPToolset:
-    """Return a toolset, after a check that there are these options.
+    """Return a toolset, after checking that the options exist.
 
     Raises:
-        DefinitionError: there is no such server or option.
+        DefinitionError: the server or an option does not exist.
     """
     check_known(options)
     return MCPToolset(server, **options)
@@ -361,13 +361,13 @@ async def mcp_prompt(
     store: Any = None,
     **options: Unpack[MCPOptions],
 ) -> str:
-    """Return a prompt of a server as text, for a message or for instructions: a stranger has written it.
+    """Return a prompt of a server as text, for a message or for instructions. A stranger has written it.
 
     Args:
         server, store, options: see `mcp_tools`.
 
     Raises:
-        StandfastError: the server cannot be reached, or has no such prompt.
+        StandfastError: the server cannot be reached, or does not have the prompt.
     """
     toolset = toolset_of(server, options)
     connections = toolset.connections(store)
