@@ -1,4 +1,4 @@
-"""Opens a store by its address, as commands and environment variables name it."""
+"""Opens a store by its address, as given in commands and environment variables."""
 
 import os
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -16,12 +16,12 @@ D1_TOKEN = "CLOUDFLARE_API_TOKEN"
 def open_store(address: str | os.PathLike[str]) -> SQLiteStore | PostgresStore | D1Store:
     """Return the store at an address: a SQLite file's path, `postgresql://user:password@host/database`, or `d1://…`.
 
-    `?schema=name` at the end of the second names the schema, which is "standfast" otherwise; further parameters are
-    those of a PostgreSQL address. The third is `d1://ACCOUNT/DATABASE`, with the ids of a Cloudflare account and of its
-    database; the API token is in CLOUDFLARE_API_TOKEN. Nothing is opened or made before the store is used.
+    `?schema=name` at the end of a PostgreSQL address names the schema; the default is "standfast". Further parameters
+    are those of a PostgreSQL address. A D1 address is `d1://ACCOUNT/DATABASE`, with the ids of a Cloudflare account and
+    of its database; the API token is in CLOUDFLARE_API_TOKEN. Nothing is opened or created before the store is used.
 
     Raises:
-        InputError: it is the address of something else, or the token is missing.
+        InputError: the address is of another kind, or the token is missing.
     """
     where = os.fspath(address)
     scheme, separator, _ = where.partition("://")
@@ -32,7 +32,7 @@ def open_store(address: str | os.PathLike[str]) -> SQLiteStore | PostgresStore |
     if scheme not in _POSTGRES:
         raise InputError(
             f"A store is the path of a SQLite file, postgresql://… or d1://…, and not {scheme[:20]}://…"
-        )  # what follows may be a password
+        )  # the rest may be a password
     parts = urlsplit(where)
     query = parse_qsl(parts.query, keep_blank_values=True)
     schemas = [value for name, value in query if name == _SCHEMA]
@@ -44,7 +44,7 @@ def open_store(address: str | os.PathLike[str]) -> SQLiteStore | PostgresStore |
 def _d1(where: str) -> D1Store:
     account, separator, database = where.removeprefix("d1://").partition("/")
     if not (account and separator and database) or not {"/", "@", "?", ":"}.isdisjoint(database + account):
-        # Not shown: somebody may have put the token there.
+        # Not shown: it may be a misplaced token.
         raise InputError(
             f"A store in D1 is d1://ACCOUNT/DATABASE, with the ids of both; its API token is given as {D1_TOKEN}"
         )

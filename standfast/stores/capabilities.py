@@ -1,7 +1,7 @@
-"""Tells what a store can do beside keeping sessions.
+"""Tells what a store can do besides storing sessions.
 
-Not by `isinstance`: from Python 3.12 on, it does not see the methods of an object that gets them from another one by
-`__getattr__`, and a store that is wrapped so would lose its ledger.
+The checks do not use `isinstance`. From Python 3.12 on, it does not see methods that an object gets from another one by
+`__getattr__`, so a wrapped store would lose its ledger.
 """
 
 from typing import Any, Protocol
@@ -18,15 +18,17 @@ from standfast.stores.workers import Workers
 
 
 class Placed(Protocol):
-    """A store that can tell when its data were put back or copied."""
+    """A store that can detect when its data were restored or copied."""
 
     async def place(self) -> str:
-        """Return an id of where its data are: the same as long as they stay there, another once they were copied."""
+        """Return an id of the place of its data. It is the same as long as the data stay there, and another once they
+        were copied.
+        """
         ...
 
 
 class Journal(Protocol):
-    """A store that keeps values which never change; see `Ledger`."""
+    """A store for values that never change; see `Ledger`."""
 
     async def save_reply(self, journal_key: str, turn: int, reply: str) -> str: ...
     async def load_reply(self, journal_key: str, turn: int) -> str | None: ...
@@ -69,7 +71,7 @@ def has_place(store: object) -> TypeIs[Placed]:
 
 
 def largest_row(store: object) -> int | None:
-    """Return how many bytes a row of a store can have; None if that is more than anybody writes."""
+    """Return the largest size of a row of a store in bytes; None if it is larger than any row."""
     return getattr(store, "largest_row", None)
 
 
@@ -81,7 +83,7 @@ def durable_store(store: Any) -> DurableStore:
     """Return a store that is durable and has a ledger.
 
     Raises:
-        DefinitionError: it is not a store, or lacks methods.
+        DefinitionError: the argument is not a store, or lacks methods.
         MemoryStoreNotDurableError: it is a memory store.
     """
     if not hasattr(store, "durable"):

@@ -1,9 +1,9 @@
-"""Moves all that a store has to another one, so that runs go on there.
+"""Moves everything in a store to another one, so that runs continue there.
 
-Both stores are closed meanwhile: nobody opens them, and who has the old one open cannot write to it. What was copied is
-noted in the new store with the rows themselves, so a move that was broken off goes on when it is begun again. In the
-end the new store has what the old one has, by the number and a digest of the rows of each table, and its identity. The
-old one stays closed, and says where it was moved.
+Both stores are closed during the move: neither can be opened, and processes with the old one open cannot write to it.
+The progress is noted in the new store together with the rows, so an interrupted move continues when it is started
+again. In the end, the new store has the rows of the old one, verified by the number and a digest of the rows of each
+table, and its identity. The old one stays closed, and names its new place.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from standfast.stores.tables import KEYS, LEFT_OUT, Progress, Row, Sum, Tables
 
 _SHOWN = 5
 _MOVED = "was moved to "
-_AT_ONCE = 16  # names that are looked at
+_AT_ONCE = 16  # names checked at the same time
 
 
 class Movable(AgentStore, Protocol):
@@ -30,11 +30,11 @@ class Movable(AgentStore, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A store that was moved.
+    """The result of a move.
 
     Args:
-        identity: of both.
-        tables: the number of rows and their digest, by table; none if it had been moved before.
+        identity: the identity of both stores.
+        tables: the number of rows and their digest, by table; empty if the store had already been moved.
     """
 
     identity: str
@@ -46,10 +46,10 @@ Tell = Callable[[str, int], None]
 
 
 async def move_store(source: Movable, target: Movable, tell: Tell = lambda table, rows: None) -> Moved:
-    """Move all that a store has into an empty one, or go on with that.
+    """Move everything in a store into an empty one, or continue that move.
 
     Raises:
-        InputError: the new store has something of its own, or the old one is in use or was moved elsewhere; or one is
+        InputError: the new store has its own rows, or the old one is in use or was moved elsewhere; or one of them is
             of a kind that cannot be moved.
         StoreError: one of them refuses, or they differ in the end.
     """
@@ -86,10 +86,10 @@ async def move_store(source: Movable, target: Movable, tell: Tell = lambda table
 
 
 async def give_up_move(source: Movable, target: Movable) -> None:
-    """Open a store again whose move has not ended. The other one stays closed, and can be deleted.
+    """Reopen a store whose move has not ended. The other one stays closed, and can be deleted.
 
     Raises:
-        InputError: it is not being moved there, or was moved already.
+        InputError: the store is not being moved there, or has already been moved.
     """
     _check_kinds(source, target)
     async with source.tables() as old, target.tables() as new:
@@ -110,7 +110,7 @@ def _check_kinds(*stores: Movable) -> None:
 
 
 async def _has_taken_over(old: Tables, new: Tables) -> bool:
-    """Whether a store has the identity of another, which it gets when all was copied."""
+    """Whether a store has the identity of another one. It gets that identity when everything is copied."""
     return "store_identity" in await new.names() and await new.identity() == await old.identity()
 
 
@@ -118,9 +118,9 @@ async def _prepared(source: Movable, old: Tables) -> str:
     """Return the identity of a store that can be moved.
 
     Raises:
-        InputError: it is in use.
+        InputError: the store is in use.
     """
-    identity = await source.identity()  # opens it, and brings its tables up to date
+    identity = await source.identity()  # opens the store, and migrates its tables
     used = await _in_use(source, await old.held_names())
     if not used and await old.has_holds():
         used = ["a run"]
@@ -136,7 +136,7 @@ async def _prepared(source: Movable, old: Tables) -> str:
 
 
 async def _in_use(store: AgentStore, names: list[str]) -> list[str]:
-    """Return the names, of sessions, runs and workers, that somebody holds."""
+    """Return the held names of sessions, runs and workers."""
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def is_free(name: str) -> bool:
@@ -151,16 +151,16 @@ async def _in_use(store: AgentStore, names: list[str]) -> list[str]:
 
 
 async def _begin(target: Movable, new: Tables, identity: str, words: str) -> None:
-    """Close an empty store, to be filled; one that was begun to be filled from the same store goes on.
+    """Close an empty store before it is filled. If filling from the same store has already begun, it continues.
 
     Raises:
-        InputError: it has something of its own.
+        InputError: the store has its own rows.
     """
     if await new.closed() is not None:
         if await new.source() != identity:
             raise InputError(f"The store {new.name} {await new.closed()}; give an empty one")
         return
-    await target.identity()  # makes it
+    await target.identity()  # creates the store
     await target.close()
     if not await new.is_empty():
         raise InputError(
@@ -171,7 +171,7 @@ async def _begin(target: Movable, new: Tables, identity: str, words: str) -> Non
 
 
 async def _copied(old: Tables, new: Tables, table: str, tell: Tell) -> Sum:
-    """Copy what was not copied yet of a table, and return the sum of all its rows."""
+    """Copy the remaining rows of a table, and return the sum of all its rows."""
     columns = await old.columns(table)
     if set(columns) != set(await new.columns(table)):
         raise StoreError(f"The table {table} has other columns in {new.name} than in {old.name}")

@@ -1,8 +1,8 @@
-"""The Protocol of stores from which everything that belongs to a session or to a run can be deleted.
+"""The Protocol of stores that can delete everything that belongs to a session or to a run.
 
-What a store keeps beside sessions is kept under names: `<session>@<when it was made>` for the calls and messages of a
-session, and for all else the journal key of a run. A run on Temporal is noted when it is opened, so that its session is
-known, and Temporal can be asked whether it may still go on.
+Besides sessions, a store keeps records under names. The calls and messages of a session are under `<session>@<creation
+time>`, and everything else is under the journal key of a run. A Temporal run is noted when it is opened. Its session is
+then known, and Temporal can be asked whether the run may still continue.
 """
 
 import re
@@ -24,14 +24,14 @@ _MADE = r"@\d{8}T\d{12}"
 _KEPT_UNDER = re.compile(
     rf"(?P<run>{_RUN})(/.*)?|(?P<session>.+{_MADE})/(said|heard|\d+)|(?P<local>[^/]+/.+?)/steps/.*", re.S
 )
-_LONGEST_PREFIX = 150  # characters of a session's id with which those of the agents that it calls begin
+_LONGEST_PREFIX = 150  # characters of a session's id that begin the ids of the agents it calls
 
 
 class NotedRun(Record):
-    """A run on Temporal that has been opened with a store.
+    """A Temporal run that has been opened with a store.
 
     Args:
-        session_id: of an agent's run, as `session_key_of` returns it; None for a pipeline's.
+        session_id: the session of an agent's run, as `session_key_of` returns it; None for a pipeline's.
         namespace: empty if the run was opened by a version that did not note it.
         noted_at: UTC. Set by the store.
     """
@@ -44,11 +44,11 @@ class NotedRun(Record):
 
 
 class Noted(Record):
-    """What a store knows of all runs on Temporal that were opened with it.
+    """A store's knowledge of all Temporal runs that were opened with it.
 
     Args:
-        since: UTC; older runs are noted only if they were at work then, or were the last on their session.
-        namespaces: those of noted runs; an empty one if it is not known of some of them.
+        since: UTC. Older runs are noted only if they were at work then, or were the last on their session.
+        namespaces: the namespaces of noted runs; an empty one if some are unknown.
     """
 
     since: datetime
@@ -56,7 +56,7 @@ class Noted(Record):
 
 
 class Dropped(Record):
-    """How many rows were deleted, or would be, and the bytes of their texts."""
+    """The number of deleted rows, or of rows to delete, and the bytes of their texts."""
 
     calls: int = 0
     replies: int = 0
@@ -72,10 +72,10 @@ class Dropped(Record):
 
 @runtime_checkable
 class Deletion(Protocol):
-    """Deletes what belongs to a session or a run, all or nothing."""
+    """Deletes the rows of a session or a run, all or nothing."""
 
     async def note_run(self, run: NotedRun) -> None:
-        """Note a run before anything is kept for it; noting it again changes nothing."""
+        """Note a run before anything is stored for it. Repeating this changes nothing."""
         ...
 
     async def find_runs(self, journal_keys: Sequence[str] = (), *, session_id: str | None = None) -> list[NotedRun]:
@@ -83,55 +83,54 @@ class Deletion(Protocol):
         ...
 
     async def noted(self) -> Noted:
-        """Return since when all runs are noted, and where they run."""
+        """Return the time since when all runs are noted, and their namespaces."""
         ...
 
     async def list_records(self, after: str = "", *, limit: int = 500) -> list[str]:
-        """Return the keys of ledger, journal and audit trail that follow a key, in the order of their code points."""
+        """Return the keys of ledger, journal and audit trail that follow a key, by code point order."""
         ...
 
     async def drop_records(
         self, name: str, *, before: datetime, below: int | None = None, decisions: bool = False, dry_run: bool = False
     ) -> Dropped:
-        """Delete what is kept under a name, and return what that was; nothing if any of it is newer than `before`.
+        """Delete the records under a name, and return what was deleted; nothing if any of it is newer than `before`.
 
-        What was kept by a version that did not note the time has that of the migration.
+        Records of a version that did not note the time count as old as the migration.
 
         Args:
-            below: of a session that stays: deletes only its calls that are older, and that messages before this number
-                have asked for.
-            decisions: deletes decisions, too.
-            dry_run: deletes nothing.
+            below: for a session that stays: delete only its older calls, requested by messages before this number.
+            decisions: also delete decisions.
+            dry_run: delete nothing.
         """
         ...
 
     async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
-        """Delete a session, those of the agents that its runs have called, and all that their runs have kept.
+        """Delete a session, the sessions of the agents that its runs have called, and all records of their runs.
 
-        What a run that comes back must find, so that it repeats no effect, stays without any text: `DELETED` in the
-        place of what steers each run, and its calls, as claimed by nobody who could record a result. Others of its
-        calls cannot begin any more: `claim` and `settle` raise `SessionConflictError`.
+        A returning run must find certain records, so that it does not repeat an effect. They stay without any text:
+        `DELETED` replaces the values that steer each run. Its calls stay as claimed, by an owner that cannot record a
+        result. Its other calls can no longer begin: `claim` and `settle` raise `SessionConflictError`.
 
         Args:
-            keep_decisions: keeps who has decided what and when, without comments and edits. Who has deleted the
-                session stays in any case.
+            keep_decisions: keep the decisions with their author and time, without comments and edits. The record of who
+                deleted the session always stays.
         """
         ...
 
 
 def name_of(key: str) -> str | None:
-    """Return the name under which something is kept; None for lists of runs and other keys, which are not deleted."""
+    """Return the name under which a key is stored; None for lists of runs and other keys, which are not deleted."""
     found = _KEPT_UNDER.fullmatch(key)
     return None if found is None else found["run"] or found["session"] or found["local"]
 
 
 def closed(scope: str) -> SessionConflictError:
-    """Return the error of a call of a deleted session."""
+    """Return the error for a call of a deleted session."""
     return SessionConflictError(f"The session of {scope} was deleted; the call is not run")
 
 
 def is_temporal_run(name: str) -> bool:
-    """Whether a name is the journal key of a run on Temporal."""
+    """Whether a name is the journal key of a Temporal run."""
     return re.fullmatch(_RUN, name) is not None
 
 
@@ -142,16 +141,16 @@ def session_of(name: str) -> str | None:
 
 
 def made_at(name: str) -> datetime:
-    """Return when the session in a name was made."""
+    """Return the creation time of the session in a name."""
     return datetime.strptime(name.rpartition("@")[2], "%Y%m%dT%H%M%S%f").replace(tzinfo=UTC)
 
 
 def next_after(name: str) -> str:
-    """Return the text that follows all keys of a name in the order of code points."""
-    return f"{name}0"  # which comes after `/`
+    """Return the text that follows all keys of a name in code point order."""
+    return f"{name}0"  # the character after `/`
 
 
 def called_by(session_id: str) -> str:
-    """Return what the ids of the sessions begin with that are made for agents which a session's agent calls."""
+    """Return the prefix of the ids of the sessions of agents that a session's agent calls."""
     tenant, slash, name = session_id.rpartition("/")
     return f"{tenant}{slash}{name[:_LONGEST_PREFIX]}."

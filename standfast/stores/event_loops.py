@@ -1,4 +1,4 @@
-"""Keeps apart what a store has for each event loop that uses it, such as connections, which belong to one."""
+"""Separates a store's resources by the event loop that uses them, such as connections, which belong to one loop."""
 
 import asyncio
 import os
@@ -8,10 +8,10 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Closing(Protocol):
-    """What is closed on its own event loop."""
+    """A resource that is closed on its own event loop."""
 
     async def close(self) -> None:
-        """Finish what is being done, and close it."""
+        """Finish the current operations, and close."""
         ...
 
 
@@ -19,17 +19,17 @@ T = TypeVar("T", bound=Closing)
 
 
 class EventLoops(Generic[T]):
-    """What a store has, by event loop; `make` makes it for a loop that has none."""
+    """A store's resources by event loop. `make` creates them for a new loop."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._loops: dict[asyncio.AbstractEventLoop, T] = {}
         self._process = os.getpid()
-        self._parents: list[T] = []  # before a fork: theirs, so not even the garbage collector's
+        self._parents: list[T] = []  # resources from before a fork: the parent's, so not even garbage-collected
         self._guard = threading.Lock()
 
     def here(self) -> T:
-        """Return what the running loop has."""
+        """Return the running loop's resource."""
         loop = asyncio.get_running_loop()
         with self._guard:
             self._leave_to_parent()
@@ -39,7 +39,7 @@ class EventLoops(Generic[T]):
             return self._loops[loop]
 
     async def close(self) -> None:
-        """Close what all loops have. The next use makes it anew."""
+        """Close the resources of all loops. The next use creates them again."""
         with self._guard:
             self._leave_to_parent()
             loops, self._loops = self._loops, {}

@@ -1,7 +1,7 @@
-"""Calls a method in every process that is forked from this one, before anything else runs there.
+"""Calls a method in every process that is forked from this one, before other code runs there.
 
-What a forked process inherits stays open in it: a lock would outlive the process that has taken it, and its death would
-not be seen as long as the other lives.
+A forked process inherits open files. A lock would outlive the process that has taken it, and the death of that process
+would go unnoticed while the child lives.
 """
 
 import os
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 
 def in_forked_processes(method: Callable[[], None]) -> None:
-    """Call a method after each fork, in the child, for as long as its object is there."""
-    if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    """Call a method in the child after each fork, for as long as its object exists."""
+    if hasattr(os, "register_at_fork"):  # not on Windows, which lacks fork
         known = weakref.WeakMethod(method)
 
         def call() -> None:

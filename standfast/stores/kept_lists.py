@@ -4,7 +4,7 @@ from standfast.stores.protocol import Ledger
 
 
 async def length(store: Ledger, place: str) -> int:
-    """Return the number of values in a list; few of a long one are looked at."""
+    """Return the number of values in a list. Only a few values of a long list are read."""
     beyond = 1
     while await store.load_reply(place, beyond - 1) is not None:
         beyond *= 2
@@ -19,10 +19,10 @@ async def length(store: Ledger, place: str) -> int:
 
 
 async def append(store: Ledger, place: str, value: str, number: int) -> int:
-    """Add to a list, and return its length; values that are added at the same time each get a place of their own.
+    """Add to a list, and return its length. Values that are added at the same time each get a separate place.
 
     Args:
-        number: the length of the list as far as it is known.
+        number: the known length of the list.
     """
     while await store.save_reply(place, number, value) != value:
         number += 1

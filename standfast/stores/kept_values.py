@@ -1,4 +1,4 @@
-"""Reads stored values; a value that cannot be read, for whatever reason, raises an error that says so."""
+"""Reads stored values. A value that cannot be read, for whatever reason, raises an error that names it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,31 +15,31 @@ T = TypeVar("T")
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Read a stored value in a `with` block; a malformed one is an error of the store, which names the value.
+    """Read a stored value in a `with` block. A malformed value is a store error that names the value.
 
     Raises:
-        StoreError: it cannot be read; any other error would be retried without saying what is wrong.
+        StoreError: the value cannot be read. Any other error would be retried without naming the cause.
     """
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        # pydantic's own words would show the value, which belongs to the session.
+        # pydantic's own message would show the value, which belongs to the session.
         why = explain(error) if isinstance(error, ValidationError) else cut(error_text(error), 600)
         raise StoreError(f"The store has {what}, but it cannot be read: {why}. Put back a copy of the store") from error
 
 
 def read_kept(what: str, text: str, read: Callable[[str], T]) -> T:
-    """Return a kept text as `read` reads it.
+    """Return a stored text as parsed by `read`.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: the text cannot be read.
     """
     with reading(what):
         return read(text)
 
 
 def read_kept_object(what: str, text: str) -> dict[str, Any]:
-    """Return a kept JSON object, which may be deeper, by its frame, than the values that were kept in it.
+    """Return a stored JSON object. Its frame may make it deeper than the values that were stored in it.
 
     Raises:
         StoreError: it is not one.

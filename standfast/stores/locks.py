@@ -1,8 +1,8 @@
 """Locks that tell every process on the machine which session a run holds, and that die with their process.
 
-A lock is one byte of a file beside the database, at a place that follows from the session's id. The operating system
-drops it when its process dies, however it dies: a lock needs no clock. It keeps a second run from taking live calls for
-lost ones. The database itself makes sure, by version, that no two runs write.
+A lock is one byte of a file next to the database, at an offset derived from the session's id. The operating system
+drops the lock when its process dies, however it dies, so a lock does not need a clock. It keeps a second run from
+mistaking live calls for lost ones. The database itself ensures, by version, that two runs never both write.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from standfast.stores.private_files import private
 fcntl: ModuleType | None
 try:
     import fcntl
-except ImportError:  # Windows: sessions are then guarded within a process only
+except ImportError:  # Windows: sessions are then guarded only within a process
     fcntl = None
 
 _TAKEN = (errno.EAGAIN, errno.EACCES)
@@ -31,10 +31,10 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class SessionLocks:
-    """Locks by session id; never waits, and may be used from several threads.
+    """Locks by session id. They never wait, and may be used from several threads.
 
     Args:
-        path: that of the database, beside which the lock file is; None guards within this object only.
+        path: the database's path; the lock file is next to it. None guards within this object only.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -43,12 +43,12 @@ class SessionLocks:
         self._held: set[str] = set()
         self._process = os.getpid()
         self._guard = threading.Lock()
-        self.shared = path is not None and fcntl is not None  # unless the file system says otherwise
+        self.shared = path is not None and fcntl is not None  # unless the file system refuses
         if self.shared:
             in_forked_processes(self._is_forked)
 
     def take(self, session_id: str) -> bool:
-        """Take a session's lock; return False if anybody has it.
+        """Take a session's lock. Return False if it is taken.
 
         Raises:
             StoreError: the lock file cannot be used.
@@ -64,7 +64,7 @@ class SessionLocks:
             return True
 
     def release(self, session_id: str) -> None:
-        """Give a lock back."""
+        """Release a lock."""
         with self._guard:
             self._leave_to_parent()
             self._held.discard(session_id)
@@ -93,7 +93,7 @@ class SessionLocks:
                 self._file = open_beside(path, "lock")
             _set(self._file, session_id, locked=True)
         except OSError as error:
-            if error.errno in _UNSUPPORTED:  # then the database alone guards
+            if error.errno in _UNSUPPORTED:  # then only the database guards
                 self.shared = False
                 logging.getLogger("standfast").warning("%s-lock: this file system has no locks (%s)", path, error)
             elif self._file is None or error.errno not in _TAKEN:
@@ -103,11 +103,11 @@ class SessionLocks:
         return True
 
     def _is_forked(self) -> None:
-        self._guard = threading.Lock()  # another thread may have had it, which is not here
+        self._guard = threading.Lock()  # another thread, absent here, may have held the old one
         self._leave_to_parent()
 
     def _leave_to_parent(self) -> None:
-        """After a fork the open file and its locks belong to the parent."""
+        """After a fork, the open file and its locks belong to the parent."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._held.clear()
@@ -120,12 +120,12 @@ class SessionLocks:
 
 
 def is_any_held(path: str) -> bool:
-    """Whether anybody has a lock of a database; False where the operating system does not tell."""
+    """Whether any lock of a database is held; False where the operating system does not tell."""
     if fcntl is None or sys.platform != "linux" or not os.path.exists(f"{path}-lock"):
         return False
     file = open_beside(path, "lock")
     try:
-        asked = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # of all places
+        asked = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # the whole file
         found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked)
         return bool(struct.unpack("hhqqi0q", found)[0] != fcntl.F_UNLCK)
     finally:
@@ -135,7 +135,7 @@ def is_any_held(path: str) -> bool:
 def open_beside(path: str, name: str) -> int:
     """Open the file PATH-NAME beside a database, with the database's permissions, and return its descriptor.
 
-    In other people's folders there may be a link, to a file that would be created or get other permissions.
+    Other users' folders may contain a link, to a file that would be created or get other permissions.
     """
     file = private(f"{path}-{name}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -147,7 +147,7 @@ def open_beside(path: str, name: str) -> int:
         if lock.st_mode & 0o777 != database.st_mode & 0o777:
             with contextlib.suppress(
                 PermissionError
-            ):  # another user's: everybody who may write to the database may lock, too
+            ):  # another user's: every user who may write to the database may also lock
                 os.fchmod(file, database.st_mode & 0o777)
     except BaseException:
         os.close(file)
@@ -159,7 +159,7 @@ def _set(file: int, session_id: str, *, locked: bool) -> None:
     assert fcntl is not None
     place = int.from_bytes(hashlib.blake2b(session_id.encode(), digest_size=8).digest()) >> 2
     if sys.platform == "linux":
-        # A lock of the open file, not of the process: two stores of one process exclude each other, too.
+        # A lock of the open file, not of the process, so two stores of one process also exclude each other.
         kind = fcntl.F_WRLCK if locked else fcntl.F_UNLCK
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", kind, os.SEEK_SET, place, 1, 0))
     else:

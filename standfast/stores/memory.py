@@ -14,7 +14,7 @@ from standfast.stores.waits_in_memory import WaitsInMemory
 
 
 class MemoryStore(WaitsInMemory, StandingInMemory):
-    """A store in a dict. It refuses everything that only a durable store can promise."""
+    """A store in a dict. It refuses every operation that only a durable store can guarantee."""
 
     durable = False
     shares_holds = False
@@ -55,7 +55,7 @@ class MemoryStore(WaitsInMemory, StandingInMemory):
                 "last_seq": known.last_seq,
                 "version": known.version + 1,
             }
-        # Popped first, so that the order of the dict is the order of the updates.
+        # Popped first, so that the order of the dict is the order of updates.
         self._sessions.pop(session.id, None)
         self._sessions[session.id] = session.model_copy(update=set_by_store)
 
@@ -114,5 +114,5 @@ class MemoryStore(WaitsInMemory, StandingInMemory):
 
 
 def memory_store() -> MemoryStore:
-    """Return a store that forgets everything with its process."""
+    """Return a store whose data are lost with its process."""
     return MemoryStore()

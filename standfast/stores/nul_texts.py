@@ -1,4 +1,4 @@
-"""Writes texts with NUL for databases that refuse it or cut a text there, and reads them back."""
+"""Writes texts with NUL for databases that refuse NUL or cut a text there, and reads them back."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def written(value: Any) -> Any:
 
 
 def read(value: Any) -> Any:
-    """Return what `written` was given."""
+    """Return the original of a `written` value."""
     if isinstance(value, str) and "\x10" in value:
         return "\x10".join(part.replace("\x100", "\0") for part in value.split("\x10\x10"))
     return value

@@ -1,4 +1,4 @@
-"""The Protocols of stores that also keep models' answers while they are being given; not every store does."""
+"""The Protocols of stores that also keep models' answers while they are streamed. Not every store does."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
@@ -8,11 +8,11 @@ from standfast.messages import Record
 
 
 class PartialAnswer(Record):
-    """A part of an answer that a model is still giving, or was giving when its worker died.
+    """A part of an answer that a model is streaming, or was streaming when its worker died.
 
     Args:
         turn: the number of the turn in its run.
-        attempt: the attempt at this turn; the greater one of two is the later.
+        attempt: the attempt at this turn; the greater of two numbers is the later attempt.
         offset: the position at which `text` begins in the answer, in characters.
     """
 
@@ -29,31 +29,31 @@ class PartialAnswer(Record):
 
 @runtime_checkable
 class PartialAnswers(Protocol):
-    """Models' answers while they are being given, for viewers: at most one per run. Nothing depends on them."""
+    """Models' answers while they are streamed, for viewers: at most one per run. Nothing depends on them."""
 
     async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
-        """Add a part; adding it again changes nothing. A part of an earlier attempt is ignored."""
+        """Add a part. Repeating this changes nothing. A part of an earlier attempt is ignored."""
         ...
 
     async def load_partial(self, journal_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
-        """Return the answer so far, or only its text `after` an earlier part; None if no answer is being given.
+        """Return the answer so far, or only its text `after` an earlier part; None if no answer is being streamed.
 
         The answer of another attempt is returned from its beginning.
         """
         ...
 
     async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
-        """Forget the parts up to this attempt at a turn: the whole answer is known, or there will be none."""
+        """Delete the parts up to this attempt at a turn: the whole answer is known, or there will be none."""
         ...
 
 
 @runtime_checkable
 class PartialNews(Protocol):
-    """A store that tells viewers of answers when there is more, so that they need not ask again and again."""
+    """A store that notifies viewers of new parts of an answer, so that they need not poll."""
 
     def partial_news(self, journal_key: str) -> AbstractAsyncContextManager[asyncio.Event]:
-        """Yield an event that is set whenever a run may have said more; whoever looks clears it before.
+        """Yield an event that is set whenever a run may have a new part. A viewer clears it before it looks.
 
-        A loss is possible, so viewers also look from time to time.
+        A notification may be lost, so viewers also look from time to time.
         """
         ...

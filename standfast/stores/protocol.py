@@ -1,6 +1,6 @@
 """The Protocols of stores: sessions and their messages, and, if durable, a ledger of tool calls and model replies.
 
-Anyone may write a store; `standfast.testing.store_suite` has the checks that it has to pass.
+Anyone may write a store; `standfast.testing.store_suite` has the checks that it must pass.
 """
 
 import re
@@ -21,7 +21,7 @@ def check_session_id(session_id: object, what: str = "session_id") -> str:
     """Return a session id that is safe in paths, SQL, URLs and workflow ids.
 
     Raises:
-        InputError: it is not 1 to 200 letters, digits and `_ . : @ + = ~ -`, the first a letter, digit or `_`.
+        InputError: the id is not 1 to 200 letters, digits and `_ . : @ + = ~ -`, the first a letter, digit or `_`.
     """
     if isinstance(session_id, str) and SESSION_ID.fullmatch(session_id):
         return session_id
@@ -36,10 +36,10 @@ LONGEST_TENANT = 100
 
 
 def check_tenant_id(tenant_id: object) -> str | None:
-    """Return a tenant's id that is safe wherever a session's is; None means no tenant.
+    """Return a tenant's id that is safe wherever a session's is. None means that there is no tenant.
 
     Raises:
-        InputError: it is not 1 to 100 of the characters of session ids.
+        InputError: the id is not 1 to 100 of the characters of session ids.
     """
     if tenant_id is None:
         return None
@@ -52,15 +52,15 @@ def check_tenant_id(tenant_id: object) -> str | None:
 
 
 def session_key_of(tenant_id: str | None, session_id: str) -> str:
-    """Return the id under which a store has a session, and the end of its workflow id: tenants share no sessions.
+    """Return a session's key in a store, which also ends its workflow id. Tenants do not share sessions.
 
-    No session id has these characters, so that nobody names the session of a tenant by accident or design.
+    Session ids cannot contain these characters, so an id never matches a tenant's session by accident or design.
     """
     return session_id if tenant_id is None else f"@{tenant_id}/{session_id}"
 
 
 def session_id_of(key: str) -> str:
-    """Return the session id in what `session_key_of` returned."""
+    """Return the session id of a `session_key_of` key."""
     return key.rpartition("/")[2]
 
 
@@ -70,15 +70,15 @@ class Session(Record):
     Args:
         id: as `session_key_of` returns it.
         state: the agent's state as JSON.
-        user_id, tenant_id: the owner, checked when the session is resumed; None is nobody's.
+        user_id, tenant_id: the owner, checked when the session is resumed. None is not a user.
         questions: open questions; None if none.
-        workflow_id, journal_key: those of the Temporal run that wrote last, by which its calls are found in the
-            ledger; None if that was a run in process.
-        usage: the usage of its messages, pruned ones included; None if none reported any.
+        workflow_id, journal_key: of the Temporal run that wrote last; they locate its calls in the ledger. None after
+            an in-process run.
+        usage: the usage of its messages, including pruned ones; None if none reported any.
         last_seq: the number of the last message ever written. Set by the store.
-        version: how often the session was written, with or without messages. Set by the store.
-        created_at: UTC; that of the first save is kept, and set by the store if it is None there. With the id it tells
-            a session from a later one with the same id.
+        version: the number of writes to the session, with or without messages. Set by the store.
+        created_at: UTC. The first save's time is kept; if it is None, the store sets it. Together with the id, it
+            distinguishes a session from a later one with the same id.
         updated_at: UTC. Set by the store.
     """
 
@@ -98,21 +98,23 @@ class Session(Record):
 
     @property
     def key(self) -> str:
-        """The key that tells it from a later session with the same id; the same for every run of either driver."""
+        """The key that distinguishes it from a later session with the same id. It is the same for every run of either
+        driver.
+        """
         return f"{self.id}@{self.created_at:%Y%m%dT%H%M%S%f}"
 
     def used_by(self, messages: Sequence[Message]) -> Usage | None:
-        """Return its usage after these messages are added."""
+        """Return its usage after adding these messages."""
         used = usage_of(messages)
         return self.usage if used is None else used + self.usage
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Messages for a session, and the session as it is after them.
+    """Messages for a session, and the session after they are added.
 
     Args:
-        write_key: names this write; the same key again changes nothing.
+        write_key: names this write. Repeating the key changes nothing.
         expected_seq: the number of the message that they follow.
     """
 
@@ -129,12 +131,12 @@ class LedgerEntry(Record):
     """The ledger's entry for one tool call.
 
     Args:
-        state: "claimed" when its handler may be running, "done" or "failed" with a result, "abandoned" when it
-            was given up before it started: nobody may run it later.
-        owner: the attempt of a process that claimed it.
-        arguments_hash: the hash of the arguments that it was claimed with.
-        result: the text that the model is to read, once there is one.
-        claimed_at: when its owner claimed it, UTC. Set by the store.
+        state: "claimed" while its handler may be running; "done" or "failed" with a result; "abandoned" if it was given
+            up before it started, so that it never runs.
+        owner: the attempt that claimed it, in a process.
+        arguments_hash: the hash of the arguments at the claim.
+        result: the text for the model, once there is one.
+        claimed_at: the time of its owner's claim, UTC. Set by the store.
     """
 
     state: LedgerState
@@ -145,12 +147,12 @@ class LedgerEntry(Record):
 
 
 class RunningCall(Record):
-    """The record of an activity that runs now, or whose worker has died.
+    """The record of an activity that is running now, or whose worker has died.
 
     Args:
         owner: the attempt of a process, as in the ledger.
-        worker: the process; a store `hold`s its name as long as it lives.
-        task_token: identifies the attempt when Temporal is told its outcome; base64.
+        worker: the process. A store `hold`s its name as long as the process lives.
+        task_token: identifies the attempt when its outcome is reported to Temporal; base64.
     """
 
     owner: str
@@ -165,24 +167,24 @@ ActOutcome = Literal["intended", "done", "refused", "unknown"]
 
 
 class DecisionRecord(Record):
-    """A row of the audit trail, never changed: a decision at a gate, counted or not, or another act of a person. An
-    act has a row that is written before it is done, and one with its outcome.
+    """A row of the audit trail, which never changes: a decision at a gate, even one that does not count, or another act
+    of a person. An act has one row that is written before it, and one with its outcome.
 
     Args:
-        journal_key: that of the pipeline's or agent's run; for the start of a run, also its workflow id.
-        gate: the path of the step, the id of the tool call or the name of the item that waits; empty if the row is
-            about the run.
+        journal_key: the key of the pipeline's or agent's run; for the start of a run, also its workflow id.
+        gate: the path of the step, the id of the tool call or the name of the waiting item; empty if the row is about
+            the run.
         at: when it arrived, UTC.
         decision: at a gate "approve" or "reject"; for another act, a word for it.
-        digest: the digest of what the person's page showed, if it said so; else of what the gate showed.
-        edit: the replacement that they gave, as JSON data.
+        digest: the digest of the page that the person saw, if the decision named it; else of the gate's content.
+        edit: the person's replacement, as JSON data.
         refused: the reason why it did not count, or is not known to count.
-        key: makes it one row, however often it is recorded; a new row each time if None.
-        act_id: the same in all rows of one act; None at a gate, and in rows of older versions, which wrote only one
-            row, when the act was done.
-        outcome: for an act, "intended" before it is done, then its outcome.
-        standing: the id of the standing approval by which the decision was made in advance; None if it was made live.
-        remembered: the id of the standing approval that it gives for later calls.
+        key: makes it one row, however often it is recorded. If None, each recording is a new row.
+        act_id: the same in all rows of one act. None at a gate, and in rows of older versions, which wrote only one
+            row, after the act.
+        outcome: for an act, "intended" before it, then its outcome.
+        standing: the id of the standing approval that made the decision in advance; None for a live decision.
+        remembered: the id of the standing approval that the decision gives for later calls.
     """
 
     journal_key: str
@@ -204,10 +206,10 @@ class DecisionRecord(Record):
 class AgentStore(Protocol):
     """Sessions and their messages. Every method raises `StoreError` when the database refuses.
 
-    The rules of all methods, with what may be repeated, are in docs/durability.md, "A store of your own". In short: of
-    many who write what contradicts the others, one wins and all hear the same, since what a write expects is compared
-    by the statement that writes. No clock decides anything. An object may be used from several event loops and threads
-    at once; its first operation opens it, also after `close`, which a store has if there is something to close.
+    The rules of all methods, including which may be repeated, are in docs/durability.md, "A store of your own". In
+    short: of several contradicting writers, one wins and all get the same answer, since the writing statement compares
+    the writer's expectation. Clocks do not decide anything. An object may be used from several event loops and threads
+    at once. Its first operation opens it, even after `close`. A store has `close` if there is something to close.
     """
 
     durable: bool
@@ -215,23 +217,27 @@ class AgentStore(Protocol):
 
     @property
     def shares_holds(self) -> bool:
-        """Whether other processes see a hold, and it ends with its process: only then does a free one prove a death."""
+        """Whether other processes see a hold, and the hold ends with its process. Only then does a free hold prove a
+        death.
+        """
         ...
 
     async def identity(self) -> str:
-        """Return the store's id, made with it at random: the same for all objects over its data, now and later."""
+        """Return the store's random id, created with the store. It is the same for all objects over its data, now and
+        later.
+        """
         ...
 
     async def hold(self, session_id: str) -> bool:
         """Hold a session for one run until `let_go`, or the death of the process; False if another run holds it.
 
-        Whoever loses a hold while it lives, with its connection say, may come back before anybody else gets it. Once
-        another has it, what the former holder writes to the session, or begins with the worker's name, is refused.
+        A living holder that loses its hold, for example with its connection, may come back before another gets it. Once
+        another has it, the former holder's writes to the session, and calls begun with the worker's name, are refused.
         """
         ...
 
     async def let_go(self, session_id: str) -> None:
-        """End a hold of this object; that of another stays."""
+        """End a hold of this object. Another store's hold stays."""
         ...
 
     async def load_session(self, session_id: str) -> Session | None:
@@ -239,15 +245,17 @@ class AgentStore(Protocol):
         ...
 
     async def save_session(self, session: Session) -> None:
-        """Create or update a session. The agent's name and the time of creation stay those of the first save."""
+        """Create or update a session. The agent's name and the creation time of the first save stay."""
         ...
 
     async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
-        """Return the messages in order, those after a number; none for an unknown session."""
+        """Return the messages in order, after a number; none for an unknown session."""
         ...
 
     async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
-        """Append to a saved session. System messages are left out. Numbers go on from the highest ever given."""
+        """Append to a saved session. System messages are left out. Numbering continues from the highest number ever
+        used.
+        """
         ...
 
     async def append_messages_atomic(
@@ -263,14 +271,14 @@ class AgentStore(Protocol):
         """Save the session and append, both or neither, and return the number of the session's last message.
 
         Args:
-            write_key: names this write; the same key again changes nothing, as long as its messages are kept, or, for
-                a write without any, until the next write.
-            expected_seq: the last number that the writer knows of.
-            expected_version: the session's version that the writer knows of, 0 for a new one; it also reveals writes
-                without messages.
+            write_key: names this write. Repeating the key changes nothing, as long as its messages are stored, or, for
+                a write without messages, until the next write.
+            expected_seq: the last number known to the writer.
+            expected_version: the session's version known to the writer, 0 for a new one. It also reveals writes without
+                messages.
 
         Raises:
-            SessionConflictError: someone else has written since, or made the session anew.
+            SessionConflictError: another writer has written since, or created the session again.
             MemoryStoreNotDurableError: the store is not durable.
         """
         ...
@@ -280,7 +288,7 @@ class AgentStore(Protocol):
         ...
 
     async def delete_session(self, session_id: str) -> None:
-        """Delete a session and its messages, if it is there; see `Deletion` for what else belongs to it."""
+        """Delete a session and its messages, if it exists; see `Deletion` for everything else that belongs to it."""
         ...
 
     async def list_sessions(
@@ -294,14 +302,15 @@ class AgentStore(Protocol):
 class Ledger(Protocol):
     """A durable store's record of tool calls and model calls, so that none happens twice.
 
-    The scope of a call names the message that asks for it, so that every run of its session finds the same entry, or
-    the run of a pipeline by its journal key. The call key names its place there, and the number of its dispatch.
+    The scope of a call names the message that requests it, so that every run of its session finds the same entry. In a
+    pipeline, the scope names the run by its journal key. The call key names the call's place there, and the number of
+    its dispatch.
     """
 
     async def claim(
         self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
     ) -> LedgerEntry:
-        """Claim a call if nobody has, and return its entry: the call is yours if `owner` is the one that you gave.
+        """Claim an unclaimed call, and return its entry. The call is yours if the entry has your `owner`.
 
         Args:
             running: kept with the claim, until its owner calls `finish` or `end_call`.
@@ -318,31 +327,31 @@ class Ledger(Protocol):
     async def finish(
         self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
-        """Record the result of a call that `owner` has claimed, once or again; return False if `owner` has lost it."""
+        """Record the result of a call that `owner` has claimed, once or again. Return False if `owner` has lost it."""
         ...
 
     async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
-        """Give up a call that `owner` has claimed and that has not happened, and return its entry: "abandoned" then.
+        """Give up a call that `owner` has claimed and that has not happened. Return its entry, then "abandoned".
 
-        Whoever claims it later must not run it, and its owner records nothing any more. An entry that is another
-        owner's, or has a result, stays as it is.
+        A later claimer must not run it, and its owner can no longer record a result. An entry with another owner, or
+        with a result, is unchanged.
         """
         ...
 
     async def begin_call(self, running: RunningCall) -> None:
-        """Record that an activity without a claim runs, until its owner calls `end_call`."""
+        """Record that an activity without a claim is running, until its owner calls `end_call`."""
         ...
 
     async def end_call(self, owner: str) -> None:
-        """Forget an activity that has ended, if it is there."""
+        """Delete the record of an activity that has ended, if there is one."""
         ...
 
     async def running_calls(self) -> list[RunningCall]:
-        """Return the activities that run, or whose worker has died."""
+        """Return the activities that are running, or whose worker has died."""
         ...
 
     async def settle(self, scope: str, call_key: str) -> LedgerEntry:
-        """Return a call's entry; if there is none, abandon it first, so that a late starter does not run it."""
+        """Return a call's entry. If there is none, abandon the call first, so that a late starter does not run it."""
         ...
 
     async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
@@ -350,29 +359,29 @@ class Ledger(Protocol):
         ...
 
     async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
-        """Keep a model's reply and make the appends in their order, all or nothing.
+        """Store a model's reply and make the appends in order, all or nothing.
 
-        Returns the reply that is kept. If it is another one, nothing was appended: append that reply's messages.
+        Returns the stored reply. If it is a different one, nothing was appended: append that reply's messages.
 
         Raises:
-            SessionConflictError: someone else has written to the session since.
+            SessionConflictError: another writer has written to the session since.
         """
         ...
 
     async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
-        """Keep a model's reply unless the turn has one, and return the one that is kept."""
+        """Store a model's reply unless the turn has one, and return the stored one."""
         ...
 
     async def load_reply(self, journal_key: str, turn: int) -> str | None:
-        """Return the reply kept for a turn, or None."""
+        """Return the stored reply of a turn, or None."""
         ...
 
     async def record_decision(self, record: DecisionRecord) -> None:
-        """Add a decision to the audit trail, unless it has one with the same run and key."""
+        """Add a decision to the audit trail, unless there is one with the same run and key."""
         ...
 
     async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
-        """Return the decisions of a run in the order in which they were recorded."""
+        """Return the decisions of a run in the order of their recording."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Rows of every SQL store: the columns of its tables, and what is written into them and read back."""
+"""Rows of every SQL store: the columns of its tables, and the conversion of values to and from them."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from standfast.stores.kept_values import reading
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, Session
 
 WRITTEN = ("state", "user_id", "tenant_id", "questions", "workflow_id", "run_key", "usage", "updated_at")  # each time
-# Selected columns, by the names of the fields. A journal key is in columns of an older name.
+# Selected columns, by the names of the fields. The column of a journal key has an older name.
 SESSION = f"id, agent_name, {', '.join(WRITTEN)}, last_seq, version, created_at".replace(
     "run_key", "run_key AS journal_key"
 )
@@ -47,27 +47,27 @@ LONGEST_KEY = 600  # characters, of at most four bytes
 
 
 def index_key(text: str) -> str:
-    """Return a key that an index can have: models may make up call ids of any length."""
+    """Return a key that fits into an index: models may invent call ids of any length."""
     return text if len(text) <= LONGEST_KEY else f"{text[:100]}…{hashlib.blake2b(text.encode()).hexdigest()}"
 
 
 def fields(selected: str) -> list[str]:
-    """Return the names of the fields that selected columns have."""
+    """Return the field names of selected columns."""
     return [one.rpartition(" AS ")[2] for one in selected.split(", ")]
 
 
 def columns(selected: str) -> str:
-    """Return selected columns as they are named in their table."""
+    """Return selected columns by their names in the table."""
     return ", ".join(one.partition(" AS ")[0] for one in selected.split(", "))
 
 
 def named(selected: str, row: Sequence[Any]) -> dict[str, Any]:
-    """Return the values of a row by the names of their fields."""
+    """Return the values of a row by field name."""
     return dict(zip(fields(selected), row, strict=True))
 
 
 def session_values(session: Session) -> dict[str, Any]:
-    """Return the columns of a session that its writer sets, apart from times and numbers."""
+    """Return the columns of a session that its writer sets, without times and numbers."""
     return {
         "id": session.id,
         "agent_name": session.agent_name,
@@ -91,7 +91,7 @@ def read_session(row: Sequence[Any]) -> Session:
 
 
 def message_rows(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
-    """Return the values of `MESSAGE` for messages, without those of the system."""
+    """Return the values of `MESSAGE` for messages, without system messages."""
     return [
         (
             message.role,
@@ -144,7 +144,7 @@ def read_decision(row: Sequence[Any]) -> DecisionRecord:
 
 
 def conflict(session_id: str, last: int, expected_seq: int | None) -> SessionConflictError:
-    """Return the error of a writer whose knowledge of a session is not the newest."""
+    """Return the error of a writer with outdated knowledge of a session."""
     return SessionConflictError(
         f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
         "it. Nothing was written; run again to go on from there."
@@ -152,7 +152,7 @@ def conflict(session_id: str, last: int, expected_seq: int | None) -> SessionCon
 
 
 def read_aged_entry(row: Sequence[Any], scope: str, call_key: str, store: str) -> LedgerEntry:
-    """Return an entry whose last column is its age in seconds, by the clock of the database."""
+    """Return an entry whose last column is its age in seconds, by the database's clock."""
     state, owner, arguments_hash, result, age = row
     with reading(f"call {call_key} of run {scope} in the ledger of {store}"):
         return LedgerEntry(

@@ -1,8 +1,8 @@
-"""The rule of schema versions, the same for every SQL store: which versions of standfast may use a database.
+"""The rule of schema versions for every SQL store: which versions of standfast may use a database.
 
-A store has one script per schema version, applied in order and never edited. A version of standfast without a script
-goes on with a database that has it, so that a deploy can be rolled back: new tables, and columns that are NULL or have
-a default. A script after which it could not begins with `-- breaking`.
+A store has one script per schema version, applied in order and never edited. A version of standfast can still use a
+database with a script that it does not know, so that a deploy can be rolled back: scripts add new tables, and columns
+that are NULL or have a default. A script that breaks this begins with `-- breaking`.
 """
 
 from standfast.errors import StoreError
@@ -22,11 +22,11 @@ def check_version(store: str, version: int, oldest: int | None, newest: int) -> 
     """Refuse a database of a version that this code cannot use.
 
     Args:
-        oldest: the `oldest_reader` that the database names; None if it names none.
+        oldest: the `oldest_reader` that the database names; None if it does not name one.
         newest: the newest version that this code knows.
 
     Raises:
-        StoreError: it cannot.
+        StoreError: this code cannot use it.
     """
     if version > newest and (oldest is None or oldest > newest):
         raise StoreError(
@@ -36,7 +36,7 @@ def check_version(store: str, version: int, oldest: int | None, newest: int) -> 
 
 
 def foreign(store: str, table: str, instead: str) -> StoreError:
-    """Return the error of a database that is not a store, by one of its tables."""
+    """Return the error for a database that is not a store, by one of its tables."""
     return StoreError(
         f"The store {store} is the database of another program (it has the table {table!r}); give another "
         f"{instead}. Nothing was changed."
@@ -44,5 +44,5 @@ def foreign(store: str, table: str, instead: str) -> StoreError:
 
 
 def lost_identity(store: str) -> StoreError:
-    """Return the error of a store whose identity somebody has removed."""
+    """Return the error for a store whose identity was removed."""
     return StoreError(f"The store {store} has lost its identity, the row of its table store_identity: put the row back")

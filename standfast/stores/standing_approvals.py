@@ -10,16 +10,16 @@ from standfast.stores.protocol import DecisionRecord
 
 
 class StandingFilter(Record):
-    """Which standing approvals are wanted: those for which all that is given holds.
+    """A filter for standing approvals: all given conditions must hold.
 
     Args:
-        ids: those with one of these ids; none at all if empty.
-        scope_keys: those with one of these; see `StandingApproval`.
-        tenant_id: those of a tenant; an empty text is those without one.
-        tenants: those of one of these tenants; none at all if empty.
-        person: those of sessions that are this person's, and those that the person has given, as `person` returns it.
-        run: those that were given in a run, by its journal key.
-        in_force_at: those that have not ended by then and were not revoked.
+        ids: the approval has one of these ids; none match if empty.
+        scope_keys: the approval has one of these keys; see `StandingApproval`.
+        tenant_id: the approval's tenant; an empty text means no tenant.
+        tenants: the approval belongs to one of these tenants; none match if empty.
+        person: the session belongs to this person, or this person gave the approval, as `person` returns it.
+        run: the run in which the approval was given, by its journal key.
+        in_force_at: the approval has not ended by then and was not revoked.
     """
 
     ids: tuple[str, ...] | None = None
@@ -35,30 +35,30 @@ class StandingFilter(Record):
 
 @runtime_checkable
 class StandingApprovals(Protocol):
-    """Keeps standing approvals, and whether they were revoked."""
+    """Stores standing approvals, and whether they were revoked."""
 
     async def give_standing_approval(self, approval: StandingApproval, record: DecisionRecord) -> None:
-        """Record a decision and keep the standing approval that it gives, both or neither.
+        """Record a decision and store the standing approval that it gives, both or neither.
 
-        One that is kept already stays as it is, also if it was revoked. A store in memory has no audit trail.
+        A stored approval is unchanged, even if it was revoked. A memory store does not have an audit trail.
         """
         ...
 
     async def standing_approvals(self, wanted: StandingFilter, *, limit: int | None = None) -> list[StandingApproval]:
-        """Return the standing approvals that are wanted, the last given first."""
+        """Return the matching standing approvals, the last given first."""
         ...
 
     async def revoke_standing_approval(self, approval_id: str, *, at: datetime, by: str | None) -> None:
-        """End a standing approval. One that was revoked before stays as it is."""
+        """End a standing approval. An already revoked one is unchanged."""
         ...
 
     async def forget_standing_approvals(self, before: datetime, *, dry_run: bool = False) -> int:
-        """Forget those that ended before, and return how many; `dry_run` only counts them."""
+        """Delete the approvals that ended before, and return their number. `dry_run` only counts them."""
         ...
 
 
 def is_wanted(wanted: StandingFilter, one: StandingApproval, people: Sequence[str]) -> bool:
-    """Whether a standing approval is wanted.
+    """Whether a standing approval matches a filter.
 
     Args:
         people: the owner of its session and its giver, each as `person` returns it.

@@ -9,7 +9,7 @@ from standfast.stores.standing_approvals import StandingFilter, is_wanted
 
 
 class StandingInMemory:
-    """The `StandingApprovals` of a store in memory. It has no audit trail, so nobody knows how often one was used."""
+    """The `StandingApprovals` of a memory store. It does not have an audit trail, so the number of uses is unknown."""
 
     def __init__(self) -> None:
         self._standing: dict[str, StandingApproval] = {}
@@ -38,6 +38,6 @@ class StandingInMemory:
         return len(over)
 
     def forget_of_session(self, session_id: str) -> None:
-        """Forget those for a session that is deleted; those for all runs of its agent stay."""
+        """Delete the approvals for a deleted session. Approvals for all runs of its agent stay."""
         kept = self._standing.items()
         self._standing = {key: one for key, one in kept if one.session != session_id or not one.scope_key}

@@ -99,7 +99,7 @@ def selected(wanted: StandingFilter, limit: int | None) -> Query:
         if those is not None:
             among(column, name, those)
     if wanted.tenants is not None:
-        parts.append("s.tenant_id <> ''")  # which stands for none
+        parts.append("s.tenant_id <> ''")  # an empty text means no tenant
     if wanted.person is not None:
         parts.append("(s.owner = :person OR s.giver = :person)")
         values["person"] = wanted.person

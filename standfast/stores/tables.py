@@ -1,4 +1,4 @@
-"""The tables of a store as `copying` moves them: rows by their keys, and the words that close a store."""
+"""The tables of a store as `copying` moves them: rows by their keys, and the text that closes a store."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from standfast.stores.rows import index_key
 
 Row = tuple[Any, ...]
 
-# By the order in which they are copied, with their keys. A table with the same key has the same rows in every store.
+# In the order of copying, with their keys. A table with the same key has the same rows in every store.
 KEYS = {
     "agent_sessions": ("id",),
     "agent_messages": ("session_id", "seq"),
@@ -26,11 +26,11 @@ KEYS = {
     "waits": ("namespace", "workflow_id", "key"),
     "standing_approvals": ("id",),
 }
-# What only processes need that have the store open, what a store has of its own, and what this module makes.
+# Tables that only open processes need, tables that belong to one store, and the tables of this module.
 LEFT_OUT = frozenset(("running_calls", "workers", "holds", "partial_answers", "store_identity", "standfast_schema"))
 LEFT_OUT |= {"store_closed", "store_copy", "marks"}
 TIMES = frozenset(("created_at", "updated_at", "claimed_at", "kept_at", "noted_at", "at"))
-CLOSED = 1_000_000  # the schema version of a store that is closed: versions that know nothing of it refuse it, too
+CLOSED = 1_000_000  # the schema version of a closed store: older standfast versions also refuse it
 _SHORTENED = re.compile(r".{100}…[0-9a-f]{128}", re.DOTALL)  # see `index_key`
 BATCH_ROWS, BATCH_BYTES = 1_000, 8 * 1024 * 1024
 
@@ -53,14 +53,14 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was copied of a table: up to a key, and the sum of it."""
+    """The progress of copying a table: the last copied key, and the sum of the copied rows."""
 
     after: Row | None = None
     sum: Sum = Sum()
 
 
 class Tables(Protocol):
-    """The tables of one store, by which `copying` moves it. Every method raises `StoreError` when it is refused."""
+    """The tables of one store, in the form that `copying` uses. Methods raise `StoreError` if the store refuses."""
 
     name: str
     """The address in messages; it has no password."""
@@ -70,7 +70,7 @@ class Tables(Protocol):
     async def __aexit__(self, *_: object) -> None: ...
 
     async def closed(self) -> str | None:
-        """Return the words with which the store is closed; None if it is open, or not there."""
+        """Return the text with which the store is closed; None if it is open, or does not exist."""
         ...
 
     async def names(self) -> set[str]:
@@ -82,11 +82,11 @@ class Tables(Protocol):
         ...
 
     async def has_holds(self) -> bool:
-        """Whether somebody holds something whose name is not known; False where nobody can tell."""
+        """Whether a hold exists whose name is unknown; False where that cannot be determined."""
         ...
 
     async def is_empty(self) -> bool:
-        """Whether no table that is copied has a row."""
+        """Whether all copied tables are empty."""
         ...
 
     async def columns(self, table: str) -> list[str]:
@@ -98,19 +98,19 @@ class Tables(Protocol):
         ...
 
     async def write(self, table: str, columns: Sequence[str], rows: Sequence[Row], progress: Progress) -> None:
-        """Write rows and the progress that is made with them, both or neither."""
+        """Write rows and the progress made with them, both or neither."""
         ...
 
     async def begin(self, source: str, words: str) -> None:
-        """Close an empty store, to be filled from the store with this identity."""
+        """Close an empty store before it is filled from the store with this identity."""
         ...
 
     async def source(self) -> str | None:
-        """Return the identity of the store that this one is being filled from; None if it is not."""
+        """Return the identity of the store from which this one is being filled; None if it is not being filled."""
         ...
 
     async def progress(self, table: str) -> Progress:
-        """Return what was copied of a table."""
+        """Return the progress of a table."""
         ...
 
     async def finish(self, identity: str) -> None:
@@ -118,25 +118,27 @@ class Tables(Protocol):
         ...
 
     async def identity(self) -> str:
-        """Return the store's identity, also if it is closed."""
+        """Return the store's identity, even if it is closed."""
         ...
 
     async def close(self, words: str) -> None:
-        """Close a store that is being moved or was: nobody opens it, and who has it open cannot write to it."""
+        """Close a store that is being moved or was moved. It cannot be opened, and processes that have it open cannot
+        write.
+        """
         ...
 
     async def reopen(self) -> None:
-        """Open a closed store again."""
+        """Reopen a closed store."""
         ...
 
 
 def closed_error(name: str, words: str) -> StoreError:
-    """Return the error of a store that is closed."""
+    """Return the error for a closed store."""
     return StoreError(f"The store {name} {words}. Nothing was changed.")
 
 
 def moment(value: Any) -> datetime | None:
-    """Return a stored time as UTC; one that does not say of which zone it is is UTC."""
+    """Return a stored time as UTC. A time without a zone is UTC."""
     if value is None:
         return None
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -144,10 +146,10 @@ def moment(value: Any) -> datetime | None:
 
 
 def check_times(columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Refuse sessions whose calls would not be found any more: their keys have the time of creation as it is written.
+    """Refuse sessions whose calls would be lost: their keys contain the creation time as written.
 
     Raises:
-        InputError: a session's was written in another zone than UTC, and the store keeps times in UTC.
+        InputError: a session's time is in another zone than UTC, and the store writes times in UTC.
     """
     for row in rows:
         values = dict(zip(columns, row, strict=True))
@@ -165,10 +167,10 @@ def _without_zone(written: str) -> str:
 
 
 def check_whole_key(call_key: str) -> None:
-    """Refuse the key of a call that PostgreSQL has shortened, in a store that keeps keys whole.
+    """Refuse the key of a call that PostgreSQL has shortened, in a store with whole keys.
 
     Raises:
-        InputError: it was.
+        InputError: the key was shortened.
     """
     if _SHORTENED.fullmatch(call_key):
         raise InputError(
@@ -178,7 +180,7 @@ def check_whole_key(call_key: str) -> None:
 
 
 def _canonical(column: str, value: Any) -> Any:
-    """Return a value as it is the same in every store."""
+    """Return a value in the form that is the same in every store."""
     if column == "call_key":
         return index_key(value)
     if column in TIMES and (at := moment(value)) is not None:
@@ -187,5 +189,5 @@ def _canonical(column: str, value: Any) -> Any:
 
 
 def size(row: Row) -> int:
-    """Return about how many bytes of memory a row takes."""
+    """Return the approximate size of a row in memory, in bytes."""
     return 100 + sum(len(value) for value in row if isinstance(value, str))

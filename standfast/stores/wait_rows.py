@@ -1,7 +1,8 @@
 """Statements and rows of the board in every SQL store.
 
 `@` stands for the schema of PostgreSQL. Times are texts of one length in UTC, so that every database orders them alike.
-Lists are texts with a line of JSON for each value: no value can contain a line, so that a line is found as it is.
+Lists are texts with a line of JSON for each value. A value cannot contain a line break, so a line can be matched
+unchanged.
 """
 
 import json
@@ -19,7 +20,7 @@ BOARD = (
     " session_id AS session, tenant_id, user_id, parent, is_watched"
 )
 _WAIT = "key, kind, name, since, due AS deadline, people, groups, words, item"
-_NEVER = "9999"  # comes after every time
+_NEVER = "9999"  # sorts after every time
 _NOBODY = "\n"
 
 _COLUMNS = [*columns(BOARD).split(", "), "owner"]
@@ -42,8 +43,8 @@ LIST_BOARDS = (
     " ORDER BY workflow_id LIMIT :most"
 )
 _FROM = "FROM @waits AS w JOIN @boards AS b ON b.namespace = w.namespace AND b.workflow_id = w.workflow_id"
-# Who sees few runs does not wait until those of all others were looked at: the boards come first, since SQLite keeps
-# the order of a CROSS JOIN, and by their tenant or owner, since an index does not help to find an expression.
+# A person with few visible runs must not wait for a scan of all others. So the boards come first, since SQLite keeps
+# the order of a CROSS JOIN, and by tenant or owner, since an index does not help to find an expression.
 _FROM_FEW = "FROM @boards AS b CROSS JOIN @waits AS w"
 _JOINED = "b.namespace || '' = :namespace AND w.workflow_id = b.workflow_id"
 _ORDER = "w.due, w.since, w.workflow_id, w.key"
@@ -111,8 +112,8 @@ def page(wanted: WaitFilter, after: WaitPlace | None, limit: int | None, *, keys
     """Return the statement that reads a page of items, and its values.
 
     Args:
-        keys_first: look for the keys of the page before anything else is read. PostgreSQL sorts all items if it does
-            not know yet how many there are, and whole rows are long. SQLite always has the order from the index.
+        keys_first: find the keys of the page before reading anything else. Without statistics, PostgreSQL sorts all
+            items, and whole rows are long. SQLite always gets the order from the index.
     """
     where, values = _where(wanted)
     if after is not None:
@@ -135,7 +136,7 @@ def counted(wanted: WaitFilter) -> Query:
     """Return the statement that counts items by kind, and its values."""
     where, values = _where(wanted)
     tables = _tables(wanted, _narrow(wanted))
-    # A column that no index has: SQLite would rather read one index of all runs whole than look up those of a few.
+    # A column outside all indexes. Otherwise SQLite would read one index of all runs instead of looking up a few.
     number = "count(w.item)" if _is_of_few(wanted) else "count(*)"
     return f"SELECT w.kind, {number} AS number {tables} WHERE {where} GROUP BY w.kind", values
 
@@ -193,7 +194,7 @@ def _where(wanted: WaitFilter) -> Query:
 
 
 def with_places(query: str, values: dict[str, Any], place: Callable[[int], str]) -> tuple[str, list[Any]]:
-    """Return a statement whose values have places instead of names."""
+    """Return a statement with positional instead of named values."""
     order: dict[str, int] = {}
     placed = _NAME.sub(lambda found: place(order.setdefault(found[1], len(order) + 1)), query)
     return placed, [values[name] for name in order]

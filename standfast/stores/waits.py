@@ -1,4 +1,4 @@
-"""The board: what runs wait for, as a store shows it to people without asking any worker."""
+"""The board: the items that runs wait for. A store shows it to people without asking a worker."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ _SOUGHT = 10  # words of a search
 
 
 class Board(Record):
-    """A run that has something to show, or had.
+    """A run that has or had items to show.
 
     Args:
-        first_run_id: of the chain of runs; another run of the workflow id that is begun later has another.
+        first_run_id: the first run of the chain. A later run with the same workflow id has another one.
         journal_key: the key of its run in the store.
-        agent: the workflow type: the agent, the pipeline, or a workflow of the user's own.
+        agent: the workflow type: the agent, the pipeline, or the user's own workflow.
         session: its key, as `session_key_of` returns it.
-        parent: the workflow id of the run that has started it.
-        at: UTC; when it was written, by the server's clock. What is older changes nothing.
-        is_watched: somebody asks the run again and again, since it does not write its board itself.
+        parent: the workflow id of the run that started it.
+        at: UTC; the time of writing, by the server's clock. An older board changes nothing.
+        is_watched: the run is polled, since it does not write its board itself.
     """
 
     namespace: str
@@ -40,13 +40,13 @@ class Board(Record):
 
 
 class Wait(Record):
-    """An item that waits.
+    """A waiting item.
 
     Args:
-        key: tells it from all others of its run; another content is another key.
-        people: who may end it, each as `person` returns it; anybody if None, nobody if empty.
-        words: what a search looks at, as `searchable` returns it.
-        item: JSON, as `pending` has it.
+        key: distinguishes it from all other items of its run. Other content has another key.
+        people: the people who may end it, each as `person` returns it; anybody if None, nobody if empty.
+        words: the searchable text, as `searchable` returns it.
+        item: JSON, in the form of `pending`.
     """
 
     key: str
@@ -60,12 +60,12 @@ class Wait(Record):
     item: str = "{}"
 
     def is_for(self, whom: str | None, kinds: tuple[str, ...] | None) -> bool:
-        """Whether somebody may end it who may end items of these kinds; None is every kind."""
+        """Whether a person who may end items of these kinds may end this one. None means every kind."""
         return (self.people is None or whom in self.people) and (kinds is None or self.kind in kinds)
 
 
 class WaitPlace(Record):
-    """The place of an item in the order in which items are read; it stays when the item is gone."""
+    """The place of an item in the reading order. It stays valid when the item is gone."""
 
     deadline: datetime | None = None
     since: datetime
@@ -74,7 +74,7 @@ class WaitPlace(Record):
 
 
 class ShownWait(Record):
-    """An item on the board, and the run that it is of."""
+    """An item on the board, and its run."""
 
     board: Board
     wait: Wait
@@ -86,16 +86,16 @@ class ShownWait(Record):
 
 
 class WaitFilter(Record):
-    """Which items are wanted: those for which all that is given holds.
+    """A filter for items: all given conditions must hold.
 
     Args:
-        tenants: those of which the run is one's; none at all if empty.
-        owner: whose run it is, as `person` returns it.
-        group: the group of approvers that they ask.
-        person: who may end them, as `person` returns it, if they are of one of `person_kinds`.
-        others: those that this person may not end instead.
-        text: words that all occur in them, in any order.
-        before: since when they wait at the latest.
+        tenants: the run belongs to one of these tenants; none match if empty.
+        owner: the owner of the run, as `person` returns it.
+        group: the group of approvers that the item asks.
+        person: the person may end the item, as `person` returns it, if it is of one of `person_kinds`.
+        others: instead, items that this person may not end.
+        text: words that all occur in the item, in any order.
+        before: the item has been waiting since this time or earlier.
     """
 
     namespace: str
@@ -118,21 +118,21 @@ class WaitFilter(Record):
 
 
 def searchable(*texts: str) -> str:
-    """Return texts as they are searched: upper and lower case, and forms of a letter, are the same."""
+    """Return texts in searchable form: case, and different forms of a letter, are ignored."""
     return unicodedata.normalize("NFKC", "\n".join(text[:_WORDS] for text in texts)).casefold()[:_WORDS]
 
 
 @runtime_checkable
 class Waits(Protocol):
-    """Shows what runs wait for. Items are ordered by deadline, those without one last; then by when they began."""
+    """Shows the items that runs wait for. Order: by deadline, without a deadline last; then by start."""
 
     async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
-        """Show exactly these items of a run, all or nothing, and return those to keep that are not there.
+        """Show exactly these items of a run, all or nothing. Return the items to keep that are missing.
 
-        Nothing is changed, and nothing returned, if something later was written for the workflow id.
+        If a later board was written for the workflow id, nothing is changed, and nothing returned.
 
         Args:
-            put: items that may be new; those that are there already stay as they are.
+            put: items that may be new. Existing ones are unchanged.
             keep: the keys of items that were put before.
         """
         ...
@@ -140,21 +140,21 @@ class Waits(Protocol):
     async def waits(
         self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
     ) -> list[ShownWait]:
-        """Return the items that are wanted, in order, from the one after `after`, which may be gone."""
+        """Return the matching items in order, starting after `after`, which may be gone."""
         ...
 
     async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
-        """Return the number of items that are wanted, by kind."""
+        """Return the number of matching items, by kind."""
         ...
 
     async def load_board(self, namespace: str, workflow_id: str) -> Board | None:
-        """Return the board of a run, as it was written last; it may be without items."""
+        """Return the last written board of a run, which may be without items."""
         ...
 
     async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
-        """Return boards in the order of their workflow ids, from the one after `after`, with the number of items."""
+        """Return boards in the order of their workflow ids, starting after `after`, with the number of items."""
         ...
 
     async def forget_boards(self, namespace: str, before: datetime) -> None:
-        """Forget the boards without an item that were written before."""
+        """Delete the boards without items that were written before."""
         ...

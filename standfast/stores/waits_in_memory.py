@@ -1,4 +1,4 @@
-"""The board in memory: what runs wait for, until the process ends."""
+"""The board in memory, with the items that runs wait for, until the process ends."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class WaitsInMemory:
-    """The `Waits` of a store in memory."""
+    """The `Waits` of a memory store."""
 
     def __init__(self) -> None:
         self._boards: dict[tuple[str, str], tuple[Board, dict[str, Wait]]] = {}

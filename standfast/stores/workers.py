@@ -10,7 +10,7 @@ class AtWork(Record):
 
     Args:
         namespace: the workflow's namespace.
-        journal_key: the key of its run; the same when it continues as new or is reset.
+        journal_key: the key of its run, unchanged by continue-as-new or a reset.
     """
 
     session_id: str
@@ -24,21 +24,21 @@ class Workers(Protocol):
     """Workers and the sessions they are at work on, so that runs of both drivers never share a session.
 
     A worker adds its name and holds it (see `AgentStore.hold`) as long as it lives. If holds are not shared, or the
-    worker sees other ones (see `hold_scope`), nobody can tell that it is dead. Its name then counts until it drops it,
-    and its calls may still be running until their time has passed.
+    worker sees different ones (see `hold_scope`), its death cannot be detected. Its name then counts until it drops the
+    name, and its calls may still be running until their time has passed.
 
-    A store may have a number `look_every`: the seconds between two looks of a worker for the calls of dead ones. They
-    are one second otherwise; a store whose holds outlast their process, or that counts requests, is asked less often.
+    A store may have a number `look_every`: the seconds between a worker's checks for the calls of dead workers. The
+    default is one second. A store whose holds outlast their process, or that counts requests, is checked less often.
     """
 
     async def hold_scope(self) -> str:
-        """Return an id, without `_`, that processes have in common if they see each other's holds; "" if none do."""
+        """Return an id, without `_`, that processes share if they see each other's holds; "" if none do."""
         ...
 
     async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
-        """Mark a session as one that a workflow is at work on, and return the mark that is valid then.
+        """Mark a session as being used by a workflow, and return the valid mark.
 
-        That is another workflow's mark if it marked the session before, unless that mark is `instead_of`.
+        If another workflow marked the session before, that mark is valid, unless it is `instead_of`.
         """
         ...
 
@@ -47,15 +47,15 @@ class Workers(Protocol):
         ...
 
     async def find_work(self, session_id: str | None = None) -> list[AtWork]:
-        """Return the mark of a session, or all, in the order of their sessions."""
+        """Return the mark of a session, or all marks in the order of their sessions."""
         ...
 
     async def add_worker(self, name: str) -> None:
-        """Add a worker that serves the store, if its name is not there yet."""
+        """Add a worker that serves the store, unless its name exists."""
         ...
 
     async def drop_worker(self, name: str) -> None:
-        """Remove a worker, if its name is there."""
+        """Remove a worker, if its name exists."""
         ...
 
     async def list_workers(self) -> list[str]:

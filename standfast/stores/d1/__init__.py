@@ -1,4 +1,4 @@
-"""The store of many machines at Cloudflare: D1, over HTTP or through a binding."""
+"""The store for many machines at Cloudflare: D1, over HTTP or through a binding."""
 
 from standfast.stores.d1.database import D1Binding
 from standfast.stores.d1.store import D1Store, d1_store

@@ -1,7 +1,7 @@
-"""Keeps a binding, which has connections of its own, and holds for each event loop that uses a D1 store.
+"""Keeps a separate binding and holds for each event loop that uses a D1 store.
 
-They end with `close`, at the end of the loop (`asyncio.run` ends it in order), or when nothing refers to their store
-any more.
+They end with `close`, at the end of the loop (`asyncio.run` ends it in order), or when the last reference to their
+store is gone.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Connections:
 
     Args:
         connect: returns the binding for a loop.
-        name: the store's, for messages.
+        name: the store's name in messages.
         lease: seconds that a hold lasts without renewal.
     """
 
@@ -36,11 +36,13 @@ class Connections:
         self._loops = EventLoops(partial(LoopConnection, connect, name, lease))
 
     def holder(self, name: str) -> str | None:
-        """Return under which name this process holds a session or a run; its writes are refused once that is lost."""
+        """Return the holder name under which this process holds a session or a run. Its writes are refused once the
+        hold is lost.
+        """
         return self._loops.here().holds.holder(name)
 
     def holder_above(self, journal_key: str) -> tuple[str, str] | None:
-        """Return the name and the holder of the run that a journal key belongs to, if it is held here."""
+        """Return the name and the holder of the run that a journal key belongs to, if this process holds it."""
         name = journal_key
         while name:
             if (holder := self.holder(name)) is not None:
@@ -50,16 +52,16 @@ class Connections:
 
     @property
     def holds(self) -> Holds:
-        """The holds of the running loop, whether or not the database is there."""
+        """The holds of the running loop, even if the database is unreachable."""
         return self._loops.here().holds
 
     async def do(self, work: Callable[Concatenate[Database, P], Awaitable[T]], /, *args: P.args, **kw: P.kwargs) -> T:
-        """Do work with the database, which has been found to be a store."""
+        """Do work with the database, after checking that it is a store."""
         async with self._loops.here().used() as connection:
             return await work(connection.database, *args, **kw)
 
     async def ask(self, sql: str, /, **values: Any) -> list[Row]:
-        """Return the rows of a statement that does no harm when it is done twice."""
+        """Return the rows of a statement that may safely run twice."""
         async with self._loops.here().used() as connection:
             return await connection.database.one(statement(sql, **values))
 
@@ -75,7 +77,7 @@ class Connections:
         await self.holds.leave(name)
 
     async def close(self) -> None:
-        """Finish what is being done, end all holds and close the bindings. The next operation opens new ones."""
+        """Finish the current operations, end all holds and close the bindings. The next operation opens new ones."""
         await self._loops.close()
 
 
@@ -115,7 +117,7 @@ class LoopConnection:
         await asyncio.shield(self._preparing)
 
     async def close(self) -> None:
-        """Finish what is being done, and close."""
+        """Finish the current operations, and close."""
         await self._is_idle.wait()
         self._ended.set()
         if self._keeping is not None:
@@ -123,7 +125,7 @@ class LoopConnection:
 
     def _keep(self) -> None:
         loop = asyncio.get_running_loop()
-        # The task does not have this object: when it is forgotten, the task ends.
+        # The task does not refer to this object, so it ends when the object is garbage-collected.
         self._keeping = loop.create_task(_keep(self._binding, self.holds, self.place, self._ended), name=KEEPER)
         weakref.finalize(self, _end, loop, self._ended).atexit = False
 

@@ -1,4 +1,4 @@
-"""A D1 database: its binding, which sends batches, and how they are repeated when their answers are lost."""
+"""A D1 database: its binding, which sends batches, and their repetition when answers are lost."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ API = "https://api.cloudflare.com/client/v4"
 CONNECT = 10.0  # seconds
 ANSWER = 40.0  # seconds; D1 ends a statement after 30
 REPEATS = (0.1, 0.5, 2.0)  # seconds before a batch is sent again
-LONGEST_WAIT = 30.0  # seconds before one is sent again that was one too many
+LONGEST_WAIT = 30.0  # seconds before a rate-limited batch is sent again
 
 
 class D1Statement(Protocol):
@@ -32,10 +32,10 @@ class D1Statement(Protocol):
 
 
 class D1Binding(Protocol):
-    """What a store needs of a D1 database, as the binding of a Cloudflare Worker has it.
+    """The part of a D1 database that a store needs, in the form of a Cloudflare Worker's binding.
 
-    An exception whose text contains D1's message is enough as an error. `close`, if there is one, is awaited when an
-    event loop no longer uses it.
+    As an error, an exception whose text contains D1's message is enough. `close`, if there is one, is awaited when an
+    event loop stops using the binding.
     """
 
     def prepare(self, sql: str, /) -> D1Statement:
@@ -51,14 +51,14 @@ class D1Binding(Protocol):
 
 
 class RefusedByGuardError(Exception):
-    """A guard did not hold, and nothing of its batch was done."""
+    """A guard did not hold, so its batch did nothing."""
 
 
 class Database:
-    """A database as the store's statements use it.
+    """A database in the form that the store's statements use.
 
     Args:
-        name: for messages.
+        name: the database's name in messages.
     """
 
     def __init__(self, binding: D1Binding, name: str) -> None:
@@ -68,11 +68,11 @@ class Database:
         """Run statements in one transaction, all or none, and return the rows of each; one round trip.
 
         Args:
-            again: whether it does no harm if it is done twice, so that it may be sent again without an answer.
+            again: whether the batch may safely run twice, so that it may be sent again if the answer is lost.
 
         Raises:
             RefusedByGuardError: a guard did not hold.
-            StoreError: saying what is wrong.
+            StoreError: explaining the failure.
         """
         for delay in (*REPEATS, None):
             try:
@@ -89,7 +89,7 @@ class Database:
                 wait = getattr(error, "wait", None) or delay
             if wait > LONGEST_WAIT:
                 wait = LONGEST_WAIT
-            await asyncio.sleep(wait * (1 + random.random() / 4))  # not all who were refused at once
+            await asyncio.sleep(wait * (1 + random.random() / 4))  # not all refused batches at once
         raise AssertionError
 
     async def one(self, asked: Statement, *, again: bool = True) -> list[Row]:
@@ -126,7 +126,7 @@ class HttpBinding:
     """A database behind Cloudflare's HTTP API, as a binding.
 
     Args:
-        client: a client of httpx or httpx2, which its maker closes; None for one of its own.
+        client: an httpx or httpx2 client that its creator closes; None for a separate one.
     """
 
     def __init__(self, url: str, token: str, client: "httpx.AsyncClient | httpx2.AsyncClient | None" = None) -> None:
@@ -154,7 +154,7 @@ class HttpBinding:
 
 @lru_cache(maxsize=1)
 def _tls() -> "ssl.SSLContext":
-    """Return what all clients share: to read the certificates of authorities takes 0.1 s."""
+    """Return the TLS context that all clients share: reading the CA certificates takes 0.1 s."""
     import httpx
 
     return httpx.create_ssl_context()

@@ -1,4 +1,4 @@
-"""Deletes from the D1 store what belongs to a session, and what is kept for a run."""
+"""Deletes the rows of a session and the records of a run from the D1 store."""
 
 import json
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ async def list_records(db: Database, after: str, limit: int) -> list[str]:
 async def drop_records(
     db: Database, name: str, before: datetime, below: int | None, decisions: bool, dry_run: bool
 ) -> Dropped:
-    """Drop records in one batch. If its answer is lost and it is sent again, what is dropped is not counted."""
+    """Drop records in one batch. If its answer is lost and it is sent again, the dropped rows are not counted."""
     drop = sql.drop(name, before, below, decisions)
     deletes = [] if dry_run else [statement(delete, **drop.values) for delete in drop.deletes]
     try:
@@ -58,7 +58,7 @@ async def drop_records(
 
 
 async def delete_session(db: Database, session_id: str, keep_decisions: bool) -> None:
-    """Delete a session in one batch, unless it was deleted and made anew meanwhile."""
+    """Delete a session in one batch, unless it was deleted and created again in the meantime."""
     made = await db.one(statement(_MADE, id=session_id))
     for _ in range(TRIES):
         unchanged, deletes = await _planned(db, session_id, keep_decisions)
@@ -66,14 +66,14 @@ async def delete_session(db: Database, session_id: str, keep_decisions: bool) ->
             await db.batch([*unchanged, *deletes])
             return
         except RefusedByGuardError:
-            # Sent again, since its answer was lost, or somebody has written in between.
+            # Sent again, since its answer was lost, or another process has written in between.
             if await db.one(statement(_MADE, id=session_id)) != made:
                 return
     raise crowded(db, f"session {session_id}")
 
 
 async def _planned(db: Database, session_id: str, keep_decisions: bool) -> tuple[list[Statement], list[Statement]]:
-    """Return guards that fail once the store has something else than now, and the statements that delete."""
+    """Return guards that fail once the rows in the store have changed, and the statements that delete."""
     plan = sql.deletion(session_id, keep_decisions)
     asked = next(plan)
     unchanged: list[Statement] = []

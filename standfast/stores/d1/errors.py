@@ -40,19 +40,20 @@ _WORDS = {
         "is damaged; restore it to an earlier time (wrangler d1 time-travel)"
     ),
 }
-# What passes with time. Whether it was done is unknown.
+# Transient errors. It is unknown whether the batch ran.
 _PASSING = re.compile(r"overloaded|reset|connection lost|timed? ?out|exceeded timeout|internal error|try again", re.I)
-# What httpx and httpx2 raise before a request is sent.
+# httpx and httpx2 raise these before a request is sent.
 _UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol")
 
 
 class D1Error(Exception):
-    """An answer that is not what was asked for, or none.
+    """An answer in an unexpected form, or none.
 
     Args:
-        outcome: "nothing" was done, and it may be asked again; "unknown" if it may have been done; "refused" for good.
+        outcome: "nothing" if the batch did not run, and may be sent again; "unknown" if it may have run; "refused" if
+            it was refused for good.
         code: Cloudflare's number for the error.
-        wait: seconds after which it may be asked again, if the answer says so.
+        wait: seconds after which it may be sent again, if the answer tells.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ def is_refused_by_guard(error: BaseException) -> bool:
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return what became of what a batch was to do."""
+    """Return the outcome of a batch."""
     if isinstance(error, D1Error):
         return error.outcome
     if isinstance(error, StandfastError):
@@ -87,10 +88,10 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def translated(error: Exception, store: str) -> Exception:
-    """Return what to raise for an error.
+    """Return the exception to raise for an error.
 
     Args:
-        store: its name in messages.
+        store: the store's name in messages.
     """
     if isinstance(error, StandfastError):
         return error
@@ -116,15 +117,15 @@ def _said(error: Exception) -> str:
 
 
 def read_answer(status: int, wait: str | None, text: str, body: Any) -> list[Any]:
-    """Return the results in an answer of Cloudflare's HTTP API.
+    """Return the results from an answer of Cloudflare's HTTP API.
 
     Args:
         wait: the answer's `Retry-After`.
-        text: the answer; for messages.
-        body: what its JSON says; None if it is not JSON.
+        text: the answer, for messages.
+        body: the answer's JSON; None if it is not JSON.
 
     Raises:
-        D1Error: there are none.
+        D1Error: there are no results.
     """
     result = body.get("result") if isinstance(body, dict) else None
     if status == 200 and isinstance(result, list) and isinstance(body, dict) and body.get("success"):

@@ -1,11 +1,11 @@
 """Holds of a D1 store: leases, since a database behind HTTP does not notice that a process has died.
 
-A hold is a row with its holder and a time until which it is held, by the database's clock. Its holder moves that time
-on in the background. When it has passed, the holder has died, or could not reach the database, and anybody may put his
-own name into the row. Until somebody does, the former holder can move the time on again.
+A hold is a row with its holder and the time when it ends, by the database's clock. Its holder moves that time on in the
+background. When the time has passed, the holder has died, or could not reach the database. Any other process may then
+write its own name into the row. Until one does, the former holder can move the time on again.
 
-The name in the row is the fence: what is written under a hold is refused, by the statements that write, if the row has
-another name. So a holder that was stopped for a minute and goes on has lost its hold, and does no harm.
+The name in the row is the fence. The statements that write under a hold refuse to do so if the row has another name. A
+holder that was stopped for a minute and continues has therefore lost its hold, and does no harm.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from standfast.stores.sqlite import statements as sql
 from standfast.time_limits import time_limit
 
 LEASE = 20.0  # seconds
-RENEWALS = 4  # in the time of a lease
-KEEPER = "standfast d1 holds"  # the name of the tasks that renew
-PATIENCE = 5.0  # seconds for what an event loop that ends still has to do
-RETRY = 1.0  # seconds between two looks at a hold that may end, and between two tries to renew
+RENEWALS = 4  # per lease
+KEEPER = "standfast d1 holds"  # the name of the renewal tasks
+PATIENCE = 5.0  # seconds for the remaining work of an event loop that ends
+RETRY = 1.0  # seconds between two checks of a hold that may end, and between two tries to renew
 
 _LOG = logging.getLogger("standfast")
 _CLOCK = "unixepoch('now', 'subsec')"
@@ -43,7 +43,7 @@ OURS = "EXISTS (SELECT 1 FROM holds WHERE name = :held AND holder = :holder)"
 
 
 def fence(name: str, holder: str | None) -> list[Statement]:
-    """Return a guard that fails if a hold has another holder; none if nothing is held."""
+    """Return a guard that fails if a hold has another holder. Without a hold, return none."""
     return [] if holder is None else [guard(OURS, held=name, holder=holder)]
 
 
@@ -55,22 +55,22 @@ class Holds:
     """The holds that were taken on one event loop.
 
     Args:
-        lease: seconds after which a hold ends that is not renewed.
+        lease: seconds after which an unrenewed hold ends.
     """
 
     def __init__(self, db: Database, lease: float) -> None:
         self._db, self._lease = db, lease
-        self._holders: dict[str, str] = {}  # by name, also of holds that were lost: they fence their holder's writes
+        self._holders: dict[str, str] = {}  # by name, including lost holds: they fence their holder's writes
         self._taking: set[str] = set()
         self._lost: set[str] = set()
         self._workers: set[str] = set()
 
     def holder(self, name: str) -> str | None:
-        """Return under which name a hold was taken here; None if it was not."""
+        """Return the holder name under which a hold was taken here; None if it was not."""
         return self._holders.get(name)
 
     async def take(self, name: str) -> bool:
-        """Take a hold; False if somebody has it. If its holder has missed renewals, wait for its end.
+        """Take a hold; False if another holder has it. If its holder has missed renewals, wait for its end.
 
         Raises:
             StoreError: the database cannot be reached.
@@ -81,7 +81,7 @@ class Holds:
         holder = uuid4().hex
         taking = asyncio.create_task(self._take(name, holder))
         try:
-            # A cancel does not break a request off, or nobody would know whether the hold was taken.
+            # A cancel does not interrupt a request; otherwise it would be unknown whether the hold was taken.
             return await asyncio.shield(taking)
         except BaseException:
             self._taking.discard(name)
@@ -100,14 +100,14 @@ class Holds:
             if has_it == holder:
                 self._holders[name] = holder
                 return True
-            is_late = ends < self._lease * (1 - 2 / RENEWALS) and ends <= before  # else it was renewed: somebody lives
+            is_late = ends < self._lease * (1 - 2 / RENEWALS) and ends <= before  # else it was renewed: it is alive
             if not is_late or time.monotonic() > give_up or name not in self._taking:
                 return False
             before = ends
             await asyncio.sleep(min(RETRY, max(ends, 0.01)))
 
     async def leave(self, name: str) -> None:
-        """End a hold. If the database is away, others wait until the lease ends."""
+        """End a hold. If the database is unreachable, others wait until the lease ends."""
         if name in self._holders:
             await self._forget(name, self._holders[name])
 
@@ -128,7 +128,7 @@ class Holds:
             _LOG.info("The hold of %s could not be ended, so others will wait for its end: %s", name, error)
 
     def keep_worker(self, name: str) -> None:
-        """Take a worker's hold again if it is lost: others only look at it, and what it runs has fences of its own."""
+        """Take a worker's hold again if it is lost. Others only check it, and its runs have their own fences."""
         self._workers.add(name)
 
     def drop_worker(self, name: str) -> None:
@@ -137,16 +137,16 @@ class Holds:
     # --- renewal ---
 
     async def keep(self, ended: asyncio.Event, also: Callable[[], Awaitable[None]]) -> None:
-        """Renew all holds until they are to end, or the event loop ends, and then end them.
+        """Renew all holds until they must end or the event loop ends. Then end them.
 
         Args:
-            also: is done after each renewal.
+            also: called after each renewal.
         """
         try:
             wait = self._lease / RENEWALS
             while not await _is_set(ended, wait):
                 try:
-                    async with time_limit(self._lease / 2):  # a request may wait for its turn for longer
+                    async with time_limit(self._lease / 2):  # a request may wait longer than this for its turn
                         await self._renew()
                         await also()
                     wait = self._lease / RENEWALS
@@ -161,7 +161,7 @@ class Holds:
                 await self.leave(name)
 
     async def _renew(self) -> None:
-        """Move the ends of all holds on, and note which were lost."""
+        """Extend all holds, and note the lost ones."""
         wanted = {name: holder for name, holder in self._holders.items() if name not in self._lost}
         if wanted:
             asked = statement(_RENEW, lease=self._lease, names=list(wanted), holders=list(wanted.values()))
@@ -174,13 +174,13 @@ class Holds:
             await self._take_worker_again(name)
 
     async def _take_worker_again(self, name: str) -> None:
-        """Take a worker's name again once nobody has it; who has it reports the worker's calls."""
+        """Take a worker's name again once it is free. Until then, its holder reports the worker's calls."""
         holder = uuid4().hex
         take = statement(_TAKE, name=name, holder=holder, lease=self._lease)
         _, found = await self._db.batch([take, statement(_LOOK, name=name)])
         if found[0][0] != holder:
             return
-        if name not in self._holders or name not in self._workers:  # it has ended meanwhile
+        if name not in self._holders or name not in self._workers:  # the hold has ended in the meantime
             await self._leave(name, holder)
             return
         self._holders[name] = holder
@@ -189,14 +189,14 @@ class Holds:
 
 
 async def _is_set(ended: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, but not longer."""
+    """Wait for an event, with a limit."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(ended.wait(), seconds)
     return ended.is_set()
 
 
 async def _others_end() -> None:
-    """Wait until the tasks have ended that are cancelled with this one, since their event loop ends."""
+    """Wait for the tasks that are cancelled with this one, since their event loop ends."""
     others = {task for task in asyncio.all_tasks() if task.get_name() != KEEPER}
     if others:
         await asyncio.wait(others, timeout=PATIENCE)

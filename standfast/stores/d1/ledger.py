@@ -16,7 +16,7 @@ from standfast.stores.rows import decision_values, read_aged_entry
 from standfast.stores.sqlite import statements as sql
 from standfast.stores.workers import AtWork
 
-# The age of a claim, and not its time: the clocks of the database and of its clients may differ.
+# The age of a claim instead of its time: the clocks of the database and of its clients may differ.
 _AGE = "(julianday('now') - julianday(claimed_at)) * 86400 AS age"
 _ENTRY = sql.ENTRY.replace("claimed_at", _AGE)
 _ENTRIES = (
@@ -50,7 +50,7 @@ async def claim(
     """Claim a call.
 
     Args:
-        holder: who has to have the worker's name, if anybody.
+        holder: the required holder of the worker's name, if any.
     """
     values = {**_at(scope, call_key), "owner": owner, "arguments_hash": arguments_hash}
     found_at = statement(_ENTRY, **values)
@@ -58,7 +58,7 @@ async def claim(
     before = [] if running is None else fence(running.worker, holder)
     for _ in range(TRIES):
         try:
-            # The entry comes last, which says whose it is.
+            # The last result is the entry, which names its owner.
             *_, rows = await db.batch(
                 [
                     *before,
@@ -89,17 +89,17 @@ async def _check_open(db: Database, scope: str, call_key: str) -> None:
     """Refuse a call that has no entry and belongs to a deleted session.
 
     Raises:
-        SessionConflictError: it does.
+        SessionConflictError: the call belongs to a deleted session.
     """
     if not (await db.one(statement(f"SELECT {sql.IS_OPEN} AS is_open", **_at(scope, call_key))))[0][0]:
         raise closed(scope)
 
 
 async def _check_worker(db: Database, worker: str, holder: str | None) -> None:
-    """Refuse a worker that others have taken for dead.
+    """Refuse a worker that others have declared dead.
 
     Raises:
-        StoreError: it has lost its hold, and takes it again as soon as it can.
+        StoreError: the worker has lost its hold, and takes it again as soon as it can.
     """
     if holder is not None and not await has_hold(db, worker, holder):
         raise StoreError(
@@ -163,7 +163,7 @@ async def begin_call(db: Database, running: RunningCall, holder: str | None) -> 
 
 
 def decision_statement(record: DecisionRecord) -> Statement:
-    """Return the statement that records a decision, once, however often it is sent."""
+    """Return the statement that records a decision exactly once, however often it is sent."""
     return statement(_RECORD_DECISION, **decision_values(record), write_key=uuid4().hex)
 
 
@@ -188,7 +188,7 @@ def read_work(rows: list[Row]) -> list[AtWork]:
 
 async def add_partial(db: Database, journal_key: str, part: PartialAnswer) -> None:
     """Add a part of an answer; the first part of a later attempt replaces the earlier attempt."""
-    # SQLite would cut a text at NUL, and UTF-8 has no lone surrogates. Nothing depends on these words.
+    # SQLite would cut a text at NUL, and UTF-8 does not encode lone surrogates. Nothing depends on the text.
     text = part.text.replace("\0", "\ufffd").replace("\x10", "\ufffd").encode("utf-16", "surrogatepass")
     values = {**dict(part), "text": text.decode("utf-16", "replace"), "run": journal_key}
     begin = [statement(sql.DROP_OLD_WORDS), statement(sql.BEGIN_WORDS, **values)] if part.offset == 0 else []

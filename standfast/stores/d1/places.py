@@ -1,7 +1,7 @@
-"""Tells when a D1 database was put back to an earlier time, which nothing in the database can tell by itself.
+"""Detects when a D1 database was restored to an earlier time, which nothing in the database can tell.
 
-Each event loop that has looked counts in a row of its own, and remembers the number. A smaller one in the row, or no
-row, means that the database was put back; then it gets the id of another place, which all who look will find.
+Each event loop that has looked counts in its own row, and remembers the number. A smaller number in the row, or a
+missing row, means that the database was restored. The database then gets a new place id, which every later look finds.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from standfast.stores.d1.database import Database
 from standfast.stores.d1.statements import statement
 from standfast.stores.schema_versions import lost_identity
 
-EVERY = 60.0  # seconds between two numbers of a loop that goes on
+EVERY = 60.0  # seconds between two numbers of a loop that keeps running
 _CLOCK = "unixepoch('now', 'subsec')"
 _CHANGE = (
     "UPDATE store_identity SET place = :new WHERE place IS NULL"
@@ -29,16 +29,16 @@ _FORGET_OLD = f"DELETE FROM marks WHERE at < {_CLOCK} - 30 * 86400"  # of proces
 
 
 class Place:
-    """What an event loop knows of the place of a database's data."""
+    """An event loop's knowledge of the place of a database's data."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._owner = uuid4().hex
-        self._number = 0  # that the database has acknowledged
+        self._number = 0  # acknowledged by the database
         self._counted_at = 0.0
 
     async def look(self) -> str:
-        """Return the id of the place where the data are: another one once they were put back."""
+        """Return the id of the place of the data. After a restore, it is another one."""
         known = self._number
         steps = {
             _FORGET_OLD: {},
@@ -53,12 +53,12 @@ class Place:
         return str(found[0][0])
 
     async def keep(self) -> None:
-        """Look again from time to time, if somebody has looked."""
+        """Look again from time to time, once the place was looked up."""
         if self._number and time.monotonic() - self._counted_at > EVERY:
             await self.look()
 
     async def forget(self) -> None:
-        """Leave nothing in the database, if it can be reached."""
+        """Remove this loop's row from the database, if that can be reached."""
         if self._number:
             with contextlib.suppress(StoreError):  # its row is removed a month later
                 await self._db.one(statement(_FORGET, owner=self._owner))

@@ -1,7 +1,7 @@
 """Sessions, messages and replies of the D1 store. The usual case of every write is one batch, and so one round trip.
 
-A batch begins with a guard for what its writer expects, such as the number of the last message. If that does not hold,
-nothing was done; then the writer looks closer, and raises an error or tries again.
+A batch begins with a guard for the state that its writer expects, such as the number of the last message. If the guard
+fails, nothing was done. The writer then looks closer, and raises an error or tries again.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from standfast.stores.protocol import Session, first_kept_index
 from standfast.stores.rows import MESSAGE, conflict, session_values
 from standfast.stores.sqlite import statements as sql
 
-TRIES = 50  # of a write that others are always quicker with
+TRIES = 50  # of a write that always loses the race
 _FIELDS = MESSAGE.split(", ")
 _SAVE_SESSION = (
     sql.SAVE_SESSION.replace("updated_at = :now", "updated_at = max(updated_at, :now)") + " RETURNING last_seq"
@@ -55,9 +55,9 @@ class Write:
     """A session and its next messages.
 
     Args:
-        write_key: that of the writer, or one for this write alone: sent again, it changes nothing.
+        write_key: the writer's key, or a key for this write alone. Sent again, the write changes nothing.
         expected_seq, expected_version: as for `append_messages_atomic`.
-        holder: the hold under which it is written; None if there is none.
+        holder: the hold under which it is written; None without a hold.
     """
 
     session: Session
@@ -88,7 +88,7 @@ def _new_key() -> str:
 
 
 def _statements(write: Write) -> list[Statement]:
-    """Return the statements of a write; the second returns the number of its last message."""
+    """Return the statements of a write. The second one returns the number of its last message."""
     values = _values(write.session, write.rows, write.write_key)
     expected = {"seq": write.expected_seq, "version": write.expected_version}
     return [
@@ -104,7 +104,7 @@ def _values(session: Session, rows: list[Row], write_key: str | None) -> dict[st
 
 
 def _created(at: datetime | None) -> str | None:
-    """Return a time as the database writes it; one that does not say of which zone it is, is UTC."""
+    """Return a time as the database writes it. A time without a zone is UTC."""
     if at is None:
         return None
     aware = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
@@ -112,12 +112,12 @@ def _created(at: datetime | None) -> str | None:
 
 
 def _adds(session: Session, rows: list[Row], write_key: str | None) -> list[Statement]:
-    """Return the statements that add messages to a session whose last number counts them already."""
+    """Return the statements that add messages to a session whose last number already counts them."""
     keyed = [[write_key if place == 0 else None, *row] for place, row in enumerate(rows)]
     made = []
     for first, part in chunks(keyed):
         values = {"id": session.id, "left": len(rows) - 1 - first, "user": session.user_id, "tenant": session.tenant_id}
-        if len(part) == 1:  # as it is: as JSON it may be too large
+        if len(part) == 1:  # unchanged: as JSON it may be too large
             alone = {f"m{place}": value for place, value in enumerate(part[0])}
             made.append(statement(_ADD_ONE, **values, **alone))
         else:
@@ -138,15 +138,15 @@ async def append_rows(db: Database, write: Write) -> int:
 
 
 async def _look(db: Database, writes: Sequence[Write]) -> list[int | None]:
-    """Return for each write the number of its session's last message if the write is there, else None.
+    """For each write, return the number of its session's last message if the write has landed, else None.
 
     Raises:
-        SessionConflictError: one of them can never be made.
+        SessionConflictError: one of them can never succeed.
     """
     asked = [statement(_STATE, id=write.id, last_write=write.write_key) for write in writes]
     asked += [statement(f"SELECT {_IS_HELD} AS is_held", held=write.id, holder=write.holder) for write in writes]
     found = await db.batch(asked)
-    after: dict[str, tuple[int, int]] = {}  # what a session's state is to be after the writes before
+    after: dict[str, tuple[int, int]] = {}  # a session's expected state after the previous writes
     seen: list[int | None] = []
     for write, state, (held,) in zip(writes, found[: len(writes)], found[len(writes) :], strict=True):
         last, version, created, has_key = state[0] if state else (0, 0, None, False)
@@ -164,10 +164,10 @@ async def _look(db: Database, writes: Sequence[Write]) -> list[int | None]:
 
 
 def check_held(name: str, is_held: bool) -> None:
-    """Refuse a writer whose hold somebody else has taken.
+    """Refuse a writer whose hold another holder has taken.
 
     Raises:
-        SessionConflictError: it has lost the hold.
+        SessionConflictError: the writer has lost the hold.
     """
     if not is_held:
         raise SessionConflictError(
@@ -183,7 +183,7 @@ def crowded(db: Database, name: str) -> StoreError:
 
 
 async def append_more(db: Database, session: Session, rows: list[Row], holder: str | None) -> int | None:
-    """Append to a session without saving it; return its last number, or None if there is none."""
+    """Append to a session without saving it. Return its last number, or None if there is none."""
     key = _new_key()
     values = {"id": session.id, "last_write": key}
     may = guard(f"NOT {_HAS_KEY} AND {_IS_HELD}", **values, held=session.id, holder=holder)
@@ -207,7 +207,7 @@ async def prune_rows(db: Database, session_id: str, keep: int) -> None:
     if first and made:
         created, last = made[0]
         before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
-        # Not of a session of the same id that was made anew meanwhile.
+        # Not to a session of the same id that was created again in the meantime.
         await db.one(
             statement(
                 "DELETE FROM agent_messages WHERE session_id = :id AND seq < :before AND EXISTS (SELECT 1 FROM"
@@ -224,10 +224,10 @@ async def prune_rows(db: Database, session_id: str, keep: int) -> None:
 
 
 async def save_reply(db: Database, journal_key: str, turn: int, reply: str, held: tuple[str, str] | None) -> str:
-    """Keep a reply unless there is one, and return the one that is kept.
+    """Store a reply unless there is one, and return the stored one.
 
     Args:
-        held: the name of a hold, and the holder that has to have it.
+        held: the name of a hold, and its required holder.
     """
     for _ in range(TRIES):
         try:
@@ -246,7 +246,7 @@ async def save_reply(db: Database, journal_key: str, turn: int, reply: str, held
 
 
 async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, turn: int, reply: str) -> str:
-    """Keep a reply and make the writes in their order, all or nothing; return the reply that is kept."""
+    """Store a reply and make the writes in order, all or nothing. Return the stored reply."""
     at = {"run": journal_key, "turn": turn}
     keep = [
         guard("NOT EXISTS (SELECT 1 FROM model_replies WHERE run_key = :run AND turn = :turn)", **at),

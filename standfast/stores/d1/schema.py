@@ -1,7 +1,7 @@
-"""The schema of the D1 store: its scripts, and how a database is checked and brought to the newest version.
+"""The schema of the D1 store: its scripts, the check of a database, and its migration to the newest version.
 
-A batch is one transaction, so that a version is there whole or not at all. It begins with the number of the version: of
-two who make one at once, the second is refused by it, and finds that nothing is left to do.
+A batch is one transaction, so a version exists entirely or not at all. The batch begins with the number of the version.
+If two processes migrate at once, the batch refuses the second one, which then finds nothing left to do.
 """
 
 import re
@@ -34,7 +34,7 @@ SQLite store's first nine. Times in `holds` and `marks` are the database's, in s
 
 _VERSIONS = "standfast_schema"
 _MADE = re.compile(r"CREATE TABLE (\w+)")
-# D1 has tables of its own, and wrangler makes one.
+# D1 has its own tables, and wrangler adds one.
 TABLES = (
     "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 4) <> '_cf_'"
     " AND substr(name, 1, 7) <> 'sqlite_' AND name <> 'd1_migrations' ORDER BY name"
@@ -43,10 +43,10 @@ _NEWEST = f"SELECT version, oldest_reader FROM {_VERSIONS} ORDER BY version DESC
 
 
 async def prepare(db: Database, migrations: tuple[str, ...]) -> None:
-    """Check that a database is a store, or make it one, and bring it to the newest version.
+    """Check that a database is a store, or make it one, and migrate it to the newest version.
 
     Raises:
-        StoreError: it is another program's, or a newer version's, or lacks tables that it should have.
+        StoreError: it belongs to another program or a newer version, or lacks required tables.
     """
     done = await _version(db, migrations)
     if done >= len(migrations):
@@ -54,12 +54,12 @@ async def prepare(db: Database, migrations: tuple[str, ...]) -> None:
     try:
         await db.batch(_scripts(migrations, done))
     except StoreError:
-        if await _version(db, migrations) < len(migrations):  # else another has made it meanwhile
+        if await _version(db, migrations) < len(migrations):  # else another process has migrated it in the meantime
             raise
 
 
 async def closed_words(db: Database) -> str | None:
-    """Return the words with which a store is closed, since it was moved; None if it is open, or not there."""
+    """Return the text with which a moved store is closed; None if it is open, or does not exist."""
     if ("store_closed",) not in await db.one(statement(TABLES)):
         return None
     return str((await db.one(statement("SELECT words FROM store_closed")))[0][0])

@@ -20,6 +20,6 @@ async def load(db: Database, query: Query) -> list[StandingApproval]:
 
 
 async def change(db: Database, query: Query) -> int:
-    """Run a statement, and return the number of the rows that it returns."""
+    """Run a statement, and return the number of rows that it returns."""
     asked, values = query
     return len(await db.one(statement(plain(asked), **values)))

@@ -1,8 +1,8 @@
-"""Statements as D1 takes them, and batches of them, each of which is one transaction.
+"""Statements in D1's form, and batches of them, each of which is one transaction.
 
-A batch is sent whole: between its statements nobody can look at what one of them found. A *guard* stands for that: a
-statement that fails if a condition does not hold, and with it the whole batch. D1 has no statement that raises an
-error, but a function that does: `json` of what is not JSON.
+A batch is sent whole, so its writer cannot read the results of one statement before the next. A *guard* replaces that:
+a statement that fails if a condition does not hold, and the whole batch with it. D1 does not have a statement that
+raises an error. It has a function that does: `json` of a text that is not JSON.
 """
 
 import json
@@ -17,9 +17,9 @@ from standfast.stores import nul_texts
 
 Row = tuple[Any, ...]
 
-# The database's clock is the same for all who write. Six digits, as Python writes them: times are compared as text.
+# The database's clock is the same for all writers. It has six digits, as in Python: times are compared as text.
 NOW = "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')"
-LARGEST = 2_000_000  # bytes of a row, or of a value: D1's limit
+LARGEST = 2_000_000  # bytes of a row or a value: D1's limit
 CHUNK = 500_000  # bytes of rows in one statement
 _NAME = re.compile(r":([a-z_]+[0-9]*)\b")
 
@@ -57,10 +57,10 @@ def guard(condition: str, **values: Any) -> Statement:
 
 
 def values_to_send(asked: Statement, store: str) -> list[Any]:
-    """Return a statement's values as D1 takes them.
+    """Return a statement's values in D1's form.
 
     Raises:
-        InputError: D1 would refuse so large a row.
+        InputError: the row is too large for D1.
     """
     values = [plain_json(value) if isinstance(value, list) else value for value in map(nul_texts.written, asked.values)]
     size = sum(len(value.encode()) for value in values if isinstance(value, str))
@@ -73,9 +73,9 @@ def values_to_send(asked: Statement, store: str) -> list[Any]:
 
 
 def chunks(rows: Sequence[list[Any]]) -> list[tuple[int, list[list[Any]]]]:
-    """Return rows in parts that a statement can have as JSON, each with the place of its first row.
+    """Return rows in parts that fit into a statement as JSON, each with the place of its first row.
 
-    A row that is large is alone in its part.
+    A large row is alone in its part.
     """
     parts: list[tuple[int, list[list[Any]]]] = []
     room = 0

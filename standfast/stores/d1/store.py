@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 
 
 class D1Store:
-    """A durable store in a D1 database of Cloudflare, which workers on any number of machines share.
+    """A durable store in a Cloudflare D1 database, shared by workers on any number of machines.
 
-    A hold lasts for as long as it is renewed, which the store does in the background: the holds of a process that has
-    died end after `lease` seconds. `await store.close()`, or leaving `async with store`, ends all holds and all
-    connections; those of an event loop also end with it, and with a store that nothing refers to any more.
+    A hold lasts for as long as it is renewed, which the store does in the background. The holds of a dead process end
+    after `lease` seconds. `await store.close()`, or leaving `async with store`, ends all holds and all connections.
+    Those of an event loop also end with the loop, or when the last reference to the store is gone.
 
     Args:
-        connect: returns the database for the running event loop, each of which asks once: an object as the binding of a
-            Cloudflare Worker, with `prepare(sql).bind(*values)` and `await batch(statements)`; see `D1Binding`.
-        name: the store's name in messages; stores of other databases have other names.
+        connect: returns the database for the running event loop; called once per loop. The database is an object like
+            the binding of a Cloudflare Worker, with `prepare(sql).bind(*values)` and `await batch(statements)`; see
+            `D1Binding`.
+        name: the store's name in messages. Stores of other databases have other names.
         lease: in seconds.
     """
 
@@ -244,7 +245,7 @@ class D1Store:
     # --- workers and their sessions ---
 
     async def hold_scope(self) -> str:
-        # A copy of the database has its identity, and not its holds.
+        # A copy of the database has its identity, but not its holds.
         return hashlib.blake2b(f"{await self.identity()} {self._name}".encode(), digest_size=8).hexdigest()
 
     async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
@@ -326,20 +327,20 @@ def d1_store(
 ) -> D1Store:
     """Return a durable store in a D1 database, over Cloudflare's HTTP API.
 
-    Its tables are made by the first operation. Every operation raises `StoreError`, with what to do, when Cloudflare
-    does not answer or refuses; its text never has the token. A request whose answer was lost is sent again where that
-    does no harm, and one that was one too many (429) after the time that the answer asks for, at most 30 s.
+    The first operation creates its tables. If Cloudflare does not answer or refuses, the operation raises `StoreError`
+    and says what to do; the text never contains the token. A request whose answer was lost is sent again where that is
+    safe. A rate-limited request (429) is sent again after the time that the answer asks for, at most 30 s.
 
     Args:
-        account_id, database_id: as `wrangler d1 list` and Cloudflare's dashboard show them.
+        account_id, database_id: as shown by `wrangler d1 list` and Cloudflare's dashboard.
         api_token: with the permission "D1: Edit" for the account.
-        lease: seconds after which the holds of a process end that has died; others begin its sessions anew only then.
-        client: a client of httpx or httpx2 that makes the requests, for a proxy say. Its maker closes it, and uses the
-            store on one event loop only.
-        base_url: of the API; by default CLOUDFLARE_API_BASE_URL, else https://api.cloudflare.com/client/v4.
+        lease: seconds after which a dead process's holds end. Only then can others take over its sessions.
+        client: an httpx or httpx2 client that makes the requests, for example through a proxy. Its creator closes it,
+            and uses the store on one event loop only.
+        base_url: the API's URL; by default CLOUDFLARE_API_BASE_URL, else https://api.cloudflare.com/client/v4.
 
     Raises:
-        ImportError: httpx is not installed, and no client is given.
+        ImportError: httpx is not installed, and there is no client.
         InputError: an id, the token or the address cannot be used.
     """
     if client is None:

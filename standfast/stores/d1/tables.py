@@ -22,7 +22,7 @@ from standfast.stores.tables import (
     moment,
 )
 
-_OWN = ("write_key", "gate_decisions")  # a column that only this store has, for writes that are sent again
+_OWN = ("write_key", "gate_decisions")  # columns that only this store has, for repeated writes
 _SIZE = BATCH_BYTES // 4  # an answer is one text in JSON
 _COPY = "CREATE TABLE IF NOT EXISTS store_copy (name TEXT PRIMARY KEY, after TEXT, rows INTEGER, digest TEXT) STRICT"
 _TRIGGERS = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND substr(name, 1, 7) = 'closed_'"
@@ -30,7 +30,7 @@ _ACTS = ("INSERT", "UPDATE", "DELETE")
 
 
 class D1Tables:
-    """The tables of a database, by a binding of their own. Every write may be sent again."""
+    """The tables of a database, on a separate binding. Every write may be sent again."""
 
     def __init__(self, connect: Callable[[], D1Binding], name: str) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class D1Tables:
         known = {f"k{place}": value for place, value in enumerate(after or ())}
         where = f" WHERE ({key}) > ({', '.join(f':{name}' for name in known)})" if known else ""
         length = " + ".join(f"coalesce(length(CAST({column} AS BLOB)), 0)" for column in columns)
-        # The sizes first, so that an answer is not larger than can be sent.
+        # The sizes first, so that no answer is too large to send.
         sizes = f"SELECT {length} AS size FROM {table}{where} ORDER BY {key} LIMIT {BATCH_ROWS}"
         count, taken = 0, 0
         for (size,) in await self._rows(sizes, **known):
@@ -90,7 +90,7 @@ class D1Tables:
         into = f"INSERT INTO {table} ({', '.join(columns)})"
         parts: list[Statement] = []
         for _, part in chunks(values):
-            if len(part) == 1:  # as it is: as JSON it may be too large
+            if len(part) == 1:  # unchanged: as JSON it may be too large
                 alone = {f"v{place}": value for place, value in enumerate(part[0])}
                 places = ", ".join(f":{name}" for name in alone)
                 parts.append(statement(f"{into} VALUES ({places}) ON CONFLICT DO NOTHING", **alone))
@@ -157,7 +157,7 @@ def _close(words: str) -> list[Statement]:
 
 
 def _text(column: str, value: Any) -> Any:
-    """Return a value as a column of D1 keeps it: times are compared as texts there."""
+    """Return a value in the form of a D1 column: D1 compares times as texts."""
     if column == "call_key":
         check_whole_key(value)
     if column in TIMES and isinstance(value, datetime | str):

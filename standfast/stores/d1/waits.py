@@ -1,4 +1,4 @@
-"""The board of the D1 store: what runs wait for. A write is one batch."""
+"""The board of the D1 store, with the items that runs wait for. A write is one batch."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""The store of many machines: PostgreSQL, through asyncpg."""
+"""The store for many machines: PostgreSQL, through asyncpg."""
 
 from standfast.stores.postgres.store import PostgresStore, postgres_store
 

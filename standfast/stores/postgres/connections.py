@@ -1,7 +1,7 @@
 """Connections to a PostgreSQL store: a pool for each event loop that uses the store, since a connection belongs to one.
 
-A loop's connections are closed by `close`, at the end of the loop (`asyncio.run` ends it in order), or when nothing
-refers to their store any more.
+A loop's connections are closed by `close`, at the end of the loop (`asyncio.run` ends it in order), or when the last
+reference to their store is gone.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REPEATS = (0.0, 0.1, 0.4)  # seconds before an operation is repeated that was lost with its connection
-# Locks are those of a database in a server.
+REPEATS = (0.0, 0.1, 0.4)  # seconds before an operation is repeated after its connection was lost
+# Locks belong to a database in a server.
 _SCOPE = (
     "SELECT (SELECT system_identifier FROM pg_control_system()), d.oid, n.oid FROM pg_catalog.pg_namespace AS n,"
     " pg_catalog.pg_database AS d WHERE n.nspname = $1 AND d.datname = current_database()"
@@ -34,10 +34,10 @@ _SCOPE = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What an event loop has of a store that was found to be one.
+    """An event loop's resources, for a database that was checked to be a store.
 
     Args:
-        scope: an id of the schema that no other schema of any server has.
+        scope: an id that is unique to the schema, across all servers.
     """
 
     pool: "Pool"
@@ -57,18 +57,18 @@ class Connections:
         return await self.here().do(work, again=again)
 
     async def opened(self) -> "Opened":
-        """Return those of the running loop when the database has been found to be a store."""
+        """Return the resources of the running loop, after checking that the database is a store."""
         return await self.here().opened()
 
     async def close(self) -> None:
-        """Finish what is being done, and close all connections. The next operation opens new ones."""
+        """Finish the current operations, and close all connections. The next operation opens new ones."""
         await self._loops.close()
 
 
 class LoopConnections:
     """The connections of one event loop: a pool, opened by the first operation, and one for its holds.
 
-    A third kind, `news`, is opened while somebody views an answer.
+    A third kind, `news`, is opened while an answer is viewed.
     """
 
     def __init__(self, address: Address) -> None:
@@ -83,10 +83,10 @@ class LoopConnections:
         """Do work on a connection.
 
         Args:
-            again: whether it may be repeated when its connection was lost: it does no harm when it is done twice.
+            again: whether the work may be repeated after its connection was lost, because running it twice is safe.
 
         Raises:
-            StoreError: saying what is wrong.
+            StoreError: explaining the failure.
         """
         self._doing += 1
         self._is_idle.clear()
@@ -110,15 +110,15 @@ class LoopConnections:
 
     @property
     def holds(self) -> Holds | None:
-        """The holds that were taken here; None if there was none yet."""
+        """The holds that were taken here; None if there were none yet."""
         opening = self._opening
         return None if opening is None or not opening.done() or _failed(opening) else opening.result().holds
 
     async def opened(self) -> Opened:
-        """Open what is not open.
+        """Open the connections that are not open.
 
         Raises:
-            StoreError: saying what is wrong.
+            StoreError: explaining the failure.
         """
         if self.holds is None:
             await self.do(_nothing)
@@ -134,7 +134,7 @@ class LoopConnections:
         import asyncpg
 
         class Kept(asyncpg.Connection):  # type: ignore[misc]
-            """A connection that nobody leaves anything on, so that a release costs no round trip."""
+            """A connection that work leaves clean, so that a release does not cost a round trip."""
 
             __slots__ = ()
 
@@ -172,7 +172,7 @@ class LoopConnections:
         return Opened(pool, holds, f"{scope % 2**64:016x}")
 
     async def close(self) -> None:
-        """Finish what is being done, and close the connections."""
+        """Finish the current operations, and close the connections."""
         await self._is_idle.wait()
         await self.news.close()
         ending, self._ending, self._opening = self._ending, None, None
@@ -189,7 +189,7 @@ def _failed(task: "asyncio.Task[Any]") -> bool:
 
 
 async def _close_at_the_end(pool: "Pool", holds: Holds) -> AsyncGenerator[None, None]:
-    """Wait at a `yield`; a loop that ends closes what waits so, and so does the garbage collector."""
+    """Wait at a `yield`. The end of a loop closes generators that wait at one, and so does the garbage collector."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A PostgreSQL store's address, and a connection to it as the store's statements use it."""
+"""A PostgreSQL store's address, and a connection to it in the form that the store's statements use."""
 
 import os
 import socket
@@ -17,17 +17,17 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 CONNECT = 10.0  # seconds that a new connection may take
-# Both sides find out within 11 s that the other's machine is gone, and not after hours.
+# Both sides notice within 11 s that the other machine is gone, instead of after hours.
 IDLE, INTERVAL, PROBES = 5, 2, 3
 SETTINGS = {
     "tcp_keepalives_idle": str(IDLE),
     "tcp_keepalives_interval": str(INTERVAL),
     "tcp_keepalives_count": str(PROBES),
     "tcp_user_timeout": str((IDLE + INTERVAL * PROBES) * 1000),
-    "default_transaction_isolation": "read committed",  # what our statements are made for
+    "default_transaction_isolation": "read committed",  # the isolation level that our statements are made for
     "idle_session_timeout": "0",
 }
-# A setting that this version of the server does not have is left out. What is acknowledged is on disk.
+# A setting that this server version lacks is left out. Acknowledged writes are on disk.
 SET_UP = """
     SELECT set_config(s.name, w.value, false) FROM pg_catalog.pg_settings AS s
       JOIN unnest($1::text[], $2::text[]) AS w (name, value) ON s.name = w.name
@@ -38,7 +38,7 @@ SET_UP = """
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a store is. `name` is for messages, and has no password."""
+    """The address of a store. `name` is for messages, and does not contain a password."""
 
     dsn: str
     schema: str
@@ -46,7 +46,7 @@ class Address:
     max_connections: int
 
     async def connect(self) -> "Connection":
-        """Return a connection outside of the pool."""
+        """Return a connection outside the pool."""
         import asyncpg
 
         connection = await self.reading_address(asyncpg.connect(self.dsn, timeout=CONNECT, server_settings=NAME))
@@ -54,10 +54,11 @@ class Address:
         return connection
 
     async def reading_address(self, work: Awaitable[T]) -> T:
-        """Await work that reads the address first; an error of that does not show it, since it has a password.
+        """Await work that reads the address first. An address error does not show the address, which contains a
+        password.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: the address cannot be read.
         """
         try:
             return await work
@@ -72,7 +73,7 @@ NAME = {"application_name": "standfast"}
 
 
 async def set_up(connection: "Connection") -> None:
-    """Set a new connection up, on both of its sides."""
+    """Set up a new connection on both of its sides."""
     await connection.fetch(SET_UP, list(SETTINGS), list(SETTINGS.values()))
     sock = _socket_of(connection)
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
@@ -86,9 +87,9 @@ async def set_up(connection: "Connection") -> None:
 
 
 def forget(connection: "Connection | None") -> None:
-    """Let go of a connection without a word to the server, in a process that has inherited it: it is the parent's.
+    """Drop an inherited connection in a forked process without a message to the server: the parent owns it.
 
-    Its number is kept, so that what closes it later closes nothing else.
+    Its descriptor is kept, so that a later close does not close another file.
     """
     sock = _socket_of(connection)
     if sock is not None and sock.fileno() >= 0:
@@ -103,14 +104,14 @@ def _socket_of(connection: "Connection | None") -> Any:
 
 
 class Database:
-    """A connection as the store's statements use it: `@` stands for the schema, and texts may contain NUL."""
+    """A connection for the store's statements: `@` stands for the schema, and texts may contain NUL."""
 
     def __init__(self, connection: "Connection", schema: str) -> None:
         self._connection, self._schema = connection, schema
         self.transaction = connection.transaction
 
     async def rows(self, statement: str, *values: Any) -> list[Row]:
-        """Return what a statement returns; one round trip."""
+        """Return the rows of a statement; one round trip."""
         found = await self._connection.fetch(in_schema(self._schema, statement), *map(nul_texts.written, values))
         return [tuple(map(nul_texts.read, row)) for row in found]
 

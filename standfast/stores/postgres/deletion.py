@@ -1,6 +1,6 @@
-"""Statements of the PostgreSQL store that delete: the rows of a session, and those that are kept for a run.
+"""Statements of the PostgreSQL store that delete the rows of a session and the records of a run.
 
-Keys are in collation "C", so that those under a name stand together in their index.
+Keys are in collation "C", so that the keys under a name are adjacent in their index.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from standfast.stores.rows import named
 _NOTED = "run_key AS journal_key, session_id, namespace, workflow_id, noted_at"
 _UNDER = "(run_key = $1 OR run_key > $1 || '/' AND run_key < $2)"
 _SINCE = "(SELECT timed_since FROM @store_identity)"
-# What is counted and deleted under a name: table, the bytes of its texts, when a row was kept.
+# The records that are counted and deleted under a name: table, bytes of their texts, time of a row.
 _KINDS = {
     "calls": ("@tool_ledger", "octet_length(result)", f"coalesce(claimed_at, {_SINCE})"),
     "replies": ("@model_replies", "octet_length(reply)", f"coalesce(kept_at, {_SINCE})"),
@@ -105,14 +105,14 @@ async def drop_records(
 
 async def delete_session(db: Database, session_id: str, keep_decisions: bool) -> None:
     async with db.transaction():
-        # A claim that is being made would not be seen, nor would it see that the session's ledger is closed.
+        # An uncommitted claim would not be seen, nor would it see that the session's ledger is closed.
         await db.rows("LOCK TABLE @tool_ledger IN SHARE ROW EXCLUSIVE MODE")
         for one in [session_id, *await _called_by(db, session_id)]:
             await _delete(db, one, keep_decisions)
 
 
 async def _called_by(db: Database, session_id: str) -> list[str]:
-    """Return the sessions of agents that this one's runs have called, and of those that these have called."""
+    """Return the sessions of agents that this session's runs have called, and of the agents that those have called."""
     rows = await db.rows("SELECT DISTINCT workflow_id FROM @noted_runs WHERE session_id = $1", session_id)
     found: set[str] = set()
     for (workflow,) in rows:
@@ -126,7 +126,7 @@ async def _called_by(db: Database, session_id: str) -> list[str]:
 
 
 async def _delete(db: Database, session_id: str, keep_decisions: bool) -> None:
-    # The session first, as all who write to it take it: so nobody waits for us while we wait for them.
+    # The session first, in the order of all its writers: so no writer waits for us while we wait for it.
     row = await db.row(
         "DELETE FROM @agent_sessions WHERE id = $1"
         f" RETURNING agent_name, workflow_id, run_key, created_at, created_at < {_SINCE}",
@@ -160,7 +160,7 @@ async def _delete(db: Database, session_id: str, keep_decisions: bool) -> None:
 
 
 async def _before_they_were_noted(db: Database, session_id: str, last: str | None, is_old: bool) -> set[str]:
-    """Return the runs of a session that versions have opened which did not note them: all records are looked at."""
+    """Return the runs of a session opened by versions that did not note them. This reads all records."""
     found = {last.rpartition("/")[0]} if last is not None and "/" in last else set()
     if is_old:
         rows = await db.rows(
@@ -173,12 +173,12 @@ async def _before_they_were_noted(db: Database, session_id: str, last: str | Non
 
 
 async def _names_of(db: Database, session_id: str) -> list[str]:
-    """Return the names under which calls and messages of a session, and of earlier ones with its id, are kept."""
+    """Return the names of the calls and messages of a session, and of earlier sessions with its id."""
     rows = await db.rows(
         "SELECT run_key FROM @tool_ledger WHERE run_key > $1 AND run_key < $2"
         " UNION SELECT run_key FROM @model_replies WHERE run_key > $1 AND run_key < $2 ORDER BY 1",
         f"{session_id}@",
-        f"{session_id}A",  # which comes after `@`
+        f"{session_id}A",  # the character after `@`
     )
     names = dict.fromkeys(name_of(key) for (key,) in rows)
     return [name for name in names if name is not None and session_of(name) == session_id]
@@ -187,7 +187,7 @@ async def _names_of(db: Database, session_id: str) -> list[str]:
 async def _fence(db: Database, name: str, *, for_good: bool) -> None:
     under = (name, next_after(name))
     await db.rows(f"DELETE FROM @model_replies WHERE {_UNDER}", *under)
-    if for_good:  # no run on Temporal can come back
+    if for_good:  # no Temporal run can come back
         await db.rows(f"DELETE FROM @tool_ledger WHERE {_UNDER}", *under)
         return
     await db.rows(

@@ -1,6 +1,6 @@
 """Explains the errors of PostgreSQL and of its client: what happened, and what to do about it.
 
-asyncpg is not imported here: it is known by what its errors carry.
+asyncpg is not imported here; its errors are recognized by their attributes.
 """
 
 import socket
@@ -44,12 +44,13 @@ def is_away(error: BaseException) -> bool:
     state = _state(error)
     if state is not None:
         return state.startswith(_REPEATABLE)
-    # TimeoutError is an OSError. What asyncpg finds out itself, such as a closed connection, is an InterfaceError.
+    # TimeoutError is an OSError. An error that asyncpg detects itself, such as a closed connection, is an
+    # InterfaceError.
     return isinstance(error, OSError) or _is_of(error, "InterfaceError", "InternalClientError")
 
 
 def translated(error: Exception, store: str) -> Exception:
-    """Return what to raise for an error.
+    """Return the exception to raise for an error.
 
     Args:
         store: its name in messages, without a password.
@@ -57,7 +58,7 @@ def translated(error: Exception, store: str) -> Exception:
     if isinstance(error, StandfastError):
         return error
     state = _state(error)
-    if state is not None and state.startswith("22"):  # mostly the client's own check of a value
+    if state is not None and state.startswith("22"):  # usually the client's own check of a value
         result: Exception = InputError(f"The store {store} cannot keep a value: {_first_line(error)[:200]}")
     elif state is not None:
         found = (text for code, text in _MEANINGS.items() if state.startswith(code))

@@ -1,16 +1,16 @@
 """Holds of a PostgreSQL store, which end with their process, wherever it ran and however it died.
 
-A hold is an advisory lock and a row. The lock belongs to one connection, which does nothing else: the server drops it
-when the connection breaks, because the process died, or within seconds because its machine did (TCP keepalive). The row
-says who the holder is, and outlives the connection. So two things can be told apart:
+A hold is an advisory lock and a row. The lock belongs to a connection that does nothing else. The server drops the lock
+when the connection breaks: at once if the process died, or within seconds if its machine did (TCP keepalive). The row
+names the holder, and outlives the connection. This distinguishes two cases:
 
 - The row is gone: the holder has let go.
-- The row is there and the lock is free: the holder has died, or it has only lost its connection. A holder that lives
-  connects again at once and locks again what is still in its name. Others wait for it for `GRACE` seconds, and only
-  then put their own name into the row.
+- The row is there and the lock is free: the holder has died, or it has only lost its connection. A living holder
+  reconnects at once and locks the rows that are still in its name. Others wait for it for `GRACE` seconds, and only
+  then write their own name into the row.
 
-That name is the fence: a holder whose name is not in the row any more has lost its hold. It never locks again, and what
-it writes under the hold is refused, since each such write looks at the row (see `rows`).
+That name is the fence: a holder whose name is no longer in the row has lost its hold. It never locks again, and its
+writes under the hold are refused, since each such write checks the row (see `rows`).
 """
 
 import asyncio
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-GRACE = 3.0  # seconds that a holder has to come back
-LOOKS = 0.25  # seconds between two looks at a hold whose holder may come back
-CLOSE = 5.0  # seconds until a connection is closed without a word
+GRACE = 3.0  # seconds for a holder to come back
+LOOKS = 0.25  # seconds between two checks of a hold whose holder may come back
+CLOSE = 5.0  # seconds before a connection is dropped without a message
 RETRIES = 0.2  # seconds between two tries to connect again
-PATIENCE = 1.0  # seconds that an operation waits for the holds that come back
+PATIENCE = 1.0  # seconds that an operation waits for returning holds
 
 _LOG = logging.getLogger("standfast")
-# The lock comes first; then ON CONFLICT sees the row as it is now, and not as it was when the statement began.
+# The lock comes first. ON CONFLICT then sees the current row, not the row at the start of the statement.
 _TAKE = (
     "WITH locked AS MATERIALIZED (SELECT pg_try_advisory_lock($3) AS ok), taken AS (INSERT INTO @holds AS h"
     " (name, holder) SELECT $1::text, $2::text FROM locked WHERE ok ON CONFLICT (name) DO UPDATE"
@@ -48,8 +48,8 @@ _TAKE = (
     " SELECT ok, EXISTS (SELECT 1 FROM taken), (SELECT holder FROM @holds WHERE name = $1) FROM locked"
 )
 _UNLOCK = "SELECT pg_advisory_unlock($1)"
-# The lock goes last; who waits for the row then finds it gone. It is not touched where it is not ours: the server would
-# write a warning into its log.
+# The lock is released last, so a waiter finds the row gone. A lock that is not ours stays untouched: the server would
+# log a warning.
 _LEAVE = (
     "WITH gone AS (DELETE FROM @holds WHERE name = $1 AND holder = $2 RETURNING 1)"
     " SELECT CASE WHEN $3::bigint IS NOT NULL THEN pg_advisory_unlock($3) END FROM (SELECT count(*) FROM gone) AS g"
@@ -61,7 +61,7 @@ class Holds:
     """The holds that were taken on one event loop.
 
     Args:
-        scope: a number of the schema that no other schema of the database has.
+        scope: a number that is unique to the schema within the database.
     """
 
     def __init__(self, address: Address, scope: int) -> None:
@@ -69,7 +69,7 @@ class Holds:
         self._connection: Connection | None = None
         self._backend: tuple[Any, ...] = ()
         self._taking: set[str] = set()
-        self._holders: dict[str, str] = {}  # by name, also of holds that were lost: they fence their holder's writes
+        self._holders: dict[str, str] = {}  # by name, including lost holds: they fence their holder's writes
         self._locked: set[str] = set()  # names, on this connection
         self._lost: set[str] = set()
         self._workers: set[str] = set()
@@ -83,11 +83,11 @@ class Holds:
         forget(self._connection)
 
     def holder(self, name: str) -> str | None:
-        """Return under which name a hold was taken here; None if it was not."""
+        """Return the holder name under which a hold was taken here; None if it was not."""
         return self._holders.get(name)
 
     async def take(self, name: str) -> bool:
-        """Take a hold; False if somebody has it. If its holder was lost, wait until it is certain not to come back.
+        """Take a hold; False if another holder has it. If its holder was lost, wait until it can no longer come back.
 
         Raises:
             StoreError: the database cannot be reached.
@@ -110,7 +110,7 @@ class Holds:
             before = lost if lost is not None and time.monotonic() - since >= GRACE else None
             is_locked, is_taken, known = await self._do(partial(self._try, name, holder, before))
             if is_taken or not is_locked or lost not in (None, known):
-                return bool(is_taken)  # if not, somebody has it, or was quicker
+                return bool(is_taken)  # if not, another holder has it, or was quicker
             if lost is None and known is not None:
                 lost, since = known, time.monotonic()
             await asyncio.sleep(0 if known is None else LOOKS)
@@ -128,7 +128,7 @@ class Holds:
         return found
 
     async def leave(self, name: str) -> None:
-        """End a hold. If the database is away, others wait for `GRACE` seconds before they take it."""
+        """End a hold. If the database is unreachable, others wait `GRACE` seconds before they take it."""
         if name in self._holders:
             await self._forget(name, self._holders[name])
 
@@ -147,7 +147,7 @@ class Holds:
             _LOG.info("The hold of %s could not be ended, so others will wait for its end: %s", name, error)
 
     def keep_worker(self, name: str) -> None:
-        """Take a worker's hold again if it is lost: others only look at it, and what it runs has fences of its own."""
+        """Take a worker's hold again if it is lost. Others only check it, and its runs have their own fences."""
         self._workers.add(name)
 
     def drop_worker(self, name: str) -> None:
@@ -168,9 +168,10 @@ class Holds:
     # --- the connection ---
 
     async def _do(self, work: Callable[[Database], Awaitable[T]]) -> T:
-        """Do work on the connection, again if that is found to be lost: no work here does harm when done twice.
+        """Do work on the connection, and repeat it if the connection turns out to be lost. All work here is safe to
+        repeat.
 
-        A cancel does not break it off, or nobody would know whether a lock was taken.
+        A cancel does not interrupt it; otherwise it would be unknown whether a lock was taken.
         """
         doing = asyncio.create_task(self._do_again(work))
         try:
@@ -204,7 +205,7 @@ class Holds:
                 "SELECT pid, backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid()"
             )
             self._backend, before = tuple(row or ()), self._backend
-            if before:  # if only we have seen the end of the connection before, the server still has its locks
+            if before:  # if only our side saw the old connection end, the server still has its locks
                 await connection.fetch(
                     "SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
                     " WHERE pid = $1 AND backend_start = $2",
@@ -215,12 +216,12 @@ class Holds:
         return self._connection
 
     def _on_end(self, _: Any) -> None:
-        """Come back at once: others wait only for `GRACE` seconds."""
+        """Reconnect at once: others wait only `GRACE` seconds."""
         if self._holders and not self._is_closed and (self._returning is None or self._returning.done()):
             self._returning = asyncio.get_running_loop().create_task(self._return())
 
     async def _return(self) -> None:
-        """Connect again, and lock again what is still ours."""
+        """Reconnect, and lock our remaining holds again."""
         while not self._is_closed:
             try:
                 async with self._turn:
@@ -238,7 +239,7 @@ class Holds:
             self._retaking = asyncio.create_task(self._take_workers_again())
 
     async def _lock_again(self, db: Database) -> bool:
-        """Lock what is in our names and not locked; False if somebody is looking at some of it just now."""
+        """Lock the unlocked rows in our names; False if another process is checking some of them right now."""
         wanted = {name: its for name, its in self._holders.items() if name not in self._locked | self._lost}
         ours = {name for (name,) in await db.rows(_OURS, list(wanted), list(wanted.values()))}
         for name in wanted.keys() - ours:
@@ -254,7 +255,7 @@ class Holds:
             )
             if is_locked
         }
-        # Read again: what was taken before it was locked is another's.
+        # Read again: a row that was taken before it was locked belongs to another holder.
         still = {name for (name,) in await db.rows(_OURS, list(ours), [wanted[name] for name in ours])}
         for name in locked:
             if name in still and name in self._holders:
@@ -264,7 +265,7 @@ class Holds:
         return all(name in self._locked or name not in self._holders for name in ours)
 
     async def _take_workers_again(self) -> None:
-        """Wait until nobody has the lost names of workers any more; who has one reports the worker's calls."""
+        """Wait until the lost worker names are free. Until then, their holder reports the worker's calls."""
         while not self._is_closed and (names := self._lost & self._workers):
             for name in names:
                 with contextlib.suppress(StoreError):
@@ -276,7 +277,7 @@ class Holds:
             return
         self._lost.discard(name)
         if name not in self._workers:
-            await self.leave(name)  # it has ended meanwhile
+            await self.leave(name)  # the worker has ended in the meantime
             return
         await self._do(lambda db: db.rows("INSERT INTO @workers VALUES ($1) ON CONFLICT DO NOTHING", name))
 

@@ -1,6 +1,6 @@
-"""Statements of the PostgreSQL store for its ledger, its audit trail, its workers and the words of models.
+"""Statements of the PostgreSQL store for its ledger, audit trail, workers and partial answers.
 
-Each is atomic by itself, and one round trip in the usual case.
+Each is atomic, and one round trip in the usual case.
 """
 
 import json
@@ -15,11 +15,12 @@ from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
 from standfast.stores.rows import DECISION, RUNNING, WORK, columns, fields, named, read_aged_entry
 from standfast.stores.workers import AtWork
 
-# The age of a claim, and not its time: the clocks of the database and of its clients may differ.
+# The age of a claim instead of its time: the clocks of the database and of its clients may differ.
 _AGE = "extract(epoch FROM clock_timestamp() - claimed_at)::float8"
 _ENTRY = f"state, owner, arguments_hash, result, {_AGE}"
 _FOUND = f"SELECT {_ENTRY} FROM @tool_ledger WHERE run_key = $1 AND call_key = $2"
-# A call is only begun in the name of a worker that nobody has taken for dead; nobody does until that is written.
+# A call begins only in the name of a worker that is not declared dead. Until the call is written, nothing can declare
+# it dead.
 _OURS = "ours AS (SELECT 1 FROM @holds WHERE name = {worker} AND holder = {fence} FOR SHARE)"
 _IS_OURS = "({fence}::text IS NULL OR EXISTS (SELECT 1 FROM ours))"
 _RUN = (
@@ -72,11 +73,11 @@ async def claim(
     """Claim a call.
 
     Args:
-        fence: the holder that has to have the worker's name, if there is one.
+        fence: the required holder of the worker's name, if there is one.
     """
     call = (None,) * 4 if running is None else (running.worker, running.task_token, running.workflow_id, running.run_id)
     while (row := await db.row(_CLAIM, scope, call_key, owner, arguments_hash, *call, fence, _name(scope))) is None:
-        # Else somebody has claimed it since the statement began; the next one sees that.
+        # Else the call was claimed after the statement began; the next statement sees that.
         if running is not None and fence is not None:
             await _check_worker(db, running.worker, fence)
         await _check_open(db, scope, call_key)
@@ -95,7 +96,7 @@ async def _check_open(db: Database, scope: str, call_key: str) -> None:
     """Refuse a call that has no entry and belongs to a deleted session.
 
     Raises:
-        SessionConflictError: it does.
+        SessionConflictError: the call belongs to a deleted session.
     """
     is_closed = "SELECT 1 FROM @tool_ledger WHERE run_key = $1 AND call_key = $2"
     if await db.row(is_closed, _name(scope), CLOSED) and not await db.row(_FOUND, scope, call_key):
@@ -154,7 +155,7 @@ async def finish(
 
 async def settle(db: Database, scope: str, call_key: str, store: str) -> LedgerEntry:
     while (row := await db.row(_SETTLE, scope, call_key, _name(scope))) is None:
-        await _check_open(db, scope, call_key)  # else somebody has claimed it since the statement began
+        await _check_open(db, scope, call_key)  # else the call was claimed after the statement began
     return read_aged_entry(row, scope, call_key, store)
 
 
@@ -174,10 +175,10 @@ async def begin_call(db: Database, running: RunningCall, fence: str | None) -> N
 
 
 async def _check_worker(db: Database, worker: str, fence: str) -> None:
-    """Refuse a worker that others have taken for dead.
+    """Refuse a worker that others have declared dead.
 
     Raises:
-        StoreError: it has lost its hold, and takes it again as soon as it can.
+        StoreError: the worker has lost its hold, and takes it again as soon as it can.
     """
     if not await has_hold(db, worker, fence):
         raise StoreError(
@@ -213,7 +214,7 @@ async def begin_work(db: Database, work: AtWork, instead_of: AtWork | None) -> A
             *_values(work),
             *_values(before),
         )
-        # A mark that came after that statement began is only seen by the next one.
+        # A mark that came after that statement began is visible only to the next one.
         if found := [work] if is_ours else await find_work(db, work.session_id):
             return found[0]
 
@@ -239,7 +240,7 @@ def _values(work: AtWork) -> list[str]:
 
 # --- partial answers ---
 
-# Four bytes a character, so that a place in the text is a place in the bytes.
+# Four bytes per character, so that offsets in the text are offsets in the bytes.
 _CODE = "utf-32-le"
 _WIDTH = 4
 
@@ -248,7 +249,7 @@ async def add_partial(db: Database, journal_key: str, part: PartialAnswer, news:
     """Add a part of an answer; the first part of a later attempt replaces the earlier attempt.
 
     Args:
-        news: the channel and the topic on which viewers hear of it, in the same statement.
+        news: the channel and the topic that notify viewers, in the same statement.
     """
     text = part.text.encode(_CODE, "surrogatepass")
     added = await db.row(
@@ -262,7 +263,7 @@ async def add_partial(db: Database, journal_key: str, part: PartialAnswer, news:
         *news,
     )
     if added is None and part.offset == 0:
-        # Those whose workers died and whose runs ended before another worker came.
+        # Rows whose workers died and whose runs ended before another worker came.
         await db.rows("DELETE FROM @partial_answers WHERE begun_at < clock_timestamp() - interval '1 day'")
         await db.rows(
             "INSERT INTO @partial_answers AS known (run_key, turn, attempt, text) VALUES ($1, $2, $3, $4)"

@@ -1,7 +1,8 @@
 """The schema of the PostgreSQL store, as scripts that bring it from one version to the next.
 
-`@` stands for the schema. What is compared by order is in collation "C", which is Python's order of texts. A session's
-row is written at every step; with room in its page, and no index of what changes, no index is written to.
+`@` stands for the schema. Columns that are compared by order are in collation "C", which is Python's order of texts. A
+session's row is written at every step. Its page has room, and changing columns are not indexed, so such a write does
+not touch an index.
 """
 
 MIGRATIONS = (
@@ -48,7 +49,7 @@ MIGRATIONS = (
     CREATE TABLE @store_identity (id text PRIMARY KEY);
     INSERT INTO @store_identity (id) VALUES (replace(gen_random_uuid()::text, '-', ''));
     """,
-    # What is older than this script has its time. No table is written anew; the indexes of the keys are.
+    # Rows from before this script get its time. No table is rewritten, but the indexes of the keys are.
     """
     ALTER TABLE @model_replies ALTER COLUMN run_key TYPE text COLLATE "C",
       ADD COLUMN kept_at timestamptz DEFAULT now();
@@ -87,7 +88,7 @@ MIGRATIONS = (
     CREATE INDEX waits_due ON @waits (namespace, due, since, workflow_id, key);
     CREATE INDEX waits_kind ON @waits (namespace, kind, due, since, workflow_id, key);
     """,
-    # A name is found in all its spellings once its run writes its board again; until then without regard to case.
+    # A name is found in all its spellings once its run writes its board again. Until then, only case is ignored.
     """
     ALTER TABLE @boards ADD COLUMN owner text;
     UPDATE @boards SET owner = lower(btrim(user_id));

@@ -1,7 +1,7 @@
-"""Tells viewers when a PostgreSQL store has more of a model's answer (LISTEN and NOTIFY), so that they need not ask.
+"""Notifies viewers when a PostgreSQL store has more of a model's answer (LISTEN and NOTIFY), so they need not poll.
 
-One connection of its own listens for an event loop, for as long as somebody there views an answer. While it is being
-opened again, viewers hear nothing: they look for themselves from time to time.
+A separate connection listens for an event loop, for as long as an answer is viewed there. While it is being reopened,
+viewers are not notified: they look from time to time.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from typing import Any
 from standfast.stores.postgres.database import Address
 
 RETRIES = 1.0  # seconds between two tries to connect again
-CLOSE = 5.0  # seconds until the connection is closed without a word
+CLOSE = 5.0  # seconds before the connection is dropped without a message
 
 _LOG = logging.getLogger("standfast")
 
 
 def channel(schema: str) -> str:
-    """Return the channel of a schema. Its name is short enough for any, and databases do not share channels."""
+    """Return a schema's channel. Its name is short enough for any schema, and databases do not share channels."""
     return f"standfast_{_hash(schema)}"
 
 
 def topic(journal_key: str) -> str:
-    """Return what is said on the channel of a run: 8,000 bytes at most are taken, and anybody may listen."""
+    """Return a run's topic on the channel. A payload is at most 8,000 bytes, and anyone may listen."""
     return _hash(journal_key)
 
 
@@ -34,7 +34,7 @@ def _hash(text: str) -> str:
 
 
 class News:
-    """Word of what is new, on one event loop."""
+    """Notifications on one event loop."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -43,7 +43,7 @@ class News:
 
     @contextlib.asynccontextmanager
     async def of(self, journal_key: str) -> AsyncIterator[asyncio.Event]:
-        """Yield an event that is set whenever a run may have said more."""
+        """Yield an event that is set whenever a run may have a new part."""
         about, event = topic(journal_key), asyncio.Event()
         self._viewers.setdefault(about, set()).add(event)
         if self._listening is None:
@@ -77,7 +77,7 @@ class News:
             connection.add_termination_listener(lambda _: ended.set())
             await connection.add_listener(channel(self._address.schema), self._hear)
             for event in (event for viewers in self._viewers.values() for event in viewers):
-                event.set()  # more may have been said before
+                event.set()  # earlier parts may exist
             await ended.wait()
         finally:
             with contextlib.suppress(Exception):

@@ -1,7 +1,7 @@
-"""Finds out whether a pooler stands before a PostgreSQL server, and whether it keeps holds.
+"""Detects a pooler in front of a PostgreSQL server, and whether holds survive it.
 
-In transaction mode a pooler gives each transaction to whichever server connection is free, and does not say so. Locks
-of a session would then belong to anybody: two holders at once, and holds that outlive their process.
+In transaction mode, a pooler gives each transaction to any free server connection, without telling the client. Session
+locks would then belong to any client: two holders at once, and holds that outlive their process.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ _HOLDER = (
 async def check_session_mode(address: "Address", connection: "Connection") -> None:
     """Refuse a pooler that does not keep a client on one server connection.
 
-    A server says at the beginning which process serves a connection, and a pooler cannot say this truly. Only behind a
-    pooler a lock is taken, to see whether it is still there, and ends with its connection.
+    At the start, a server names the process that serves a connection, and a pooler cannot name it truthfully. Only
+    behind a pooler, a lock is taken to check whether it persists, and ends with its connection.
 
     Raises:
-        StoreError: it does not.
+        StoreError: the pooler does not.
     """
     if await connection.fetchval("SELECT pg_backend_pid()") == connection.get_server_pid():
         return

@@ -1,8 +1,8 @@
-"""Statements of the PostgreSQL store. Each is atomic by itself; what takes several has a transaction.
+"""Statements of the PostgreSQL store. Each is atomic; an operation of several statements has a transaction.
 
-The usual case of every write is one statement, and so one round trip. Statements that find something unusual, such as
-another writer, change nothing; then a transaction looks closer. All run as READ COMMITTED: each sees what was committed
-before it began, and an UPDATE or ON CONFLICT also what was committed while it waited for a row.
+The usual case of every write is one statement, and so one round trip. A statement that meets an unusual state, such as
+another writer, changes nothing. A transaction then looks closer. All run as READ COMMITTED: each sees the rows that
+were committed before it began. An UPDATE or ON CONFLICT also sees rows that were committed while it waited for a row.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from standfast.stores.rows import MESSAGE, WRITTEN, conflict, session_values
 UNIQUE_VIOLATION = "23505"
 _VALUES = ("id", "agent_name", *(name for name in WRITTEN if name != "updated_at"))  # $1 to $9
 _SET = ", ".join(f"{name} = ${place}" for place, name in enumerate(_VALUES, 1) if name in WRITTEN)
-# By the database's clock, which is the same for all; it never goes back, not even when another server takes over.
+# By the database's clock, which is the same for all. It never goes back, even after a failover.
 _ADVANCE = (
     f"{_SET}, last_write = $10, version = s.version + $11, updated_at = greatest(s.updated_at, clock_timestamp())"
 )
@@ -27,7 +27,8 @@ _NEW = (
     f" SELECT {', '.join(f'${place}::text' for place in range(1, 10))}, $10::text, $11::bigint, $12::bigint,"
     " coalesce($13::timestamptz, clock_timestamp()), clock_timestamp()"
 )
-# The holder of a session writes only as long as nobody has taken its hold; the row is locked until that is written.
+# The holder of a session may write only until another process takes its hold. The row stays locked until the write is
+# done.
 _OURS = "ours AS (SELECT 1 FROM @holds WHERE name = $1 AND holder = $14 FOR SHARE)"
 _IS_OURS = "($14::text IS NULL OR EXISTS (SELECT 1 FROM ours))"
 _KINDS = ["text"] * 7 + ["float8", "text"]  # of the columns in MESSAGE
@@ -42,7 +43,7 @@ _ADD = (
 
 
 def _add(first: int, of: str = "$1", user: str = "$4", tenant: str = "$5") -> str:
-    """Return the statement that adds messages; their columns are the parameters from `first` on, arrays."""
+    """Return the statement that adds messages. Their columns are the array parameters from `first` on."""
     arrays = ", ".join(f"${first + place}::{kind}[]" for place, kind in enumerate(["text", *_KINDS]))
     return _ADD.format(of=of, user=user, tenant=tenant, arrays=arrays)
 
@@ -65,13 +66,13 @@ _GO_ON = (
 _CONTINUE = _GO_ON.format(also="", then="")
 _CONTINUE_WITH_REPLY = _GO_ON.format(
     also=" AND NOT EXISTS (SELECT 1 FROM @model_replies WHERE run_key = $27 AND turn = $28)",
-    # A reply that another worker keeps at the same time makes the statement fail, and nothing is written.
+    # If another worker stores a reply at the same time, the statement fails, and nothing is written.
     then=", kept AS (INSERT INTO @model_replies SELECT $27, $28, $29 FROM written) ",
 )
 
 
 def aware(at: datetime | None) -> datetime | None:
-    """Return a time that says of which zone it is: one that does not is UTC."""
+    """Return a time with its zone. A time without a zone is UTC."""
     return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
@@ -80,9 +81,9 @@ class Write:
     """A session and its next messages.
 
     Args:
-        appends: one or several that follow each other, of one session.
+        appends: one or more consecutive appends to one session.
         expected_version: as for `append_messages_atomic`.
-        fence: the hold under which it is written; None if there is none.
+        fence: the hold under which it is written; None without a hold.
     """
 
     session: Session
@@ -136,7 +137,7 @@ async def append_rows(db: Database, write: Write) -> int:
 
 
 async def append_closely(db: Database, write: Write) -> int:
-    """Do the same in a transaction that the caller has begun, and say why if it is refused."""
+    """Do the same in a transaction that the caller has begun, and give the reason if it is refused."""
     session_id = write.session.id
     await check_fence(db, session_id, write.fence)
     while True:
@@ -155,10 +156,10 @@ async def append_closely(db: Database, write: Write) -> int:
             done = await db.row(_CREATE, *write.values())
         else:
             values = write.values()
-            values[12] = None  # that of a writer that expects nothing need not be the session's
+            values[12] = None  # the key of a writer without expectations need not be the session's
             done = await db.row(_CONTINUE, *values, last, version)
         if done is not None:
-            return int(done[0])  # else somebody has just made the session
+            return int(done[0])  # else another process has just created the session
 
 
 async def _has_key(db: Database, session_id: str, write_key: str) -> bool:
@@ -167,10 +168,10 @@ async def _has_key(db: Database, session_id: str, write_key: str) -> bool:
 
 
 async def check_fence(db: Database, name: str, fence: str | None) -> None:
-    """Refuse a writer whose hold somebody else has taken; otherwise nobody takes it until the transaction ends.
+    """Refuse a writer whose hold another holder has taken. Otherwise, lock the hold until the transaction ends.
 
     Raises:
-        SessionConflictError: it has lost the hold.
+        SessionConflictError: the writer has lost the hold.
     """
     if fence is not None and not await has_hold(db, name, fence):
         raise SessionConflictError(
@@ -186,7 +187,7 @@ async def has_hold(db: Database, name: str, holder: str) -> bool:
 async def append_more(
     db: Database, session_id: str, rows: list[Row], session: Session, fence: str | None
 ) -> int | None:
-    """Append to a session without saving it; return its last number, or None if there is none."""
+    """Append to a session without saving it. Return its last number, or None if there is none."""
     columns_of = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in _KINDS]
     found = await db.row(
         f"WITH {_OURS}, written AS (UPDATE @agent_sessions SET last_seq = last_seq + $12, version = version + 1"
@@ -217,7 +218,7 @@ async def save_session(db: Database, session: Session, fence: str | None) -> Non
 
 async def prune_rows(db: Database, session_id: str, keep: int) -> None:
     async with db.transaction():
-        # Locked, so that no session of the same id is made anew meanwhile.
+        # Locked, so that no session of the same id is created again in the meantime.
         await db.row("SELECT 1 FROM @agent_sessions WHERE id = $1 FOR SHARE", session_id)
         rows = await db.rows("SELECT seq, role FROM @agent_messages WHERE session_id = $1 ORDER BY seq", session_id)
         first = first_kept_index([role for _, role in rows], keep)
@@ -230,10 +231,10 @@ async def prune_rows(db: Database, session_id: str, keep: int) -> None:
 
 
 async def save_reply(db: Database, journal_key: str, turn: int, reply: str, fence: tuple[str, str] | None) -> str:
-    """Keep a reply unless there is one, and return the one that is kept.
+    """Store a reply unless there is one, and return the stored one.
 
     Args:
-        fence: the name of a hold, and the holder that has to have it.
+        fence: the name of a hold, and its required holder.
     """
     name, holder = fence or (None, None)
     while True:
@@ -250,14 +251,14 @@ async def save_reply(db: Database, journal_key: str, turn: int, reply: str, fenc
         )
         if found is not None:
             return str(found[0])
-        # Somebody has kept one since this statement began; the next sees it.
+        # Another worker has stored one since this statement began; the next statement sees it.
         if name is not None:
             async with db.transaction():
                 await check_fence(db, name, holder)
 
 
 async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, turn: int, reply: str) -> str:
-    """Keep a reply and make the writes in their order, all or nothing; return the reply that is kept."""
+    """Store a reply and make the writes in order, all or nothing. Return the stored reply."""
     together = _together(writes)
     if together is not None and together.expected_seq:
         values = (*together.values(), together.expected_seq, None, journal_key, turn, reply)
@@ -276,7 +277,7 @@ async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, 
 
 
 def _together(writes: Sequence[Write]) -> Write | None:
-    """Return appends that follow each other in one session as one write."""
+    """Return consecutive appends to one session as one write."""
     if not writes:
         return None
     first, last = writes[0], writes[-1]

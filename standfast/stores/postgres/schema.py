@@ -20,16 +20,16 @@ def in_schema(schema: str, statement: str) -> str:
 
 
 def lock_key(*words: str) -> int:
-    """Return the number of an advisory lock; those of a database share 64 bits."""
+    """Return the number of an advisory lock. The locks of a database share 64 bits."""
     digest = hashlib.blake2b("\0".join(words).encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
 
 
 async def prepare(connection: "Connection", store: str, schema: str, migrations: tuple[str, ...]) -> None:
-    """Check that a schema is that of a store, or make it one, and bring it to the newest version.
+    """Check that a schema belongs to a store, or make it one, and migrate it to the newest version.
 
     Raises:
-        StoreError: it is another program's, or a newer version's, or the database cannot keep every text.
+        StoreError: it belongs to another program or a newer version, or the database cannot store every text.
     """
     encoding = await connection.fetchval("SELECT current_setting('server_encoding')")
     if encoding != "UTF8":
@@ -60,17 +60,17 @@ async def _version(connection: "Connection", store: str, schema: str, newest: in
 
 
 async def closed_words(connection: "Connection", schema: str) -> str | None:
-    """Return the words with which a store is closed, since it was moved; None if it is open, or not there."""
+    """Return the text with which a moved store is closed; None if it is open, or does not exist."""
     if not await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f'"{schema}".store_closed'):
         return None
     return str(await connection.fetchval(in_schema(schema, "SELECT words FROM @store_closed")))
 
 
 async def _migrate(connection: "Connection", store: str, schema: str, migrations: tuple[str, ...]) -> None:
-    # Of processes that begin at once one migrates; the others find that nothing is left to do.
+    # Of several processes that begin at once, one migrates; the others find nothing left to do.
     await connection.execute("SELECT pg_advisory_xact_lock($1)", lock_key("standfast migrations", schema))
     if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", f'"{schema}"'):
-        await connection.execute(f'CREATE SCHEMA "{schema}"')  # asked first: IF NOT EXISTS, too, needs the right to
+        await connection.execute(f'CREATE SCHEMA "{schema}"')  # first: even IF NOT EXISTS needs the right
     await connection.execute(
         in_schema(
             schema, "CREATE TABLE IF NOT EXISTS @standfast_schema (version bigint NOT NULL, oldest_reader bigint)"

@@ -20,5 +20,5 @@ async def load(db: Database, query: Query) -> list[StandingApproval]:
 
 
 async def change(db: Database, query: Query) -> int:
-    """Run a statement, and return the number of the rows that it returns."""
+    """Run a statement, and return the number of rows that it returns."""
     return len(await rows_of(db, query))

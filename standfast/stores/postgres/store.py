@@ -39,10 +39,10 @@ from standfast.stores.workers import AtWork
 
 
 class PostgresStore:
-    """A durable store in a schema of a PostgreSQL database, which workers on any number of machines share.
+    """A durable store in a schema of a PostgreSQL database, shared by workers on any number of machines.
 
-    The database is connected to by the first operation. `await store.close()`, or leaving `async with store`, ends all
-    connections; those of an event loop also end with it, and with a store that nothing refers to any more.
+    The first operation connects to the database. `await store.close()`, or leaving `async with store`, ends all
+    connections. Those of an event loop also end with the loop, or when the last reference to the store is gone.
     """
 
     durable = True
@@ -77,14 +77,14 @@ class PostgresStore:
         return PostgresTables(self._address)
 
     async def place(self) -> str:
-        # A server that takes over, or that was recovered to a point in time, begins another timeline of its log.
+        # After a failover or a point-in-time recovery, the server begins another timeline of its log.
         scope, query = (await self._connections.opened()).scope, "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)"
         try:
             row = await self._do(lambda db: db.row(f"SELECT {query}"))
         except StoreError as error:
             if not str(getattr(error.__cause__, "sqlstate", "")).startswith(("0A", "42")):
                 raise
-            row = None  # this server does not tell its users
+            row = None  # this server does not show it to its users
         return f"{scope}/{'' if row is None else row[0]}"
 
     async def hold(self, session_id: str) -> bool:
@@ -95,12 +95,14 @@ class PostgresStore:
             await holds.leave(session_id)
 
     def _fence(self, name: str) -> str | None:
-        """Return under which name this process holds a session or a run; its writes are refused once that is lost."""
+        """Return the holder name under which this process holds a session or a run. Its writes are refused once the
+        hold is lost.
+        """
         holds = self._connections.here().holds
         return None if holds is None else holds.holder(name)
 
     def _fence_above(self, journal_key: str) -> tuple[str, str] | None:
-        """Return the name and the holder of the run that a journal key belongs to, if it is held here."""
+        """Return the name and the holder of the run that a journal key belongs to, if this process holds it."""
         name = journal_key
         while name:
             if (holder := self._fence(name)) is not None:
@@ -154,7 +156,7 @@ class PostgresStore:
         write = rows.write_of(
             session, message_rows(messages), write_key, expected_seq, expected_version, self._fence(session_id)
         )
-        # Without a key, the second of two writes is one more, or is refused as somebody else's.
+        # Without a key, the second of two writes is one more, or is refused as another writer's.
         return await self._do(lambda db: rows.append_rows(db, write), again=write_key is not None)
 
     async def prune_messages(self, session_id: str, keep: int) -> None:
@@ -163,7 +165,7 @@ class PostgresStore:
     async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
         await self._do(
             lambda db: deletion.delete_session(db, session_id, keep_decisions),
-            again=False,  # it might have been made anew meanwhile
+            again=False,  # it might have been created again in the meantime
         )
 
     async def list_sessions(
@@ -373,14 +375,14 @@ class PostgresStore:
 def postgres_store(dsn: str, *, schema: str = "standfast", max_connections: int = 10) -> PostgresStore:
     """Return a durable store in a schema of a PostgreSQL database (13 or newer).
 
-    The schema is made by the first operation, if the user may do that. Every operation raises `StoreError`, with what
-    to do, when the database cannot be reached or refuses; its text never has the password.
+    The first operation creates the schema, if the user has the right to. If the database refuses or cannot be reached,
+    an operation raises `StoreError` and says what to do; the text never contains the password.
 
     Args:
-        dsn: such as "postgresql://user:password@host/database?sslmode=verify-full"; what it leaves out is taken from
-            the environment (PGPASSWORD and others, as for psql).
-        schema: several stores of one database have a schema each, and do not see each other.
-        max_connections: of each event loop that uses the store; one more has its holds.
+        dsn: such as "postgresql://user:password@host/database?sslmode=verify-full". Missing parts come from the
+            environment (PGPASSWORD and others, as for psql).
+        schema: several stores in one database each have a schema, and do not see each other.
+        max_connections: per event loop that uses the store, plus one for its holds.
 
     Raises:
         ImportError: asyncpg is not installed.

@@ -29,7 +29,7 @@ _REFUSE = """
 
 
 class PostgresTables:
-    """The tables of a schema, by one connection outside of its store's pool."""
+    """The tables of a schema, on one connection outside its store's pool."""
 
     def __init__(self, address: Address) -> None:
         self.name = address.name
@@ -101,7 +101,7 @@ class PostgresTables:
         where = f"WHERE ({keys}) > ({_places(known)})" if known else ""
         texts = [column for column in columns if kinds[column] == "text"]
         length = " + ".join(f"coalesce(octet_length({column}), 0)" for column in texts)
-        # First the sizes, so that no more rows are fetched than fit into memory.
+        # The sizes first, so that the fetched rows always fit into memory.
         sizes = await self._do(
             lambda db: db.rows(
                 f"SELECT {keys}, {length} FROM @{table} {where} ORDER BY {keys} LIMIT {BATCH_ROWS}", *known

@@ -1,4 +1,4 @@
-"""Statements of the PostgreSQL store for its board: what runs wait for."""
+"""Statements of the PostgreSQL store for its board, with the items that runs wait for."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,7 +8,7 @@ from standfast.stores.postgres.database import Database, Row
 from standfast.stores.wait_rows import Query, board_values, moment_text, read_board, read_shown, wait_row, with_places
 from standfast.stores.waits import Board, ShownWait, Wait
 
-# What is shown afterwards is read before: a statement does not see its own changes.
+# The result is read first: a statement does not see its own changes.
 _SHOW = (
     "WITH gone AS (DELETE FROM @waits WHERE namespace = $1 AND workflow_id = $2 AND key <> ALL($3::text[])),"
     f" added AS (INSERT INTO @waits ({sql.WAIT_COLUMNS}) SELECT * FROM"
@@ -27,7 +27,7 @@ async def rows_of(db: Database, query: Query) -> list[Row]:
 async def show_waits(db: Database, board: Board, put: Sequence[Wait], keep: Sequence[str]) -> list[str]:
     rows = [wait_row(board, wait) for wait in put]
     async with db.transaction():
-        # It locks the board: the next statement sees what those have written who came before.
+        # This locks the board, so the next statement sees the rows of earlier writers.
         if not await rows_of(db, (sql.SAVE_BOARD, board_values(board))):
             return []
         keys = [*keep, *(wait.key for wait in put)]

@@ -1,4 +1,4 @@
-"""The store of one machine: a SQLite file."""
+"""The store for one machine: a SQLite file."""
 
 from standfast.stores.sqlite.store import SQLiteStore, sqlite_store
 

@@ -1,4 +1,4 @@
-"""Rows of the SQLite store that are deleted: those of a session, and those that are kept for a run."""
+"""Deletes the rows of a session and the records of a run from the SQLite store."""
 
 import json
 import sqlite3

@@ -1,6 +1,6 @@
-"""Statements that delete, for the stores on SQLite and on D1: they have the same tables, and values by name.
+"""Statements that delete, for the SQLite and D1 stores: they have the same tables, and values by name.
 
-A value that is a list is given as JSON. `:now` is the time; see `statements`.
+A list value is passed as JSON. `:now` is the time; see `statements`.
 """
 
 from collections.abc import Generator, Sequence
@@ -32,7 +32,7 @@ RECORDS = (
 DROP_RUN = "DELETE FROM noted_runs WHERE run_key = :name"
 
 _UNDER = "(run_key = :name OR run_key > :name || '/' AND run_key < :end)"
-# What is counted and deleted under a name: table, its texts, when a row was kept.
+# The records that are counted and deleted under a name: table, texts, time of a row.
 _KINDS = {
     "calls": ("tool_ledger", "result", f"coalesce(claimed_at, ({SINCE}))"),
     "replies": ("model_replies", "reply", f"coalesce(kept_at, ({SINCE}))"),
@@ -48,13 +48,13 @@ _NOTHING_NEWER = " AND ".join(
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """How what is kept under a name is dropped.
+    """The statements that drop the records under a name.
 
     Args:
-        condition: has to hold, or nothing is dropped.
+        condition: if it does not hold, nothing is dropped.
         counts: by kind, returns the number of rows and the bytes of their texts.
         deletes: the statements that delete them.
-        values: of all statements.
+        values: the values of all statements.
     """
 
     condition: str
@@ -64,7 +64,7 @@ class Drop:
 
 
 def drop(name: str, before: datetime, below: int | None, decisions: bool) -> Drop:
-    """Return how records are dropped; see `Deletion.drop_records`."""
+    """Return the statements that drop records; see `Deletion.drop_records`."""
     kinds, under, condition = dict(_KINDS), _UNDER, _NOTHING_NEWER
     if below is not None:
         kinds, under, condition = {"calls": _KINDS["calls"]}, f"{_UNDER} AND {_OLDER}", "true"
@@ -84,7 +84,7 @@ def drop(name: str, before: datetime, below: int | None, decisions: bool) -> Dro
 # --- sessions ---
 
 _IDS = "(SELECT value FROM json_each(:ids))"
-# Each row is one text, by which a store can tell later whether it would find the same.
+# Each row is one text, so that a store can compare it with a later result.
 _CALLED = (
     "SELECT DISTINCT json_array(called.session_id) AS found FROM noted_runs AS its CROSS JOIN noted_runs AS called"
     " WHERE its.session_id = :id AND called.workflow_id > its.workflow_id || '/'"
@@ -99,12 +99,12 @@ _NOTED = (
     f"SELECT json_array(session_id, run_key, workflow_id) AS found FROM noted_runs WHERE session_id IN {_IDS}"
     " ORDER BY 1"
 )
-# The names under which calls and messages of sessions, and of earlier ones with their ids, are kept; see `name_of`.
-_NO_DIGITS = "GLOB '*[^0-9]*'"  # D1 takes no pattern of more than 50 bytes
+# The names of the calls and messages of sessions, and of earlier sessions with their ids; see `name_of`.
+_NO_DIGITS = "GLOB '*[^0-9]*'"  # D1 patterns have at most 50 bytes
 _NAMES = (
     "SELECT DISTINCT json_array(id, id || substr(rest, 1, 22)) AS found FROM"
     " (SELECT id, substr(key, length(id) + 1) AS rest FROM ("
-    # Each key once, before anything is computed of it: a message may have many calls. LIMIT keeps it so.
+    # Each key once, before any computation on it: a message may have many calls. LIMIT preserves that order.
     + " UNION ".join(
         f"SELECT DISTINCT one.value AS id, kept.run_key AS key FROM json_each(:ids) AS one CROSS JOIN {table} AS kept"
         " WHERE kept.run_key > one.value || '@' AND kept.run_key < one.value || 'A'"
@@ -114,7 +114,7 @@ _NAMES = (
     f" AND substr(rest, 11, 12) NOT {_NO_DIGITS} AND substr(rest, 23, 1) = '/' AND substr(rest, 24) <> ''"
     f" AND (substr(rest, 24) IN ('said', 'heard') OR substr(rest, 24) NOT {_NO_DIGITS}) ORDER BY 1"
 )
-# Runs that versions have opened which did not note them: all records are looked at.
+# Runs opened by versions that did not note them. This reads all records.
 _NOT_NOTED = (
     "SELECT json_array(json_extract(reply, '$.session'), substr(run_key, 1, length(run_key) - 5)) AS found"
     " FROM model_replies WHERE turn = 0 AND substr(run_key, -5) = '/open'"
@@ -123,7 +123,7 @@ _NOT_NOTED = (
 
 
 def _under(table: str, names: str) -> str:
-    """Return a condition for rows that are kept under one of the names in a list."""
+    """Return a condition for rows under one of the names in a list."""
     return (
         f"run_key IN (SELECT kept.run_key FROM json_each(:{names}) AS one CROSS JOIN {table} AS kept"
         " WHERE kept.run_key >= one.value AND kept.run_key < one.value || '0'"
@@ -160,9 +160,9 @@ Rows = list[list[Any]]
 
 
 def deletion(session_id: str, keep_decisions: bool) -> Generator[list[Ask], list[Rows], list[Ask]]:
-    """Yield what has to be read, take what is found, and return the statements that delete a session.
+    """Yield the queries, take their rows, and return the statements that delete a session.
 
-    All of it is one transaction, or the statements are run only if the same would be found again.
+    Either all of it is one transaction, or the statements run only if the queries would return the same again.
     """
     [called] = yield [(_CALLED, {"id": session_id, "beginning": called_by(session_id)})]
     ids = [session_id, *(one for (one,) in called)]
@@ -180,7 +180,7 @@ def deletion(session_id: str, keep_decisions: bool) -> Generator[list[Ask], list
 def _lists(ids: Sequence[str], sessions: Rows, noted: Rows, names: Rows, not_noted: Rows) -> dict[str, list[str]]:
     """Return the lists of the statements that delete.
 
-    Under the names of `over` no run on Temporal can come back; those of `fenced` are closed.
+    Under the names of `over`, a Temporal run can no longer come back; the names of `fenced` are closed.
     """
     its_runs: dict[str, set[str]] = {one: set() for one in ids}
     its_names: dict[str, set[str]] = {one: set() for one in ids}

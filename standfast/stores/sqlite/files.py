@@ -36,10 +36,10 @@ _UNREADABLE = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_CORRUPT_INDEX")
 
 
 class SameFile:
-    """The file that a path led to when it was opened.
+    """The file that a path referred to when it was opened.
 
-    An open connection keeps using a file that was moved or replaced, and nobody finds its writes: a call would be
-    claimed there, and run again by a process that opens the file that is now at the path.
+    An open connection keeps using a file that was moved or replaced, where its writes are lost. A call would be claimed
+    there, and run again by a process that opens the new file at the path.
     """
 
     def __init__(self, path: str) -> None:
@@ -56,10 +56,10 @@ class SameFile:
         self._known = None
 
     def check(self) -> None:
-        """Check that the path still leads to it.
+        """Check that the path still refers to it.
 
         Raises:
-            StoreError: it does not.
+            StoreError: the path does not.
         """
         if self._known is None:
             return
@@ -76,14 +76,14 @@ class SameFile:
 
 def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sqlite3.Connection:
     if path != ":memory:":
-        # SQLite would let everybody read it. The files beside it get its permissions. SQLite reports errors itself.
+        # SQLite would let every user read it. The files next to it get its permissions. SQLite reports errors itself.
         with suppress(OSError):
             os.close(private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         _refuse_second_names(path)
         refuse_foreign_wal(path)
     db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
     try:
-        # Checked before anything is changed: a file that is not a database, or is newer, stays as it is.
+        # Checked before any change: a file that is not a database, or is newer, stays unchanged.
         _refuse_foreign(db, path)
         _version(db, path, len(migrations))
         _switch_to_wal(db, busy_timeout)
@@ -116,22 +116,22 @@ def _set_up(db: sqlite3.Connection) -> None:
 
 
 def wait_for_locks(db: sqlite3.Connection, seconds: float) -> None:
-    """Let a connection wait this long for others' locks."""
+    """Let a connection wait this long for other connections' locks."""
     db.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether the error says that another connection has the lock. Nothing was done then."""
+    """Whether the error means that another connection has the lock. Nothing was done then."""
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 
 def _refuse_second_names(path: str) -> None:
-    """Refuse a file that others may have open under another name.
+    """Refuse a file that may be open elsewhere under another name.
 
-    SQLite and our locks keep recent data in files beside it, under its name: a process that uses another name does not
+    SQLite and our locks keep recent data in files next to it, under its name. A process that uses another name does not
     see them, and would claim and run calls that have run.
     """
-    with suppress(OSError):  # SQLite says what is wrong with it
+    with suppress(OSError):  # SQLite reports the problem
         found = os.stat(path)
         if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
             raise StoreError(
@@ -151,7 +151,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _switch_to_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
-    """Switch to WAL. SQLite does not wait by itself here, and several processes may open a new file at once."""
+    """Switch to WAL. SQLite does not wait here, and several processes may open a new file at once."""
     deadline = time.monotonic() + busy_timeout
     while True:
         try:
@@ -184,7 +184,7 @@ def _version(db: sqlite3.Connection, path: str, newest: int) -> int:
 
 
 def closed_words(db: sqlite3.Connection) -> str | None:
-    """Return the words with which a store is closed, since it was moved; None if it is open."""
+    """Return the text with which a moved store is closed; None if it is open."""
     if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'store_closed'").fetchone() is None:
         return None
     return str(db.execute("SELECT words FROM store_closed").fetchone()[0])
@@ -202,14 +202,14 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
         db.execute("CREATE TABLE IF NOT EXISTS standfast_schema (version INTEGER NOT NULL, oldest_reader INTEGER)")
         if "oldest_reader" not in _schema_columns(db):
             db.execute("ALTER TABLE standfast_schema ADD COLUMN oldest_reader INTEGER")
-        # Checked again under the lock: another process may have migrated meanwhile.
+        # Checked again under the lock: another process may have migrated in the meantime.
         done = _version(db, path, len(migrations))
         for version, script in enumerate(migrations[done:], done + 1):
             for statement in script.split(";"):
                 db.execute(statement)
             oldest = oldest_reader(migrations, version)
             db.execute("INSERT INTO standfast_schema (version, oldest_reader) VALUES (?, ?)", (version, oldest))
-        note_place(db, path)  # here, a new file needs no second flush to disk
+        note_place(db, path)  # at this point, a new file does not need a second flush to disk
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
@@ -218,12 +218,12 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
 
 
 def restore_file(backup: str, path: str, migrations: tuple[str, ...]) -> None:
-    """Replace the data of a store with those of a backup, in one transaction; a file that is missing is made.
+    """Replace the data of a store with a backup's, in one transaction. A missing file is created.
 
     Raises:
-        InputError: the backup is missing, or is that of another store, or the store's folder is missing.
-        StoreError: the backup is damaged, newer or no store, or a process has the store open, or the store has moved or
-            cannot be read. Nothing was changed.
+        InputError: the backup is missing, or belongs to another store, or the store's folder is missing.
+        StoreError: the backup is damaged, newer or not a store; or a process has the store open; or the store has moved
+            or cannot be read. Nothing was changed.
     """
     if not os.path.isfile(backup):
         raise InputError(f"There is no backup {backup!r}")
@@ -254,7 +254,7 @@ def restore_file(backup: str, path: str, migrations: tuple[str, ...]) -> None:
 def _open_backup(backup: str) -> sqlite3.Connection:
     if any(os.path.exists(f"{backup}-{its}") and os.path.getsize(f"{backup}-{its}") for its in ("wal", "journal")):
         return sqlite3.connect(f"{Path(backup).absolute().as_uri()}?mode=ro", uri=True)
-    return open_without_wal(backup)  # also from a folder that nobody may write to
+    return open_without_wal(backup)  # even from a read-only folder
 
 
 def _replace(source: sqlite3.Connection, wanted: str, path: str, newest: int) -> None:
@@ -274,14 +274,15 @@ def _replace(source: sqlite3.Connection, wanted: str, path: str, newest: int) ->
             ) from error
         if here != wanted:
             raise InputError(f"The backup is of the store {wanted}, and {path} is the store {here}")
-        # A database leaves WAL only if nobody else has it open. In the other mode the backup is one transaction.
+        # A database leaves WAL only if no other connection has it open. In the other mode, the backup is one
+        # transaction.
         if is_any_held(path) or not _leaves_wal(target):
             raise StoreError(f"The store {path} is in use: stop all its workers and runs first. Nothing was changed.")
         source.backup(target)
 
 
 def _leaves_wal(db: sqlite3.Connection) -> bool:
-    """Leave WAL, and keep everybody out until the connection is closed; return whether nobody else was there."""
+    """Leave WAL, and exclude other connections until this one is closed. Return whether there was no other."""
     try:
         db.execute("PRAGMA journal_mode = DELETE")
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -303,7 +304,7 @@ def translated(error: Exception, path: str) -> Exception:
 
 
 def _meaning(error: sqlite3.Error, meanings: dict[str, str]) -> str:
-    # Text that Python cannot decode was torn; SQLite has no error code for that.
+    # Text that Python cannot decode was torn; SQLite does not have an error code for that.
     name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT" if "decode" in str(error) else "")
     return next((text for code, text in meanings.items() if name.startswith(code)), f"refused: {error}")
 

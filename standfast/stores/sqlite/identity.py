@@ -1,14 +1,14 @@
-"""The identity of a SQLite store, and whether its file is a copy, or was restored from a backup.
+"""The identity of a SQLite store, and the detection of a copied or restored file.
 
-The database has a random mark and counts its writes. A file beside it, PATH-mark, has the same two values: each commit
-writes them there, without a flush to disk, which a killed process does not need. A backup has an older count, or
-another mark, than the file beside it, even if it was copied into the same inode. A power failure can only make the file
-beside it older than the database, which means nothing. A new mark is drawn whenever the data are found to be copied or
+The database has a random mark and counts its writes. A file next to it, PATH-mark, has the same two values. Each commit
+writes them there without a flush to disk, which is not needed when a process is killed. A backup has an older count, or
+another mark, than the file next to it, even if it was copied into the same inode. A power failure can only make the
+file older than the database, which means nothing. A new mark is drawn whenever the data turn out to be copied or
 restored, so that `place` changes.
 
-The database also keeps the inode it was last seen at: a copy of the whole folder has both files, but usually other
-inodes. The device is not kept, since its number changes when a machine restarts. A copy is a reason to warn, not to
-refuse: a restored store must go on under its identity.
+The database also stores its last inode: a copy of the whole folder has both files, but usually other inodes. The device
+is not stored, since its number changes when a machine restarts. A copy is a reason to warn, not to refuse: a restored
+store must continue under its identity.
 """
 
 import logging
@@ -22,18 +22,18 @@ from standfast.errors import StoreError
 from standfast.stores.locks import open_beside
 from standfast.stores.schema_versions import lost_identity
 
-_LENGTH = 54  # bytes of the file, which are written in place
+_LENGTH = 54  # bytes of the file, written in place
 
 
 class MarkBeside:
-    """The file beside a store that has its mark and the number of its last write. Each connection has one."""
+    """The file next to a store with its mark and the number of its last write. Each connection has one."""
 
     def __init__(self, path: str) -> None:
         self._path = None if path == ":memory:" else path
         self._file: int | None = None
 
     def read(self) -> tuple[str, int] | None:
-        """Return the mark and the number of the last write; None if there is no file, or it is damaged.
+        """Return the mark and the number of the last write; None if the file is missing or damaged.
 
         Raises:
             OSError: this process may not read it.
@@ -68,15 +68,15 @@ class MarkBeside:
 
 
 def refuse_foreign_wal(path: str) -> None:
-    """Refuse a database whose `-wal` belongs to a later state of it: it was replaced, and the `-wal` was left.
+    """Refuse a database whose `-wal` belongs to a later state of it: it was replaced, and the `-wal` stayed.
 
-    SQLite cannot tell, and would write the pages of the one into the other. The first write in a `-wal` follows
-    the last one in the database, or an earlier one.
+    SQLite cannot detect that, and would write pages of the one into the other. The first write in a matching `-wal`
+    follows the last one in the database, or an earlier one.
 
     Raises:
         StoreError: the database is older.
     """
-    with suppress(OSError, sqlite3.Error):  # SQLite reports what is wrong with it
+    with suppress(OSError, sqlite3.Error):  # SQLite reports the problem
         if (wrote := _first_write_in_wal(path)) is not None and wrote > _writes_without_wal(path) + 1:
             raise StoreError(
                 f"The store {path} was replaced by an older copy, and {path}-wal belongs to the file that was there "
@@ -85,7 +85,9 @@ def refuse_foreign_wal(path: str) -> None:
 
 
 def _first_write_in_wal(path: str) -> int | None:
-    """Return the number of the first write in the `-wal`, which nobody has to have open; None if it has none."""
+    """Return the number of the first write in the `-wal`, which must not be open anywhere; None if it does not have
+    one.
+    """
     if not os.path.exists(f"{path}-wal") or not os.path.getsize(f"{path}-wal"):
         return None
     with closing(open_without_wal(path)) as main, open(f"{path}-wal", "rb") as wal:
@@ -118,12 +120,12 @@ def _writes(db: sqlite3.Connection) -> int:
 
 
 def open_without_wal(path: str) -> sqlite3.Connection:
-    """Open what a file has without its `-wal`, to read; nothing is made beside it."""
+    """Open the contents of a file without its `-wal`, read-only. No file is created next to it."""
     return sqlite3.connect(f"{Path(path).absolute().as_uri()}?immutable=1", uri=True)
 
 
 def _here(path: str, flags: int) -> int:
-    """Open a file that is no link, and do not wait for a pipe: others may write to the folder."""
+    """Open a file that is not a link, and do not wait for a pipe: others may write to the folder."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -131,7 +133,7 @@ def identity(db: sqlite3.Connection, path: str) -> str:
     """Return the store's identity.
 
     Raises:
-        StoreError: somebody has removed it.
+        StoreError: the identity was removed.
     """
     row = db.execute("SELECT id FROM store_identity WHERE id > ''").fetchone()
     if row is None:
@@ -147,15 +149,15 @@ def count_write(db: sqlite3.Connection) -> tuple[str, int] | None:
 
 
 def current_place(db: sqlite3.Connection, path: str) -> str:
-    """Return the mark of the data, which changes when they are found to be copied or restored."""
+    """Return the mark of the data, which changes when they turn out to be copied or restored."""
     if path == ":memory:":
         return ""
     (mark,) = db.execute("SELECT mark FROM store_identity").fetchone() or (None,)
-    return str(os.stat(path).st_ino) if mark is None else str(mark)  # none in a file that nobody may write to
+    return str(os.stat(path).st_ino) if mark is None else str(mark)  # a read-only file does not have a mark
 
 
 def note_place(db: sqlite3.Connection, path: str) -> None:
-    """Compare the database with the file beside it; draw a new mark and warn once if it is a copy, or was restored."""
+    """Compare the database with the file next to it. If it was copied or restored, draw a new mark and warn once."""
     if path == ":memory:":
         return
     beside = MarkBeside(path)
@@ -171,7 +173,7 @@ def note_place(db: sqlite3.Connection, path: str) -> None:
                 path,
             )
         return
-    with suppress(OSError, sqlite3.Error):  # a file that nobody may write to is read nevertheless
+    with suppress(OSError, sqlite3.Error):  # a read-only file can still be read
         if not _is_as_it_was(db, path, beside):
             is_alone = not db.in_transaction
             if is_alone:
@@ -190,13 +192,13 @@ def note_place(db: sqlite3.Connection, path: str) -> None:
 
 def _is_as_it_was(db: sqlite3.Connection, path: str, beside: MarkBeside) -> bool:
     found = beside.read()  # before the database, which other processes may write to
-    # A torn page reads as zeros, and a damaged file is left as it is.
+    # A torn page reads as zeros, and a damaged file is left unchanged.
     row = db.execute("SELECT mark, writes, inode FROM store_identity WHERE id > ''").fetchone()
     return row is None or (row[2] == _inode(path) and _fits(found, row[0], row[1]))
 
 
 def _fits(found: tuple[str, int] | None, mark: str | None, writes: int) -> bool:
-    """Whether the file beside a database was written by it, and by no later state of it."""
+    """Whether the file next to a database was written by it, and not by a later state of it."""
     return found is not None and found[0] == mark and found[1] <= writes
 
 
@@ -204,10 +206,10 @@ def _draw_mark(db: sqlite3.Connection, path: str, beside: MarkBeside) -> None:
     mark, writes, inode, was_at = db.execute("SELECT mark, writes, inode, path FROM store_identity").fetchone()
     is_here = inode in (None, _inode(path))
     if is_here and was_at not in (None, path) and _fits(MarkBeside(was_at).read(), mark, writes):
-        db.execute("UPDATE store_identity SET path = ?", (path,))  # moved on its disk, without the file beside it
+        db.execute("UPDATE store_identity SET path = ?", (path,))  # moved on its disk, without the file next to it
         beside.write(mark, writes)
         return
-    # A store from before there were marks goes on where it was: its inode was its place.
+    # A store from before there were marks keeps its place, which was its inode.
     drawn = inode if mark is None and inode is not None and is_here else token_hex(16)
     db.execute("UPDATE store_identity SET path = ?, inode = ?, mark = ?", (path, _inode(path), drawn))
     beside.write(drawn, writes)

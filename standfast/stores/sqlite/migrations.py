@@ -39,8 +39,8 @@ MIGRATIONS = (
       run_key TEXT PRIMARY KEY, turn INTEGER NOT NULL, attempt TEXT NOT NULL, text TEXT NOT NULL
     ) STRICT;
     """,
-    # Created again, since some files have the column below in it and others do not. Nothing is lost: its rows matter
-    # only for seconds, while a model speaks.
+    # Created again, since only some files have the column below in it. Nothing is lost: its rows matter only for
+    # seconds, while a model streams.
     """
     DROP TABLE partial_answers;
     CREATE TABLE partial_answers (
@@ -63,7 +63,7 @@ MIGRATIONS = (
     CREATE TABLE store_identity (id TEXT NOT NULL, path TEXT, inode TEXT) STRICT;
     INSERT INTO store_identity (id) VALUES (lower(hex(randomblob(16))));
     """,
-    # What is older than this script has its time.
+    # Rows from before this script get its time.
     """
     ALTER TABLE model_replies ADD COLUMN kept_at TEXT;
     ALTER TABLE store_identity ADD COLUMN timed_since TEXT;
@@ -97,7 +97,7 @@ MIGRATIONS = (
     CREATE INDEX waits_due ON waits (namespace, due, since, workflow_id, key);
     CREATE INDEX waits_kind ON waits (namespace, kind, due, since, workflow_id, key);
     """,
-    # A name is found in all its spellings once its run writes its board again; until then without regard to case.
+    # A name is found in all its spellings once its run writes its board again. Until then, only case is ignored.
     """
     ALTER TABLE boards ADD COLUMN owner TEXT;
     UPDATE boards SET owner = lower(trim(user_id));

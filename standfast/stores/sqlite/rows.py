@@ -38,9 +38,9 @@ def _advance_session(
     expected_seq: int | None,
     expected_version: int | None,
 ) -> int | None:
-    """Save the session and advance its last number; return it, or None if the write key was used before."""
+    """Save the session and advance its last number. Return it, or None if the write key was used before."""
     session_id = session.id
-    if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
+    if expected_seq:  # the common case in one statement: the session exists and there was no other writer
         done = db.execute(
             f"UPDATE agent_sessions SET {sql.ADVANCE}, last_seq = last_seq + :count"
             " WHERE id = :id AND last_seq = :seq AND created_at = coalesce(:created, created_at)"
@@ -156,7 +156,7 @@ def check_open(db: sqlite3.Connection, scope: str, call_key: str) -> None:
     """Refuse a call that has no entry and belongs to a deleted session.
 
     Raises:
-        SessionConflictError: it does.
+        SessionConflictError: the call belongs to a deleted session.
     """
     values = {"scope": scope, "call": call_key, "session": scope.rpartition("/")[0]}
     if not db.execute(f"SELECT {sql.IS_OPEN}", values).fetchone()[0]:

@@ -21,6 +21,6 @@ def load(db: sqlite3.Connection, query: Query) -> list[StandingApproval]:
 
 
 def change(db: sqlite3.Connection, query: Query) -> int:
-    """Run a statement, and return the number of the rows that it returns."""
+    """Run a statement, and return the number of rows that it returns."""
     statement, values = query
     return len(db.execute(plain(statement), values).fetchall())

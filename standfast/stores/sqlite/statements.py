@@ -1,6 +1,6 @@
-"""Statements that the stores on SQLite and on D1 have in common: the same tables, and values by name.
+"""Statements that the SQLite and D1 stores share: the same tables, and values by name.
 
-`:now` is the time, as ISO 8601 in UTC. D1 puts its own clock there, since its writers are on many machines.
+`:now` is the time, as ISO 8601 in UTC. D1 uses its own clock there, since its writers are on many machines.
 """
 
 from standfast.stores.deletion import CLOSED
@@ -76,7 +76,7 @@ EXTEND_WORDS = (
     "UPDATE partial_answers SET text = substr(text, 1, :offset) || :text"
     " WHERE run_key = :run AND turn = :turn AND attempt = :attempt"
 )
-# Those whose workers died and whose runs ended before another worker came.
+# Rows whose workers died and whose runs ended before another worker came.
 DROP_OLD_WORDS = "DELETE FROM partial_answers WHERE begun_at < datetime('now', '-1 day')"
 BEGIN_WORDS = (
     "INSERT INTO partial_answers (run_key, turn, attempt, text) VALUES (:run, :turn, :attempt, :text)"

@@ -57,9 +57,9 @@ from standfast.stores.workers import AtWork
 class SQLiteStore:
     """A durable store in a SQLite file: WAL, synchronous=FULL, foreign keys. Safe to use from several processes.
 
-    Beside it are `-wal` and `-shm` of SQLite, `-lock` with the holds of sessions, and `-mark`. The file is
-    opened by the first operation. `await store.close()`, or leaving `async with store`, closes it; a store that nothing
-    refers to any more closes itself.
+    Next to it are SQLite's `-wal` and `-shm`, `-lock` with the holds of sessions, and `-mark`. The first operation
+    opens the file. `await store.close()`, or leaving `async with store`, closes it. A store also closes when the last
+    reference to it is gone.
     """
 
     durable = True
@@ -76,7 +76,7 @@ class SQLiteStore:
 
     @property
     def path(self) -> str:
-        """The path of the file, as it was given."""
+        """The path of the file, as given."""
         return self._path
 
     async def __aenter__(self) -> Self:
@@ -103,7 +103,7 @@ class SQLiteStore:
         return self._locks.shared
 
     async def hold(self, session_id: str) -> bool:
-        if not self._is_ours:  # creates nothing beside a file before it is known to be a store
+        if not self._is_ours:  # does not create a file next to it before it is known to be a store
             await self._do(lambda db: None, writes=False)
             self._is_ours = True
         return self._locks.take(session_id)
@@ -373,10 +373,10 @@ class SQLiteStore:
 
 
 def sqlite_store(path: str | os.PathLike[str]) -> SQLiteStore:
-    """Return a durable store in a SQLite file; ":memory:" keeps it in this object.
+    """Return a durable store in a SQLite file. ":memory:" keeps it in this object.
 
-    Every operation raises `StoreError`, with what to do, when the file is not a database, is read-only, locked or full,
-    or was written by a newer version of standfast. Nothing is overwritten then.
+    If the file is not a database, is read-only, locked or full, or was written by a newer version of standfast, an
+    operation raises `StoreError` and says what to do. Nothing is overwritten then.
     """
     return SQLiteStore(path)
 

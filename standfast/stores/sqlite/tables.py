@@ -30,7 +30,7 @@ _COPY = "CREATE TABLE IF NOT EXISTS store_copy (name TEXT PRIMARY KEY, after TEX
 
 
 class SQLiteTables:
-    """The tables of a SQLite file that nobody else works on; one connection, used on the event loop."""
+    """The tables of a SQLite file without other users; one connection, used on the event loop."""
 
     def __init__(self, path: str) -> None:
         self.name = path
@@ -188,7 +188,7 @@ def _reopen(db: sqlite3.Connection) -> None:
 
 
 def _text(column: str, value: Any) -> Any:
-    """Return a value as a column of SQLite keeps it."""
+    """Return a value in the form of a SQLite column."""
     if column == "call_key":
         check_whole_key(value)
     if column in TIMES and isinstance(value, datetime):

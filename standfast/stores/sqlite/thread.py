@@ -1,8 +1,8 @@
-"""Works on a SQLite file: on the event loop if the work is little and quick, else in a thread.
+"""Works on a SQLite file: on the event loop if the work is small and fast, else in a thread.
 
 All work that waits at the same time goes into one transaction (group commit), so that many runs share the cost of a
-flush to disk; a caller hears of success only after that commit. On the loop a commit takes 0.13 ms (measured, p99
-0.4 ms); the thread's four hand-overs take as much again of two processors, and more where other threads are busy.
+flush to disk. A caller learns of success only after that commit. On the loop, a commit takes 0.13 ms (measured, p99 0.4
+ms). The thread's four hand-overs take as much again on two processors, and more where other threads are busy.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from standfast.stores.sqlite.identity import MarkBeside, count_write
 T = TypeVar("T")
 
 A_FEW = 16  # jobs of one turn of the loop; with more, the thread's hand-overs are cheap
-QUICK = 0.005  # seconds; a disk that takes longer must not hold up the loop
-STALL = 0.05  # seconds of one commit; after that the thread does all work until one of its own is quicker
-LOCKED = 0.5  # seconds that work waits for a lock that it did not get; reads wait behind it
+QUICK = 0.005  # seconds; a slower disk must not block the loop
+STALL = 0.05  # seconds of one commit; after that, the thread does all work until one of its commits is faster
+LOCKED = 0.5  # seconds that work waits for a lock after a failed try; reads wait behind it
 A_WHILE = 1.0  # seconds for which the thread then does all work
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Work that somebody waits for."""
+    """Work that a caller waits for."""
 
     work: Callable[[sqlite3.Connection], Any]
     writes: bool
@@ -51,7 +51,7 @@ class Queue:
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         self.asked = 0
         self.done = 0
-        self.is_open = False  # the thread has found the file to be a store, and migrated it
+        self.is_open = False  # the thread has checked and migrated the file
         self.is_slow = False  # the last write, here or on the loop, took longer than `STALL`
 
 
@@ -59,7 +59,7 @@ Put = Callable[[list[Job]], None]
 
 
 class SQLiteThread:
-    """Runs work on connections of its own. The file is opened by the first work, and again after `close`."""
+    """Runs work on its own connections. The first work opens the file, and the first after `close` opens it again."""
 
     def __init__(self, path: str, migrations: tuple[str, ...], *, busy_timeout: float = 5.0) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class SQLiteThread:
         self._here = _LoopWork(path, self._file)
 
     def do(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> Awaitable[T]:
-        """Run work in a transaction; its result is there once that is committed. Work is done in order."""
+        """Run work in a transaction, in order. The result is available once the transaction is committed."""
         loop = asyncio.get_running_loop()
         job = Job(work, writes, loop, loop.create_future())
         with self._lock:
@@ -84,7 +84,7 @@ class SQLiteThread:
     def _put(self, jobs: list[Job]) -> None:
         if not jobs:
             return
-        with self._lock:  # so that no job is queued after the end of a queue that closes
+        with self._lock:  # so that no job is queued after the end of a closing queue
             if self._thread is None or not self._thread.is_alive():  # a fork leaves threads behind
                 self._start()
             self._queue.asked += len(jobs)
@@ -106,7 +106,7 @@ class SQLiteThread:
         self._file.forget()
 
     def _start(self) -> None:
-        # Each thread has a queue of its own, so that one that closes does not take the next one's end.
+        # Each thread has its own queue, so that a closing thread does not take the next one's end.
         self._queue = Queue()
         thread = threading.Thread(
             target=_serve,
@@ -116,16 +116,16 @@ class SQLiteThread:
         )
         thread.start()
         self._thread = thread
-        # The thread holds the queue, not this object: when it is forgotten, its thread ends. When the process exits,
-        # the thread stays: functions that run then may use the store.
+        # The thread refers to the queue, not to this object: when this object is collected, its thread ends. When the
+        # process exits, the thread stays: functions that run then may use the store.
         weakref.finalize(self, self._queue.jobs.put, None).atexit = False
 
 
 class _LoopWork:
     """Does the work of one turn of an event loop at the end of that turn, on the loop itself.
 
-    It gives work to the thread if the thread is busy, since work is done in order; if there is much of it; if another
-    process writes; or if the disk is slow.
+    It gives work to the thread in four cases: the thread is busy, since work is done in order; there is much work;
+    another process writes; or the disk is slow.
     """
 
     def __init__(self, path: str, file: SameFile) -> None:
@@ -133,7 +133,7 @@ class _LoopWork:
         self._file = file
         self._beside = MarkBeside(path)
         self._jobs: list[Job] = []
-        self._lock = threading.Lock()  # held by work, and by whoever closes the connection
+        self._lock = threading.Lock()  # held by work, and when the connection is closed
         self._db: sqlite3.Connection | None = None
         self._closing: weakref.finalize[..., _LoopWork] | None = None
         self._owner: tuple[int, int] | None = None  # the process and thread that work here
@@ -141,10 +141,10 @@ class _LoopWork:
         self._slow_until = 0.0
 
     def takes(self, job: Job, queue: Queue, put: Put) -> bool:
-        """Whether a job will be done here.
+        """Whether a job will run here.
 
         Args:
-            queue: that of the thread.
+            queue: the thread's queue.
             put: gives jobs to the thread.
         """
         if self._jobs and self._jobs[0].loop is job.loop:
@@ -167,21 +167,21 @@ class _LoopWork:
         return self._owner == here and time.monotonic() >= self._slow_until
 
     def _work_off(self, queue: Queue, put: Put) -> None:
-        with self._lock:  # nobody closes the connection meanwhile
+        with self._lock:  # so that the connection is not closed in the meantime
             jobs, self._jobs = self._jobs, []
             left = self._do(jobs, queue) if 0 < len(jobs) <= A_FEW else jobs
         put(left)
 
     def _do(self, jobs: list[Job], queue: Queue) -> list[Job]:
-        """Do the jobs, and return those that are left for the thread."""
+        """Run the jobs, and return the jobs that are left for the thread."""
         if self._closing is not None and not self._closing.alive:
-            return jobs  # the process exits: another connection would not be closed
+            return jobs  # the process is exiting: another connection would not be closed
         started = time.monotonic()
         try:
             self._file.check()
             work_off(self._open(), jobs, self._beside)
         except (sqlite3.Error, StoreError):
-            return jobs  # the thread opens the file, too, and reports what is wrong with it
+            return jobs  # the thread also opens the file, and reports the problem
         except BaseException:  # raised by a signal: nothing was done
             for job in jobs:
                 job.future.cancel()
@@ -198,19 +198,19 @@ class _LoopWork:
         for job in jobs:
             job.error = translated(job.error, self._path) if job.error and job not in busy else None
         _tell([job for job in jobs if job not in busy])
-        return busy  # none of them was done, or only read; the thread waits for its turn
+        return busy  # none of them ran, or only reads; the thread waits for its turn
 
     def _open(self) -> sqlite3.Connection:
         if self._db is None:
             self._db = open_again(self._path)
-            # Called also when this object is forgotten, in whatever thread, and when the process exits.
+            # Also called when this object is collected, in any thread, and when the process exits.
             self._closing = weakref.finalize(self, _close, self._db, self._beside, self._lock, os.getpid())
         return self._db
 
     def close(self) -> list[Job]:
-        """Close the connection for good, and return the jobs that were not done yet."""
+        """Close the connection for good, and return the jobs that have not run yet."""
         if self._owner is None or self._owner[0] != os.getpid():
-            return []  # nothing was done here, or by the process that this one was forked from
+            return []  # nothing ran here, or only in the parent of this forked process
         with self._lock:
             jobs, self._jobs = self._jobs, []
         if self._closing is not None:
@@ -219,7 +219,7 @@ class _LoopWork:
 
 
 def _close(db: sqlite3.Connection, beside: MarkBeside, lock: threading.Lock, process: int) -> None:
-    if process == os.getpid():  # a forked process leaves it, and a lock that may be held, to its parent
+    if process == os.getpid():  # a forked process leaves the connection, and a lock that may be held, to its parent
         with lock:
             db.close()
             beside.close()
@@ -265,7 +265,7 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Q
 
 
 def work_off(db: sqlite3.Connection, jobs: list[Job], beside: MarkBeside) -> None:
-    """Do all writes in one transaction, so that one flush to disk serves them all; then the reads."""
+    """Run all writes in one transaction, so that one flush to disk serves them all; then the reads."""
     writers = [job for job in jobs if job.writes]
     if writers:
         _write(db, writers, _together, beside)
@@ -283,7 +283,7 @@ def _write(
     do: Callable[[sqlite3.Connection, list[Job]], None],
     beside: MarkBeside,
 ) -> None:
-    """Do jobs in one transaction. If one fails, do all again: each with a savepoint, or each by itself."""
+    """Run jobs in one transaction. If one fails, run all again: each with a savepoint, or each separately."""
     try:
         db.execute("BEGIN IMMEDIATE")
     except sqlite3.Error as error:
@@ -294,7 +294,7 @@ def _write(
     before = db.total_changes
     try:
         do(db, jobs)
-        # What changes nothing needs no flush to disk.
+        # A job without changes does not need a flush to disk.
         counted = None if db.total_changes == before else count_write(db)
         db.execute("COMMIT")
     except BaseException as error:
@@ -306,7 +306,7 @@ def _write(
             jobs[0].error = error
         elif do is _together:
             _write(db, jobs, _apart, beside)
-        else:  # a full disk undoes everything: one by one, large jobs do not make small ones fail
+        else:  # a full disk rolls back everything; one by one, large jobs do not make small ones fail
             for job in jobs:
                 job.error = None
                 _write(db, [job], _together, beside)
@@ -327,24 +327,24 @@ def _apart(db: sqlite3.Connection, jobs: list[Job]) -> None:
             job.result = job.work(db)
         except Exception as error:
             job.error = error
-            if not db.in_transaction:  # a full disk undoes everything
+            if not db.in_transaction:  # a full disk rolls back everything
                 raise
             db.execute("ROLLBACK TO job")
         db.execute("RELEASE job")
 
 
 def _deliver(jobs: list[Job]) -> None:
-    """Tell each job its result, from another thread than its loop's."""
+    """Deliver each job's result from a thread other than its loop's."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
         by_loop.setdefault(job.loop, []).append(job)
     for loop, mine in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
+        with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
             loop.call_soon_threadsafe(_tell, mine)
 
 
 def _tell(jobs: list[Job]) -> None:
-    """Tell each job its result, on its loop."""
+    """Deliver each job's result, on its loop."""
     for job in jobs:
         if job.future.done():
             continue

@@ -1,4 +1,4 @@
-"""The board of the SQLite store: what runs wait for."""
+"""The board of the SQLite store, with the items that runs wait for."""
 
 import json
 import sqlite3
