@@ -77,7 +77,7 @@ class Guard:
     def _store_failure(self, error: StoreError) -> ApplicationError:
         """Return the failure of the activity.
 
-        The activity retries unseen for a while, then by the run, visible to people.
+        Temporal retries the activity for a while, unseen; then the run retries it, and people see that.
         """
         info = activity.info()
         waits = (datetime.now(UTC) - info.scheduled_time).total_seconds()

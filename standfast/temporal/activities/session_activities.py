@@ -441,7 +441,7 @@ class SessionActivities:
         session names its last writer until this run writes.
         """
         safe = {name for name, tool in state.tools.items() if tool.safe_to_retry}
-        # The loop's own answers, such as for a rejected or incomplete call, mean that the call has never begun.
+        # Calls that the loop answers itself, such as rejected or incomplete ones, have never begun.
         never_run = {call.id for call, outcome in next_calls(state).settled if not isinstance(outcome, Unknown)}
         lost = {call.id for call in state.open_calls if call.name not in safe and call.id not in never_run}
         for position, call in enumerate(record.calls):

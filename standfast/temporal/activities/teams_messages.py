@@ -1,7 +1,7 @@
 """Writes Adaptive Cards for Microsoft Teams about waiting items, with buttons if a card shows the whole item.
 
 Texts from models and strangers are text runs, in which Teams follows no Markdown, link or mention. A card that Teams
-might reject is shortened, and then cannot be approved from.
+might reject is shortened, and then has no button to approve.
 """
 
 import json

@@ -68,7 +68,7 @@ async def with_last_answer(host: AgentHost, reference: FinishReference, why: str
 
 
 def split_heard(reference: RunReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
-    """Return the user's new messages that the answer has read, and the places of the unread ones.
+    """Return the user's new messages that the answer has taken in, and the places of those that it has not.
 
     They differ when an answer is requested again after a reset, and the messages arrive at another turn than before.
     """

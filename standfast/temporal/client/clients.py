@@ -264,7 +264,7 @@ class StandfastClient:
         reason: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Let a paused run try again, or give up; or skip a call or step that no worker has.
+        """Let a paused run try again or give up, or skip a call or step that no worker has.
 
         Another attempt uses another model if one is given.
 
@@ -287,7 +287,7 @@ class StandfastClient:
         reason: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Settle a call of unknown outcome: it happened, with this result; it did not, and is run; or it is unknown."""
+        """Settle a call of unknown outcome: it happened, with this result; it did not, and is run; or nobody knows."""
         data = {"tool_call_id": tool_call_id, "decision": decision, "by": by, "reason": reason}
         await self._send(workflow_id, names.RESOLVE, data, id, {"result": result} if decision == "happened" else {})
 
@@ -327,7 +327,7 @@ class StandfastClient:
         by: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Cancel a run; its history has the person."""
+        """Cancel a run; its history records who did."""
         on = OnRecord(store=self._store, by=by, id=uuid4().hex if id is None else id)
 
         async def cancel(is_repeated: bool) -> None:
@@ -350,10 +350,10 @@ class StandfastClient:
     ) -> None:
         """Delete the session of a run that has ended, with all stored data of its runs.
 
-        The audit trail keeps the person who did.
+        The audit trail records who deleted it.
 
         Args:
-            keep_decisions: keeps the decisions, with their people and times, but without comments and edits.
+            keep_decisions: keeps who decided what and when, without comments and edits.
 
         Raises:
             InputError: the run has no session, or this client has no store.

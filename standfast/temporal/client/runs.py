@@ -283,7 +283,7 @@ async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | N
 
 
 async def cancel_run(client: Client, workflow_id: str, *, by: str | None = None) -> None:
-    """Cancel a run; its history has the person.
+    """Cancel a run; its history records who did.
 
     Raises:
         InputError: there is none, it belongs to another program, or it has ended.

@@ -229,7 +229,7 @@ class _Sending:
         return None
 
     def _came_too_late(self, why: str) -> InputError:
-        if self._given.name == names.EXPORT_UPDATE:  # which waits for an item, so that the signal could not count
+        if self._given.name == names.EXPORT_UPDATE:  # an export changes nothing, so it cannot "count"
             why = (
                 "has ended, so there is nothing to export. Its session is in the store of its workers: a new message "
                 "continues it"

@@ -162,7 +162,7 @@ def _usable_port(port: int) -> int:
     """
     try:
         with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like the server: its last may linger
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: ports linger
             listener.bind((HOST, port))
             found: int = listener.getsockname()[1]
             if port == 0:

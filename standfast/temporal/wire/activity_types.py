@@ -223,7 +223,7 @@ class Source(WrittenOutcome, total=False):
     """The place of a call's result: under a `dispatch` in the ledger, as the `answer_of` a session, or here.
 
     If the result is here, `settled` means that the ledger was asked: it knows only that the call was started. `edited`
-    is the note to the model on people's edit of the arguments of an agent's call.
+    describes people's edit of an agent call's arguments, for a note to the model.
     """
 
     dispatch: int

@@ -23,7 +23,7 @@ from standfast.tools import Unknown
 
 
 class Down(NamedTuple):
-    """The reason why a model that may be back later could not be called, and its provider's requested wait."""
+    """Why a model that may be back later could not be called, and until when its provider asked to wait."""
 
     why: str
     until: datetime

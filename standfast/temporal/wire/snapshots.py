@@ -211,7 +211,7 @@ _USUAL_FACTS = asdict(ToolFacts())
 
 
 def tools_of(started: Mapping[str, ToolFacts], told: Mapping[str, Any]) -> Mapping[str, ToolFacts]:
-    """Return the tools that apply to the calls of a turn: the recorded ones of the start, with the turn's changes."""
+    """Return the tools that apply to the calls of a turn: those recorded at the start, with the turn's changes."""
     if not told:
         return started
     tools = {**started, **{name: read_tool_facts(facts) for name, facts in told.get("tools", {}).items()}}

@@ -231,8 +231,8 @@ class ModelCalls:
         if may_go_on and not was_cancelled(again):
             self._again = again
         elif not may_go_on and not was_cancelled(again) and again.exception() is None:
-            # The answer arrived after the run had given up. The end of the run answers the answer's calls, since the
-            # answer was billed.
+            # The answer arrived after the run had given up. The end of the run answers its calls; it was billed all the
+            # same.
             self._count(asked, again.result())
         return may_go_on
 
