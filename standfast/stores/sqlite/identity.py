@@ -205,7 +205,7 @@ def _fits(found: tuple[str, int] | None, mark: str | None, writes: int) -> bool:
 def _draw_mark(db: sqlite3.Connection, path: str, beside: MarkBeside) -> None:
     mark, writes, inode, was_at = db.execute("SELECT mark, writes, inode, path FROM store_identity").fetchone()
     is_here = inode in (None, _inode(path))
-    if is_here and was_at not in (None, path) and _fits(MarkBeside(was_at).read(), mark, writes):
+    if is_here and was_at not in (None, path) and _is_left_at(was_at, mark, writes):
         db.execute("UPDATE store_identity SET path = ?", (path,))  # moved on its disk, without the file next to it
         beside.write(mark, writes)
         return
@@ -222,6 +222,13 @@ def _draw_mark(db: sqlite3.Connection, path: str, beside: MarkBeside) -> None:
             path,
             was_at,
         )
+
+
+def _is_left_at(was_at: str, mark: str | None, writes: int) -> bool:
+    """Whether the file with the mark is still at a database's old place, which this process may be unable to read."""
+    with suppress(OSError):
+        return _fits(MarkBeside(was_at).read(), mark, writes)
+    return False
 
 
 def _inode(path: str) -> str:

@@ -109,3 +109,22 @@ async def test_a_mark_that_cannot_be_read_is_told(tmp_path: Path, kind: str, cap
         assert await identity(path) == made
     assert f"{mark} cannot be read" in caplog.text
     assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_a_moved_store_has_a_mark_even_if_its_old_folder_cannot_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, moved = tmp_path / "folder", tmp_path / "moved.db"
+    folder.mkdir()
+    made = await identity(folder / "a.db")
+    (folder / "a.db").rename(moved)
+    (folder / "a.db-mark").unlink()
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    folder.write_text("no folder any more")
+    with caplog.at_level(logging.WARNING, logger="standfast"):
+        assert [await identity(moved) for _ in range(2)] == [made, made]
+    (warning,) = caplog.messages
+    assert warning.startswith(f"The store {moved} is a copy of {folder / 'a.db'}, or was restored from a backup.")
+    assert Path(f"{moved}-mark").is_file()
