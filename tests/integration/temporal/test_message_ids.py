@@ -40,6 +40,17 @@ def echoes() -> ScriptedModel:
     return ScriptedModel(lambda messages, tools: f"answer to {messages[-1].content}")
 
 
+def held_back() -> tuple[Flag, ScriptedModel]:
+    """A model that echoes once the flag is set."""
+    release = Flag()
+
+    async def answer(messages: Any, tools: Any) -> str:
+        await release.wait()
+        return f"answer to {messages[-1].content}"
+
+    return release, ScriptedModel(answer)
+
+
 async def test_a_message_that_was_answered_is_answered_again(temporal: Temporal) -> None:
     model = echoes()
     async with temporal.worker(GREETER, llm=model, max_stored_messages=2):
@@ -91,13 +102,8 @@ async def test_a_start_of_a_message_in_flight_finds_its_run(temporal: Temporal) 
 
 
 async def test_strangers_do_not_learn_of_a_message(temporal: Temporal) -> None:
-    release = Flag()
-
-    async def answer(messages: Any, tools: Any) -> str:
-        await release.wait()
-        return "hello"
-
-    async with temporal.worker(GREETER, llm=ScriptedModel(answer)):
+    release, model = held_back()
+    async with temporal.worker(GREETER, llm=model):
         handle = await temporal.start(GREETER, "go", message_id="m1", user_id="ada")
         for message in ("go", "other"):
             with pytest.raises(SessionAccessDeniedError):
@@ -111,14 +117,9 @@ async def test_strangers_do_not_learn_of_a_message(temporal: Temporal) -> None:
 
 
 async def test_a_message_is_heard_once_by_whichever_way_it_is_sent(temporal: Temporal) -> None:
-    release = Flag()
-
-    async def answer(messages: Any, tools: Any) -> str:
-        await release.wait()
-        return f"answer to {messages[-1].content}"
-
+    release, model = held_back()
     people = temporal.people
-    async with temporal.worker(GREETER, llm=ScriptedModel(answer)):
+    async with temporal.worker(GREETER, llm=model):
         handle = await temporal.start(GREETER, "one", message_id="m1")
         await people.message(handle.id, "one", message_id="m1")
         await people.message(handle.id, "two", message_id="m2")
@@ -288,13 +289,8 @@ async def test_an_id_that_cannot_be_one_is_refused(temporal: Temporal, wrong: An
 
 
 async def test_the_longest_ids_do_not_fill_a_run(temporal: Temporal) -> None:
-    release = Flag()
-
-    async def answer(messages: Any, tools: Any) -> str:
-        await release.wait()
-        return "done"
-
-    async with temporal.worker(GREETER, llm=ScriptedModel(answer)):
+    release, model = held_back()
+    async with temporal.worker(GREETER, llm=model):
         handle = await temporal.start(GREETER, "one", message_id="🎉" * 200)
         for number in range(40):
             await temporal.people.message(handle.id, f"{number}", message_id=f"{number:04}" + "🎉" * 196)
