@@ -162,6 +162,10 @@ def _decision(by: str) -> dict[str, Any] | None:
     return None
 
 
+def _ended(status: str, why: object) -> str:
+    return f"Ended with {status}" + (f": {why}" if why else "")
+
+
 # --- in this process ---
 
 
@@ -208,7 +212,7 @@ class _LocalConversation:
         if isinstance(ended, RunResult) and ended.status != "error":
             self._unheard = None
         if isinstance(ended, RunResult) and ended.status != "complete":
-            self._output.note(f"Ended with {ended.status}: {ended.error or ended.response}")
+            self._output.note(_ended(ended.status, ended.error or ended.response))
         return None
 
     async def close(self) -> None:
@@ -361,7 +365,7 @@ class _TemporalConversation:
 
     async def _followed(self) -> dict[str, Any] | None:
         """Follow the run until it ends, or asks something."""
-        from standfast.temporal.client.runs import watched
+        from standfast.temporal.client.runs import outcome, watched
 
         words = _Words(self._store)
         with words if self._store is not None else progress(self._output) as tell:
@@ -376,8 +380,8 @@ class _TemporalConversation:
             self._output.line(words.rest_of(str(result.get("response", ""))))
         else:
             words.end()
-            why = result.get("error") or result.get("status") if isinstance(result, dict) else seen.get("error")
-            self._output.note(f"Ended with {seen['status']}: {why}")
+            told = result if isinstance(result, dict) else seen
+            self._output.note(_ended(outcome(seen), told.get("error") or told.get("response")))
         return None
 
     def ask(self, asked: dict[str, Any]) -> Callable[[], Awaitable[None]] | None:

@@ -31,7 +31,10 @@ async def export_run(client: "Client", output: Output, run: str, file: Path | No
     calling a tool is exported when the call is done.
     """
     from standfast.temporal import StandfastClient
+    from standfast.temporal.client.runs import looked_at
 
+    if away := (await looked_at(client, run)).get("unreachable"):
+        output.note(f"{away}. The export waits until one does; Ctrl-C ends it")
     text = (await StandfastClient(client).export(run)).model_dump_json(indent=2)
     if file is None:
         click.echo(text)

@@ -382,11 +382,15 @@ async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str
 
     What has finished is kept, running calls are told to stop, and nothing new begins.
     """
-    from standfast.temporal.client.runs import watched
+    from standfast.temporal.client.runs import CANCELLED, outcome, watched
 
     async with on_record(client, output, store) as people:
         await people.cancel(run, by=who(by))
-    if wait:
-        async for _ in watched(client, run):
-            pass
-    output.item({"workflow_id": run, "cancelled": True}, lambda: output.line(f"Cancelled {run}"))
+    if not wait:  # a worker cancels it
+        told = f"Asked {run} to cancel; `standfast watch {run}` shows when it has ended"
+        output.item({"workflow_id": run, "cancelled": True}, lambda: output.line(told))
+        return
+    ended = [outcome(seen) async for seen in watched(client, run)][-1]
+    is_cancelled = ended in CANCELLED
+    told = f"Cancelled {run}" if is_cancelled else f"Run {run} has ended, but was not cancelled: {ended}"
+    output.item({"workflow_id": run, "cancelled": is_cancelled, "status": ended}, lambda: output.line(told))

@@ -41,6 +41,7 @@ _ATTRIBUTES = {names.STATUS_ATTRIBUTE, names.WAITING_ATTRIBUTE, names.SESSION_AT
 _BY_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # ends that no run can report
 _STATUSES = ("running", "waiting", "paused", *get_args(EndStatus), *_BY_TEMPORAL)
 DONE = ("complete",)  # the outcomes of a successful run
+CANCELLED = ("cancelled", "canceled")  # the outcomes of a cancelled run: standfast's word and Temporal's
 
 
 def runs_query(

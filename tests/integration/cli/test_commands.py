@@ -426,6 +426,17 @@ async def test_a_run_is_cancelled(temporal: Temporal) -> None:
         assert "has ended already" in await refused(temporal, "cancel", run.id)
 
 
+async def test_a_cancel_that_no_worker_has_taken_is_not_told_as_done(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    async with temporal.worker(agent, llm=asking(ASKS)):
+        run = await temporal.start(agent)
+        await pending(run)
+    assert (await done(temporal, "cancel", run.id)).startswith(f"Asked {run.id} to cancel")
+    assert "closed" not in await data(temporal, "show", run.id)
+    async with temporal.worker(agent, llm=asking(ASKS)):
+        assert await done(temporal, "cancel", run.id, "--wait") == f"Cancelled {run.id}\n"
+
+
 async def test_a_run_is_carried_away_and_goes_on_elsewhere(temporal: Temporal, tmp_path: Path) -> None:
     agent, file = Agent("clerk", tools=[ask_user]), tmp_path / "run.json"
     async with temporal.worker(agent, llm=asking(ASKS)):

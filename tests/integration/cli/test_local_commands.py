@@ -92,6 +92,16 @@ async def test_a_conversation_says_which_new_file_it_is_kept_in(app: str) -> Non
     assert "other.db, a new file." in other.stderr
 
 
+@pytest.mark.parametrize(("answers", "ended"), [('["", ""]', "Ended with empty"), ('["hi"]', "")])
+async def test_a_conversation_says_how_a_turn_without_words_ended(
+    app: str, tmp_path: Path, answers: str, ended: str
+) -> None:
+    head = "from standfast import Agent\nfrom standfast.testing import ScriptedModel\n"
+    (tmp_path / "shop.py").write_text(f'{head}llm = ScriptedModel({answers})\nAGENTS = [Agent("clerk")]\n')
+    told = await standfast(None, "chat", "clerk", "--app", app, "--session", "s", stdin="hello\n")
+    assert [line for line in told.stderr.splitlines() if line.startswith("Ended")] == ([ended] if ended else [])
+
+
 async def test_a_line_that_is_typed_again_after_a_failure_is_said_once(app: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(FAILING)
     said = await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="hello\nhello\nhello\n")
