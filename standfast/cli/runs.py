@@ -388,7 +388,8 @@ async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str
         await people.cancel(run, by=who(by))
     if not wait:  # a worker cancels it
         told = f"Asked {run} to cancel; `standfast watch {run}` shows when it has ended"
-        output.item({"workflow_id": run, "cancelled": True}, lambda: output.line(told))
+        asked = {"workflow_id": run, "cancelled": True, "status": "asked"}
+        output.item(asked, lambda: output.line(told))
         return
     ended = [outcome(seen) async for seen in watched(client, run)][-1]
     is_cancelled = ended in CANCELLED

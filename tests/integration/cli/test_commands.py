@@ -1,7 +1,10 @@
 """The command `standfast` at a real server: start, look, decide, answer, repair, carry away. In the order of a day."""
 
+import asyncio
 import json
 import re
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -435,6 +438,27 @@ async def test_a_cancel_that_no_worker_has_taken_is_not_told_as_done(temporal: T
     assert "closed" not in await data(temporal, "show", run.id)
     async with temporal.worker(agent, llm=asking(ASKS)):
         assert await done(temporal, "cancel", run.id, "--wait") == f"Cancelled {run.id}\n"
+
+
+async def test_an_export_says_that_no_worker_is_there_and_waits_for_one(temporal: Temporal) -> None:
+    agent, at = Agent("clerk", tools=[ask_user]), temporal.client.service_client.config.target_host
+    async with temporal.worker(agent, llm=asking(ASKS)):
+        run = await temporal.start(agent)
+        await pending(run)
+    words = (sys.executable, "-m", "standfast", "export", run.id, "--address", at)
+    export = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE)
+    try:
+        assert export.stderr is not None
+        told = (await export.stderr.readline()).decode()
+        assert told.startswith(f"No worker answers for run {run.id}: ")
+        assert told.endswith(". The export waits until one does; Ctrl-C ends it\n")
+        async with temporal.worker(agent, llm=asking(ASKS)):
+            exported, _ = await export.communicate()
+        assert json.loads(exported)["exported_from"].startswith(run.id.removeprefix("clerk/"))
+    finally:
+        if export.returncode is None:
+            export.kill()
+            await export.wait()
 
 
 async def test_a_run_is_carried_away_and_goes_on_elsewhere(temporal: Temporal, tmp_path: Path) -> None:
