@@ -1,4 +1,4 @@
-# Two commands: `make demo` and `make test`. Each prepares its own environment once, in .venv/.
+# Two commands: `make demo` and `make test`. Each prepares its own environment once, in .venv/. `make test-all` has more.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 # Further environments, in .cache/: uv makes one in seconds of which pip needs a minute.
@@ -17,15 +17,21 @@ LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expression
 # Tests start hundreds of processes, each of which would compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage test-pythons test-lowest test-integrations test-pydantic-ai-suite test-providers deployment-check check format bench races test-llm test-browser pictures wheel-test clean
+.PHONY: demo test test-slow test-all coverage test-pythons test-lowest test-integrations test-pydantic-ai-suite test-providers deployment-check check format bench races test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
 
-test: check                     ## all checks and tests; six files at a time, the longest first
-	$(FILES) --no-loadscope-reorder $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
+test: check                     ## what every change needs: all checks, and all tests but the slow ones
+	$(FILES) --no-loadscope-reorder -m "not slow" $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
 
-coverage: .venv/test            ## the same tests with branch coverage, which doubles their time
+test-slow: .venv/test           ## the tests marked slow: chaos, kills, whole matrices, all checks of every store
+	$(FILES) --no-loadscope-reorder -m slow $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
+
+OTHERS = wheel-test test-pythons test-lowest deployment-check test-browser
+test-all: test test-slow $(OTHERS)  ## every test, also in the wheel, on other Pythons, with old packages, in a browser
+
+coverage: .venv/test            ## all tests with branch coverage, which doubles their time
 	$(FILES) --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered $(LONGEST_FIRST)
 
 check: .venv/test

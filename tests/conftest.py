@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -32,6 +33,22 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep some cases of a slow matrix fast: `@pytest.mark.slow(but=3)` leaves three of them, spread over all, to
+    `make test`.
+    """
+    matrices = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if (mark := item.get_closest_marker("slow")) is not None and "but" in mark.kwargs:
+            matrices[item.nodeid.partition("[")[0]].append(item)
+    for cases in matrices.values():
+        count = cases[0].get_closest_marker("slow").kwargs["but"]  # type: ignore[union-attr]
+        for number in range(count):
+            case = cases[number * (len(cases) - 1) // max(count - 1, 1)]
+            case.own_markers = [mark for mark in case.own_markers if mark.name != "slow"]
 
 
 @pytest.fixture

@@ -195,6 +195,7 @@ async def test_calls_that_are_asked_for_together_with_a_cancel_have_a_result(wor
     }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("plan", ["charge", "look charge"], ids=["the first", "the second"])
 async def test_calls_of_an_answer_whose_worker_died_in_a_cancel_have_a_result(world: World, plan: str) -> None:
     first, count = await world.worker("a"), len(plan.split())

@@ -4,6 +4,8 @@ import asyncio
 import random
 from itertools import count
 
+import pytest
+
 from acceptance.replays import chosen_seed, failed_replays
 from acceptance.temporal_world import LOST, World
 
@@ -27,6 +29,7 @@ async def kill_at_random(world: World, chance: random.Random) -> None:
         alive.append(await world.worker(next(names), pace=0.2))
 
 
+@pytest.mark.slow
 async def test_runs_complete_and_no_unsafe_effect_happens_twice_whatever_dies(world: World) -> None:
     seed = chosen_seed()
     plans = {f"run-{number}": PLANS[number % len(PLANS)] for number in range(RUNS)}

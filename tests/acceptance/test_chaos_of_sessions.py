@@ -27,6 +27,7 @@ RUNS = int(os.environ.get("CHAOS_RUNS", "3"))
 REVEALING = 5209
 
 
+@pytest.mark.slow
 async def test_sessions_keep_every_promise_whatever_happens_to_their_runs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ async def test_faults_are_found_where_the_key_of_a_call_is_the_runs(world: World
     assert await faults(Chaos(world, 0), ["case"]) == (["case.1 of charge had 2 effects"] if mutant else [])
 
 
+@pytest.mark.slow
 async def test_the_chaos_itself_finds_out_where_the_key_of_a_call_is_the_runs(world: World) -> None:
     chaos, cases = Chaos(world, REVEALING, mutant=True), ["s0", "s1"]
     for _ in range(2):

@@ -8,6 +8,8 @@ from itertools import count
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from acceptance.replays import failed_replays
 from acceptance.temporal_world import World, until
 from standfast.errors import InputError, NotConfirmedError, StandfastError
@@ -112,6 +114,7 @@ async def storm(world: World, runs: int, seconds: float, lookers: int = 2) -> tu
     return made, killed
 
 
+@pytest.mark.slow
 async def test_no_run_is_wedged_and_no_sender_misled_by_decisions_and_queries_while_workers_die(world: World) -> None:
     async with asyncio.timeout(120):
         blown, _ = await storm(world, RUNS, SECONDS)

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DEMO = Path(__file__).parents[2] / "examples" / "at_most_once.py"
 
 
+@pytest.mark.slow
 def test_the_demo_charges_a_card_once_where_a_naive_loop_charges_it_twice() -> None:
     shown = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, check=True)
     assert shown.stderr == ""

@@ -40,6 +40,7 @@ def demo(*options: str | Path) -> tuple[int, str, str, list[str]]:
     return ran.returncode, ran.stdout, ran.stderr, left_running(environment)
 
 
+@pytest.mark.slow
 def test_without_a_terminal_the_demo_answers_for_the_team_counts_and_ends(tmp_path: Path) -> None:
     code, shown, errors, left = demo("--folder", tmp_path / "demo", *FREE)
     assert (code, errors, left) == (0, "", []), shown + errors
@@ -53,6 +54,7 @@ def test_without_a_terminal_the_demo_answers_for_the_team_counts_and_ends(tmp_pa
     assert listening(shown) == []
 
 
+@pytest.mark.slow
 def test_at_a_terminal_the_demo_asks_there_and_runs_until_ctrl_c(tmp_path: Path) -> None:
     environment = marked_environment()
     with Terminal(*DEMO, "--folder", tmp_path / "demo", *FREE, environment=environment) as terminal:

@@ -116,6 +116,7 @@ async def until(lines: list[str], text: str) -> str:
     return found[0]
 
 
+@pytest.mark.slow
 async def test_the_store_two_workers_and_the_page_start_as_the_file_says(
     secrets: Path, address: str, postgres: PostgresServer
 ) -> None:

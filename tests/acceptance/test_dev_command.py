@@ -74,6 +74,7 @@ class Temporal:
         return self.say("result", "--workflow-id", run)["result"]
 
 
+@pytest.mark.slow
 def test_an_agent_is_started_asked_and_answered_with_the_temporal_command_while_its_worker_dies(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_an_agent_is_started_asked_and_answered_with_the_temporal_command_while_
         assert (left_running(environment), listening(terminal.shown)) == ([], [])
 
 
+@pytest.mark.slow
 def test_what_waits_when_it_is_stopped_goes_on_when_it_is_started_again(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -155,6 +157,7 @@ clerk = Agent("clerk")
 """
 
 
+@pytest.mark.slow
 def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path: Path) -> None:
     file, environment = tmp_path / "shop.py", marked_environment()
     file.write_text(APP.replace("WORDS", "first"))
@@ -242,6 +245,7 @@ def test_two_servers_do_not_keep_their_workflows_in_one_file(tmp_path: Path) -> 
         assert terminal.end() == 0, terminal.shown
 
 
+@pytest.mark.slow
 def test_a_new_store_beside_an_old_server_is_offered_the_command_with_which_the_worker_starts(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

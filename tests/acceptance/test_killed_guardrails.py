@@ -16,6 +16,8 @@ from acceptance.temporal_world import LOST, World, world
 from standfast import Message
 from standfast.temporal.client.owners import Run
 
+pytestmark = pytest.mark.slow  # one kill serves all of them
+
 REFUSED = 'failed: {"error": "Not run: the guardrail check_call refused it: no"}'
 HANDED = 'completed: {"handed_over_to": "mate"}'
 

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.temporal_servers import start_program, until
 
 from standfast import LLMResponse, ToolCall
@@ -73,6 +74,7 @@ def most_calls(seconds: float) -> int:
     return calls
 
 
+@pytest.mark.slow
 async def test_an_outage_is_outlasted_though_its_worker_and_its_server_die(tmp_path: Path) -> None:
     calls, is_up, began = Counter[str](), False, time.monotonic()
 

@@ -97,6 +97,7 @@ async def approve(people: StandfastClient, run_id: str) -> None:
     await people.decide(run_id, items[0]["name"], "approve", digest=items[0]["digest"])
 
 
+@pytest.mark.slow
 async def test_another_machine_goes_on_when_a_worker_dies_in_a_call(machines: Machines, address: str) -> None:
     client = await connect(address)
     people = StandfastClient(client)

@@ -110,6 +110,7 @@ async def asked(world: World) -> dict[str, tuple[Run, dict[str, Any]]]:
     return found
 
 
+@pytest.mark.slow
 async def test_each_gate_counts_once_and_everybody_is_told_the_truth_while_page_and_worker_die(
     world: World, page: Page, asked: dict[str, tuple[Run, dict[str, Any]]]
 ) -> None:

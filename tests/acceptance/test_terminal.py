@@ -60,6 +60,7 @@ def address(shop: Path, environment: dict[str, str]) -> Iterator[str]:
         assert terminal.end() == 0, terminal.shown
 
 
+@pytest.mark.slow
 def test_a_person_sees_what_is_approved_and_is_asked_once_more(
     shop: Path, environment: dict[str, str], address: str
 ) -> None:
@@ -177,6 +178,7 @@ def test_what_differs_in_a_replay_is_one_sentence_and_the_output_is_json(
     assert row["error"].startswith("[TMPRL1100] Nondeterminism error: Activity type of scheduled event 'other' does")
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_lost_is_one_line_which_programs_do_not_read(
     shop: Path, environment: dict[str, str]
 ) -> None:

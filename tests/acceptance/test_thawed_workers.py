@@ -7,6 +7,7 @@ import pytest
 from acceptance.temporal_world import World, until
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["charge", "look"])
 async def test_a_call_whose_worker_thaws_too_late_is_run_by_another_and_nobody_says_it_was_cancelled(
     world: World, tool: str

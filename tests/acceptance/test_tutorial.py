@@ -79,6 +79,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> str:
     return program
 
 
+@pytest.mark.slow
 def test_a_worker_dies_in_the_middle_of_what_a_person_approved(finished: str, tmp_path: Path) -> None:
     (tmp_path / "clerk.py").write_text(finished)
     (first, *_), said = (commands(block) for block in blocks(STEPS[4], "console"))
@@ -102,6 +103,7 @@ def waiting_if(command: str) -> str:
     return f"until {command} | grep -q approval; do sleep 0.2; done; {command}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not versions(), reason="no PostgreSQL")
 def test_another_machine_continues_what_was_approved(finished: str, tmp_path: Path, address: str) -> None:
     (settings,) = (commands(block) for block in blocks(STEPS[5], "console"))

@@ -71,6 +71,7 @@ async def failure(run: WorkflowHandle[Any, Any]) -> ApplicationError:
     return failed.value.cause.cause
 
 
+@pytest.mark.slow
 async def test_without_a_guard_each_death_of_its_worker_is_another_charge(shop: Shop) -> None:
     run = await shop.sell("bare", deaths=2)
     assert await run.result() == {"charged": 5}

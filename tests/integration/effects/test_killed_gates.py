@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from support.temporal_runs import check_healthy
 
 from integration.effects.test_operated_effects import Shop, told
@@ -35,6 +36,7 @@ async def killed(server: DevServer, folder: Path, window: str) -> tuple[int, str
     return shop.effects("case"), said
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_killed_at_a_write_of_an_approved_effect_repeats_none(
     temporal_server: DevServer, tmp_path: Path
 ) -> None:

@@ -36,11 +36,13 @@ def _tests() -> list[Path]:
     return [regular_expressions.ROOT / "tests"]
 
 
+@pytest.mark.slow
 async def test_no_long_text_keeps_a_regular_expression_of_ours_busy() -> None:
     code, last = await _run()
     assert (code, last) == (0, "done"), f"ended by signal {-code} at {last}"
 
 
+@pytest.mark.slow
 async def test_no_function_takes_long_to_show_or_compare_what_anybody_wrote() -> None:
     code, last = await _run("--calls")
     assert (code, last) == (0, "done"), f"ended by signal {-code} at {last}"

@@ -234,6 +234,7 @@ def declarations(draw: st.DrawFn) -> Pair:
     return whole if choice is None else {**whole, choice: [{"required": needed}]}, arguments
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(declarations(), min_size=10, max_size=20))
 def test_no_declaration_crashes_and_arguments_that_the_server_takes_are_taken(declared: list[Pair]) -> None:

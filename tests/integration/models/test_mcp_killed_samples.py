@@ -50,6 +50,7 @@ async def kill(process: Any, directory: Path, when: str) -> None:
     (directory / "heard.hold").unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", WHEN)
 async def test_a_worker_that_is_killed_asks_its_model_again_only_if_it_has_not_answered(
     temporal: Temporal, tmp_path: Path, when: str
@@ -65,6 +66,7 @@ async def test_a_worker_that_is_killed_asks_its_model_again_only_if_it_has_not_a
     assert len(lines(tmp_path / "asked")) == (1 if when == WHEN[1] else 2)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("when", WHEN)
 async def test_a_killed_run_asks_its_model_again_only_if_it_has_not_answered(tmp_path: Path, when: str) -> None:
     async with program(tmp_path, "s") as first:

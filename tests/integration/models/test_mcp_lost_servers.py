@@ -41,6 +41,7 @@ async def test_a_call_to_a_killed_server_did_not_run_and_the_next_one_finds_it_a
     assert effects.read_text() == "one\nthree\n"
 
 
+@pytest.mark.slow(but=1)
 async def test_a_safe_call_waits_until_its_server_is_back(driver: Driver, tmp_path: Path) -> None:
     async with ServerProcess(tmp_path / "effects") as server, mcp_tools(server.url, trust_hints=True) as tools:
         await server.kill()

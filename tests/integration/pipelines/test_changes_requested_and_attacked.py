@@ -61,6 +61,7 @@ def paying(effects: list[str]) -> Pipeline:
     )
 
 
+@pytest.mark.slow
 async def test_a_reset_to_any_point_repeats_no_effect_and_asks_nothing_again(temporal: Temporal) -> None:
     effects: list[str] = []
     asked = paying(effects)

@@ -237,6 +237,7 @@ async def many(address: str, sessions: int, calls: int) -> None:
             )
 
 
+@pytest.mark.slow
 async def test_a_large_store_is_pruned_in_many_transactions_between_which_others_write(tmp_path: Path) -> None:
     address = str(tmp_path / "s.db")
     sessions, calls = 1_000, 10_000

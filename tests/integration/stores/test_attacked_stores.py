@@ -76,6 +76,7 @@ async def _all_wait(runs: list[Run]) -> bool:
     return items == ["store"] * len(runs)
 
 
+@pytest.mark.slow
 async def test_runs_whose_store_is_locked_by_another_process_say_so_and_go_on(
     temporal: Temporal, tmp_path: Path
 ) -> None:

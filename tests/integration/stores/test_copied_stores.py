@@ -182,6 +182,7 @@ async def test_a_store_is_not_moved_into_one_that_has_something(place: Place) ->
         assert await contents(store) == ["mine"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("target", ALL)
 async def test_a_move_that_is_killed_anywhere_goes_on_and_moves_nothing_twice(target: str, place: Place) -> None:
     old, new = place("sqlite"), place(target)

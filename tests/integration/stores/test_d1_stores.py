@@ -40,6 +40,7 @@ async def interrupt(store: D1Store) -> None:
             await store._ask("SELECT 1 AS one")
 
 
+@pytest.mark.slow(but=20)
 @pytest.mark.parametrize(
     "check",
     store_suite(

@@ -48,6 +48,7 @@ async def end_connections(store: PostgresStore) -> None:
     await administrator.close()
 
 
+@pytest.mark.slow(but=20)
 @pytest.mark.parametrize(
     "check",
     store_suite(

@@ -84,6 +84,7 @@ def a_worker_that_stops_when_it_has_shown(temporal: Temporal, folder: Path, name
             worker.wait()
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", ["ship", "ask"])
 async def test_what_a_killed_worker_has_shown_can_be_decided_before_the_run_has_it(
     temporal: Temporal, tmp_path: Path, name: str

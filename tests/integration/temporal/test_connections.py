@@ -188,6 +188,7 @@ sys.exit(int(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 async def test_a_process_that_made_a_client_ends_with_its_own_exit_code(server: DevServer) -> None:
     for code in [0, 3] * 6:
         with start_program(CLIENT_ONLY, server.address, str(code)) as program:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from support.own_workflows import Exhibits
 from support.temporal_runs import Run, Temporal, check_healthy, pending, result
 from support.transcripts import asks_for, call
@@ -31,6 +32,7 @@ async def test_calls_with_large_arguments_wait_beside_each_other(temporal: Tempo
     assert posted == [large] * 3
 
 
+@pytest.mark.slow
 async def test_so_many_gates_of_a_pipeline_that_one_answer_has_no_room_for_all_are_decided(temporal: Temporal) -> None:
     text = "y" * 12_000
     ok = Approval(message=lambda ctx: "m" * 60_000, show=lambda ctx: Markdown(text))

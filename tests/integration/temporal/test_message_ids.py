@@ -243,6 +243,7 @@ async def check_once(temporal: Temporal, agent: Agent, effects: list[str]) -> No
     assert (said, sorted(effects)) == (["one", "two"], ["c1", "c2"])
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("with_messages", [True, False], ids=["signals again", "no signals"])
 async def test_messages_that_are_sent_again_after_any_reset_count_once(temporal: Temporal, with_messages: bool) -> None:
     agent, model = asked_for_two_posts(effects := list[str]())

@@ -320,15 +320,17 @@ def contradiction(message: Message, count: int) -> str:
 BEFORE_ITS_REPORT = ("fails", "completes with junk", "times out")
 
 
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize(("kind", "activities"), [("flow", OF_PIPELINES), ("boss", OF_AGENTS)], ids=["flow", "boss"])
 @pytest.mark.parametrize(
     ("act", "is_done"), [*((act, False) for act in ACTS), *((act, True) for act in BEFORE_ITS_REPORT)]
 )
-async def test_an_operator_may_act_on_any_activity_at_any_time(temporal: Temporal, act: str, is_done: bool) -> None:
+async def test_an_operator_may_act_on_any_activity_at_any_time(
+    temporal: Temporal, act: str, is_done: bool, kind: str, activities: list[str]
+) -> None:
     holding = Holding()
     scenes = [
-        Scene(temporal, f"{kind}-{activity.replace('#', '-')}", held(activity, is_done))
-        for kind, activities in (("boss", OF_AGENTS), ("flow", OF_PIPELINES))
-        for activity in activities
+        Scene(temporal, f"{kind}-{activity.replace('#', '-')}", held(activity, is_done)) for activity in activities
     ]
     plugin = StandfastPlugin(
         agents=[boss, helper], pipelines=[flow], store=temporal.store, llm=lambda name: ScriptedModel(answer)

@@ -126,6 +126,7 @@ async def test_what_was_sent_without_a_worker_is_told_the_truth_when_it_is_sent_
     assert posted == []
 
 
+@pytest.mark.slow
 async def test_a_hundred_people_decide_at_once(temporal: Temporal) -> None:
     people = [f"p{n}" for n in range(100)]
     posted, post = world(Approval(approvers=people, quorum=50))

@@ -75,6 +75,7 @@ async def test_a_run_that_is_reset_to_each_of_its_tasks_while_a_tool_runs_has_it
     assert kind == "safe" or slow.effects == ["c1"]
 
 
+@pytest.mark.slow
 async def test_a_run_that_has_gone_on_as_new_is_reset_to_any_task_of_its_chain_and_comes_to_the_same(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -333,6 +333,7 @@ async def test_a_file_that_was_copied_begins_a_new_epoch_and_one_that_was_moved_
             assert [await current_epoch(store) for _ in range(2)] == [epoch, epoch]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["another file", "the same file", "another file of the same inode", "a command"])
 async def test_an_effect_is_not_repeated_whose_worker_was_killed_and_whose_claim_is_not_in_the_backup(
     temporal: Temporal, tmp_path: Path, how: str

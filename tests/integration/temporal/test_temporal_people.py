@@ -186,6 +186,7 @@ async def test_a_message_while_the_model_thinks_is_told_in_the_next_turn(tempora
     ]  # fmt: skip
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("hook", [None, "on_complete"])
 async def test_no_message_is_lost_however_close_to_the_end_it_comes(temporal: Temporal, hook: str | None) -> None:
     agent = Agent("closing", on_complete=(lambda context: None) if hook else None)

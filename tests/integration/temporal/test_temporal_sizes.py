@@ -244,6 +244,7 @@ async def test_a_state_of_a_megabyte_is_refused_or_stays_out_of_the_history(temp
     assert len(session.state) > MB
 
 
+@pytest.mark.slow
 async def test_many_runs_at_once_all_end(temporal: Temporal) -> None:
     agent = Agent("busy", tools=[echo])
     model = ScriptedModel(

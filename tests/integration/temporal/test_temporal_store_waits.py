@@ -329,6 +329,7 @@ async def test_a_worker_that_cannot_use_its_store_takes_no_run_and_says_why(temp
             await until(lambda: not worker)
 
 
+@pytest.mark.slow
 async def test_twenty_runs_complete_beside_a_worker_that_has_lost_its_store(temporal: Temporal) -> None:
     broken, effects = Refusing(temporal.store), list[str]()
 

@@ -107,6 +107,7 @@ async def say_beside_queries(
     return handles
 
 
+@pytest.mark.slow
 async def test_the_doctor_finds_a_run_that_an_update_has_wedged_and_its_rescue_doubles_nothing(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ async def test_who_decides_on_a_call_says_the_digest_of_what_they_have_seen(temp
         assert posted == []
 
 
+@pytest.mark.slow
 async def test_nothing_that_anybody_sends_wedges_a_run_at_a_gate(temporal: Temporal) -> None:
     async with at_gate(temporal) as (handle, _):
         for name in ("approve", "reject"):

@@ -173,6 +173,7 @@ async def test_what_was_told_not_to_have_run_does_not_run_with_any_store(
     assert sorted(shop.paid) != ["c1", "c2"]
 
 
+@pytest.mark.slow
 async def test_calls_that_were_skipped_do_not_run_when_a_worker_has_their_tools_again(temporal: Temporal) -> None:
     shop = Shop("rejected")
     async with temporal.worker(shop.agent, llm=shop.llm):

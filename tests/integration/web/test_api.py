@@ -336,6 +336,7 @@ async def test_a_pipeline_is_started_with_its_input(temporal: Temporal) -> None:
 # --- the document ---
 
 
+@pytest.mark.slow
 async def test_the_document_says_what_the_api_does(temporal: Temporal, tmp_path: Any) -> None:
     app = create_app(
         temporal.client, access=Access(people=[*PEOPLE, BOB]), store=temporal.store, agents=[talker], host=HOST,

@@ -15,6 +15,7 @@ from standfast.testing import DevServer
 RACES = 45  # each pair of doors once
 
 
+@pytest.mark.slow
 async def test_nobody_who_races_is_told_what_is_not_so(temporal_server: DevServer, tmp_path: Path) -> None:
     async with world(temporal_server.address, tmp_path) as made:
         done = await run_all(made, races(RACES, seed=2))

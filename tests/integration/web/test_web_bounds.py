@@ -244,6 +244,7 @@ async def told(client: httpx.AsyncClient, who: str, sent: Sent) -> tuple[int, st
     return answer.status_code, re.sub(r"[0-9a-f]{32,64}|shown=\w+", "X", answer.text)
 
 
+@pytest.mark.slow
 async def test_nobody_learns_of_a_run_that_is_not_theirs_at_any_address(temporal: Temporal) -> None:
     options: dict[str, Any] = {"agents": [clerk], "task_queue": temporal.name}
     async with temporal.worker(clerk, llm=MODEL), browser(temporal, access_of(temporal), **options) as client:

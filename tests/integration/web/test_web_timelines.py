@@ -14,7 +14,7 @@ import httpx
 import pytest
 from support.commands import done
 from support.pages import CHARGES, browser, charge
-from support.temporal_runs import Run, Temporal, goes_on_as_new, pending, result, until
+from support.temporal_runs import Run, Temporal, chain, goes_on_as_new, pending, result, until
 from support.transcripts import asks_for, call
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.exceptions import ApplicationError
@@ -275,7 +275,7 @@ async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown
     assert (started.call.arguments, started.edited_by) == (edit, "ada")
     (ended,) = [event for event in happened if isinstance(event, events.ToolEnded)]
     assert ended.call.arguments == edit
-    said = [event.user_metadata.summary.data async for event in run.fetch_history_events()]
+    said = [event.user_metadata.summary.data for one in await chain(temporal.client, run) for event in one]
     assert any(b"80" in one and b"edited by ada" in one and b"approved by ada, bob" in one for one in said)
 
 
