@@ -25,8 +25,10 @@ demo: .venv/demo                ## a worker is killed in the middle of a post, a
 test: check                     ## what every change needs: all checks, and all tests but the slow ones
 	$(FILES) --no-loadscope-reorder -m "not slow" $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
 
+# Only the files that have some: each process would take seconds to find no slow test in the others.
+SLOW_FILES = $$(grep -rl --include="test_*.py" "mark\.slow" $(LONGEST_FIRST) | awk '!seen[$$0]++')
 test-slow: .venv/test           ## the tests marked slow: chaos, kills, whole matrices, all checks of every store
-	$(FILES) --no-loadscope-reorder -m slow $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
+	$(FILES) --no-loadscope-reorder -m slow $(SLOW_FILES) $(ONCE_MORE) $(LONGEST_FIRST); }
 
 OTHERS = wheel-test test-pythons test-lowest deployment-check test-browser
 test-all: test test-slow $(OTHERS)  ## every test, also in the wheel, on other Pythons, with old packages, in a browser

@@ -9,7 +9,7 @@ from temporalio.converter import DataConverter
 from temporalio.testing import WorkflowEnvironment
 
 from standfast.temporal.client.connections import exit_cleanly
-from standfast.temporal.client.servers import SERVER_FLAGS, DevServer, dev_server, temporal_binary
+from standfast.temporal.client.servers import ONE_PARTITION, SERVER_FLAGS, DevServer, dev_server, temporal_binary
 
 __all__ = ["DevServer", "dev_server", "time_skipping_server"]
 
@@ -37,6 +37,7 @@ async def time_skipping_server(
     exit_cleanly()
     flags = [
         *SERVER_FLAGS,
+        *ONE_PARTITION,
         "--dynamic-config-value=frontend.WorkflowTimeSkippingEnabled=true",
         '--dynamic-config-value=history.timerProcessorMaxTimeShift="0s"',  # a short timer ends on time, not within 1 s
         *options.pop("dev_server_extra_args", ()),

@@ -68,6 +68,7 @@ async def cut_off(run: Run) -> None:
         await result(run)
 
 
+@pytest.mark.slow(but=1)
 @DOORS
 async def test_an_answer_that_counts_is_in_the_store(temporal: Temporal, say: Any) -> None:
     agent = Agent("clerk", tools=[ask])
@@ -85,6 +86,7 @@ async def test_an_answer_that_counts_is_in_the_store(temporal: Temporal, say: An
     assert result_of(await temporal.messages(), "c1") == "Ada"
 
 
+@pytest.mark.slow(but=1)
 @DOORS
 @pytest.mark.parametrize(
     ("data", "becomes"),
@@ -104,6 +106,7 @@ async def test_what_an_operator_found_out_is_in_the_store(
     assert effects == [1]
 
 
+@pytest.mark.slow(but=1)
 @DOORS
 async def test_a_call_that_did_not_happen_is_known_not_to_have(temporal: Temporal, say: Any) -> None:
     """What is run again may take for long: who has said so is told as soon as the ledger knows."""
@@ -119,6 +122,7 @@ async def test_a_call_that_did_not_happen_is_known_not_to_have(temporal: Tempora
         await cut_off(run)
 
 
+@pytest.mark.slow(but=1)
 @DOORS
 async def test_what_a_person_says_to_an_agent_that_is_stuck_is_in_the_store(temporal: Temporal, say: Any) -> None:
     agent = Agent("stuck", tools=[fail], loop=Loop(stuck_threshold=1, on_stuck="escalate"))
@@ -135,6 +139,7 @@ async def test_what_a_person_says_to_an_agent_that_is_stuck_is_in_the_store(temp
     ]  # fmt: skip
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("with_messages", [False, True])
 async def test_what_a_stuck_agent_was_told_is_found_after_a_reset(temporal: Temporal, with_messages: bool) -> None:
     agent = Agent("stuck", tools=[fail], loop=Loop(stuck_threshold=1, on_stuck="escalate"))

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from support.resets import resets
 from support.temporal_runs import Temporal, check_healthy, events, pending, result, scheduled, until
 from support.transcripts import asks_for, call
@@ -15,6 +16,7 @@ from standfast.stores import StandingFilter
 from standfast.testing import ScriptedModel
 
 
+@pytest.mark.slow
 async def test_a_call_that_passes_costs_one_decision_and_nothing_is_shown_to_anybody(temporal: Temporal) -> None:
     paid, agent = payer()
     async with temporal.worker(agent, llm=pays(x(), x())):

@@ -346,6 +346,7 @@ async def test_a_gate_of_a_pipeline_stays_on_the_board_when_its_run_goes_on_as_n
         assert await shown(temporal) == []
 
 
+@pytest.mark.slow
 async def test_a_question_of_a_run_that_was_reset_stays_on_the_board_when_it_goes_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

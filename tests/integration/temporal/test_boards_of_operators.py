@@ -39,6 +39,7 @@ class WithoutBoard:
 # --- by hand ---
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("junk", JUNK, ids=str)
 async def test_whatever_an_operator_puts_in_for_the_board_no_run_hangs(temporal: Temporal, junk: Any) -> None:
     """Two gates wait; one is decided, and the board is to keep the other."""
@@ -236,6 +237,7 @@ async def test_hostile_names_of_sessions_people_and_calls_are_shown_and_found(te
 # --- PostgreSQL ---
 
 
+@pytest.mark.slow
 async def test_on_postgresql_the_board_is_read_and_decided_with_every_worker_dead(
     temporal: Temporal, postgres_store: PostgresStore
 ) -> None:

@@ -77,6 +77,7 @@ async def test_page_and_command_read_what_the_codec_has_hidden(
         assert "done" in ended
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("codec", "says"), [(None, "which needs the codec"), (OtherKey(), "with the same key?")])
 async def test_without_the_right_codec_page_and_command_say_so(temporal: Temporal, codec: Any, says: str) -> None:
     hidden, agent = await encoded(temporal), Agent("clerk", tools=[charge])

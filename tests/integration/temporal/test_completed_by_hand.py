@@ -70,6 +70,7 @@ async def complete(temporal: Temporal, run: Run, name: str, value: Any) -> None:
     await (handle.fail(value) if isinstance(value, Exception) else handle.complete(value))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", RESULTS)
 async def test_what_is_put_in_as_the_result_of_a_tool_is_read_by_the_model(temporal: Temporal, kind: str) -> None:
     inside, go_on, ends = threading.Event(), threading.Event(), list[str]()
@@ -114,6 +115,7 @@ JUNK: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", JUNK, ids=str)
 async def test_junk_in_the_place_of_a_models_answer_waits_for_a_person_and_is_asked_again(
     temporal: Temporal, value: Any
@@ -140,6 +142,7 @@ async def test_junk_in_the_place_of_a_models_answer_waits_for_a_person_and_is_as
         await check_healthy(run)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     "value", ["a text", 7, None, [], {}, {"dispatch": "x"}, {"claimed": 1, "dispatch": 1}], ids=str
 )
@@ -164,6 +167,7 @@ async def test_junk_in_the_place_of_a_hook_or_a_step_waits_for_a_person(temporal
         await check_healthy(run)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", ["a text", 7, [], [1, "a text"], ["x", "{}"], {}], ids=str)
 async def test_junk_in_the_place_of_a_start_hook_takes_no_state_away(temporal: Temporal, value: Any) -> None:
     inside, go_on = threading.Event(), threading.Event()
@@ -189,6 +193,7 @@ async def test_junk_in_the_place_of_a_start_hook_takes_no_state_away(temporal: T
     assert session.state == '{"begun":true}'
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", [7, None, {}, {"session": "s", "facts": 5, "seq": 0}], ids=str)
 @pytest.mark.parametrize("kind", ["agent", "pipeline"])
 async def test_junk_in_the_place_of_an_opening_that_waits_for_a_worker_is_shown_and_the_run_goes_on(
@@ -271,6 +276,7 @@ async def test_a_run_that_is_cancelled_while_it_shows_junk_is_cancelled(temporal
         await check_healthy(run)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("way", ["signal", "update"])
 @pytest.mark.parametrize("which", [1, 2], ids=["the first decision", "one that waits behind it"])
 @pytest.mark.parametrize("kind", ["agent", "pipeline"])
@@ -366,6 +372,7 @@ async def reached_again(temporal: Temporal, kind: str) -> AsyncIterator[tuple[Ru
         yield await reset(temporal, run, 1 if kind == "agent" else 0), inner, posted
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["agent", "pipeline"])
 async def test_nothing_in_the_place_of_an_agents_result_begins_no_second_one(temporal: Temporal, kind: str) -> None:
     async with reached_again(temporal, kind) as (run, inner, posted):
@@ -379,6 +386,7 @@ async def test_nothing_in_the_place_of_an_agents_result_begins_no_second_one(tem
         assert posted == ["hi"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["agent", "pipeline"])
 async def test_the_answer_of_an_agent_that_is_said_to_have_ended_is_not_what_it_said_on_its_way(
     temporal: Temporal, kind: str
@@ -395,6 +403,7 @@ async def test_the_answer_of_an_agent_that_is_said_to_have_ended_is_not_what_it_
         await check_healthy(run)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["agent", "pipeline"])
 async def test_a_cancel_while_junk_is_shown_reaches_the_agent(temporal: Temporal, kind: str) -> None:
     async with reached_again(temporal, kind) as (run, inner, posted):

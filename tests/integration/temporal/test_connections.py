@@ -51,6 +51,7 @@ async def test_the_address_comes_from_the_default_profile(server: DevServer, con
     assert (target(client), client.namespace, await answers(client)) == (server.address, "other", True)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("by", ["argument", "environment"])
 async def test_a_profile_is_chosen_by_name(
     server: DevServer, configure: Configure, monkeypatch: pytest.MonkeyPatch, by: str
@@ -207,6 +208,7 @@ print(atexit._ncallbacks() - before)
 """
 
 
+@pytest.mark.slow
 async def test_what_lets_it_end_is_registered_once_a_process() -> None:
     with start_program(TWO_CLIENTS) as program:
         assert program.communicate(timeout=30) == ("1\n", "")

@@ -40,6 +40,7 @@ from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("way", ["signal", "update"])
 @pytest.mark.parametrize(("on_timeout", "decision", "runs"), [("fail", "approve", []), ("approve", "reject", ["hi"])])
 async def test_a_decision_on_a_call_after_its_time_does_not_count_though_no_worker_ran(
@@ -93,6 +94,7 @@ async def test_answers_after_their_time_do_not_count_in_the_run_that_goes_on_as_
     assert ["Nobody answered" in error_of(one) for one in tool_results(await temporal.messages())] == [True] * 3
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("late", [False, True])
 async def test_the_gate_of_a_pipeline_as_well(temporal: Temporal, late: bool) -> None:
     built = pipeline("p").step("approve", approval=Approval(timeout=0.5)).build()
@@ -110,6 +112,7 @@ async def test_the_gate_of_a_pipeline_as_well(temporal: Temporal, late: bool) ->
     assert ended.get("error_reason") == ("approval-timeout" if late else None)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("way", ["update", "client"])
 async def test_who_decides_late_at_the_gate_of_a_pipeline_without_a_worker_is_told(
     temporal: Temporal, way: str
@@ -141,6 +144,7 @@ async def _is_sent(handle: Run) -> bool:
     return any(event.HasField("workflow_execution_signaled_event_attributes") for event in await events(handle))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("late", [False, True])
 async def test_the_same_signal_twice_is_told_apart(temporal: Temporal, late: bool) -> None:
     posted, post = world(Approval(timeout=4, quorum=2, approvers=["ada", "bob"]))
@@ -167,6 +171,7 @@ async def _approved(temporal: Temporal, workflow_id: str) -> bool:
     return bool(item["approved_by"])
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("way", ["signal", "update"])
 async def test_an_answer_counts_by_the_time_when_it_was_given(temporal: Temporal, way: str, late: bool) -> None:
@@ -264,6 +269,7 @@ async def not_asked_before(temporal: Temporal) -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("asked_before", "tools"),
     [

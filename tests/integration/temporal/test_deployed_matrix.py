@@ -120,6 +120,7 @@ async def tended(temporal: Temporal, run: Run) -> None:
     await until(tend)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("deploy", DEPLOYS)
 async def test_parked_runs_go_on_under_the_next_version(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, deploy: str

@@ -45,6 +45,7 @@ def broken(asked: Any) -> Approval | None:
 # --- who decides ---
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("after", [ADA, only_ada_above_three], ids=["a rule", "a function"])
 async def test_who_was_removed_from_the_approvers_does_not_decide_at_an_open_gate(
     temporal: Temporal, after: Any
@@ -74,6 +75,7 @@ async def test_who_is_asked_since_the_gate_was_opened_does_not_decide_at_it(temp
             await temporal.people.decide(run.id, "c1", "approve", by="bob")
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("after", [clerk(), clerk(pay(None)), Agent("other")], ids=["no tool", "no gate", "no agent"])
 async def test_what_was_recorded_holds_where_nothing_is_declared_any_more(temporal: Temporal, after: Agent) -> None:
     run = await at_gate(temporal, clerk(pay(BOTH)))

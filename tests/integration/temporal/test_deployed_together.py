@@ -4,6 +4,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 from support.deploys import waits_for
 from support.temporal_runs import Run, Temporal, check_healthy, events, pending, result, until, waiting
@@ -90,6 +91,7 @@ async def test_what_the_new_version_cannot_read_goes_on_after_a_rollback(tempora
     await check_healthy(run)
 
 
+@pytest.mark.slow
 async def test_two_versions_at_once_carry_a_run_to_its_end(temporal: Temporal) -> None:
     application = Application()
     run, other = await parked(temporal, application), await temporal.elsewhere()
@@ -108,6 +110,7 @@ async def test_two_versions_at_once_carry_a_run_to_its_end(temporal: Temporal) -
     await check_healthy(run)
 
 
+@pytest.mark.slow
 async def test_runs_begun_under_the_new_name_go_on_when_that_is_back_after_a_rollback(temporal: Temporal) -> None:
     application = Application()
     (before, writer), (after, author) = application.before(), application.after()

@@ -136,6 +136,7 @@ class DiesAfterTheAnswer:
         return kept
 
 
+@pytest.mark.slow
 async def test_an_answer_that_is_read_again_says_the_same_of_its_tools_after_a_deploy(temporal: Temporal) -> None:
     """The tool was there when the model asked for it: it is waited for, not reported as never heard of."""
     script = by_turn(QUESTION, POST, "done")
@@ -167,6 +168,7 @@ async def test_an_approval_that_a_deploy_added_is_asked_for_the_next_call(tempor
     assert "rejected by ada" in read(await temporal.messages())["c1"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("after", [{}, {"approval": Approval(message="Post it?", approvers=["ada"])}])
 async def test_a_gate_that_is_open_stays_so_whatever_a_deploy_asks_now(temporal: Temporal, after: Any) -> None:
     script = by_turn(POST, "done")

@@ -54,6 +54,7 @@ async def start(client: Client, workflow_id: str = "w", seconds: float = 0, **op
 # --- ready ---
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("namespace", ["default", "other"])
 async def test_a_server_is_ready_with_its_namespace_and_the_search_attributes(namespace: str) -> None:
     async with dev_server(namespace=namespace) as server:
@@ -107,6 +108,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_server_prints_nothing() -> None:
     with start_program(QUIET) as program:  # on its own: clients of other tests may still have something to say in ours
         assert (*program.communicate(), program.returncode) == ("", "", 0)
@@ -196,6 +198,7 @@ async def test_what_the_server_writes_is_appended_to_the_log_file(tmp_path: Path
 # --- stopped ---
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("stored", [False, True])
 async def test_the_end_of_the_block_leaves_no_process_and_a_free_port(stored: bool, tmp_path: Path) -> None:
     async with dev_server(db_filename=tmp_path / "t.db" if stored else None) as server:
@@ -273,6 +276,7 @@ async def test_a_server_dies_with_a_parent_that_is_killed() -> None:
     await until(lambda: not is_alive(pid))
 
 
+@pytest.mark.slow
 async def test_ctrl_c_stops_the_program_first_and_the_server_after_it() -> None:
     with start_program(CHILD) as parent:
         assert parent.stdout is not None
@@ -302,6 +306,7 @@ async def test_a_server_may_be_started_on_a_loop_in_any_thread() -> None:
 # --- killed and started again ---
 
 
+@pytest.mark.slow
 async def test_a_database_keeps_workflows_over_a_kill_of_the_server(tmp_path: Path) -> None:
     database = tmp_path / "temporal.db"
     async with dev_server(db_filename=database) as killed:
@@ -315,6 +320,7 @@ async def test_a_database_keeps_workflows_over_a_kill_of_the_server(tmp_path: Pa
             assert await client.get_workflow_handle("w").result() == 0
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("killed", [True, False])
 async def test_a_client_and_a_worker_outlive_a_server_that_comes_back_on_its_port(tmp_path: Path, killed: bool) -> None:
     database = tmp_path / "temporal.db"

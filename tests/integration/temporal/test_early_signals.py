@@ -51,6 +51,7 @@ async def signals(run: Run) -> int:
     return kinds(await events(run)).count("WORKFLOW_EXECUTION_SIGNALED")
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("with_store", [True, False])
 @pytest.mark.parametrize("name", [None, "model"])
 async def test_a_resume_that_comes_with_the_task_that_begins_the_pause_counts(
@@ -74,6 +75,7 @@ async def test_a_resume_that_comes_with_the_task_that_begins_the_pause_counts(
         assert await signals(run) == 2  # the first was refused
 
 
+@pytest.mark.slow
 async def test_a_resume_is_not_for_a_pause_that_began_after_it(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +144,7 @@ class Slow:
         await self.may_say_so.wait()
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("with_messages", [True, False])
 async def test_nobody_is_told_that_a_decision_does_not_count_that_was_recorded_before_a_reset(
     temporal: Temporal, with_messages: bool

@@ -139,6 +139,7 @@ async def test_a_reader_goes_on_after_any_event(temporal: Temporal) -> None:
     assert await followed(temporal, run, events[-1].id) == []
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("after", ["", "7", "x/1.0", "00000000-0000-0000-0000-000000000000/1.0", "a" * 9_999])
 async def test_an_event_that_is_not_of_the_run_is_refused(temporal: Temporal, after: str) -> None:
     async with temporal.worker(POSTER, llm=ScriptedModel(["Done"])):
@@ -393,6 +394,7 @@ def at_gates(events: Sequence[Event]) -> list[tuple[Any, ...]]:
     return told
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("goes", ["decided", "overdue"])
 async def test_both_drivers_tell_alike_of_decisions_and_escalations(temporal: Temporal, goes: str) -> None:
     to = Approval(approvers=["eve"])

@@ -163,6 +163,7 @@ async def _is_free(temporal: Temporal) -> bool:
     return not await temporal.store.find_work(temporal.session())
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("end", [terminated, timed_out])
 async def test_exports_of_a_run_that_was_cut_off_go_on_in_its_session_and_once(
     temporal: Temporal, end: Callable[[Run], Any]
@@ -182,6 +183,7 @@ async def test_exports_of_a_run_that_was_cut_off_go_on_in_its_session_and_once(
     assert (effects, shape(await temporal.messages())) == (["hi"], WHOLE)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("task", [1, -1], ids=["to its beginning", "to its question"])
 async def test_a_run_that_is_reset_after_its_export_has_gone_on_does_nothing_a_second_time(
     temporal: Temporal, task: int
@@ -227,6 +229,7 @@ async def test_an_export_of_a_gate_pays_once_whoever_goes_on_from_it(temporal: T
 DECIDED: dict[str, Any] = {"questions": None, "pending_tool_use_id": None}
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("again", ["in process", "on Temporal"])
 async def test_what_was_said_to_a_run_that_was_cut_off_before_it_answered_is_heard_once(
     temporal: Temporal, again: str

@@ -90,6 +90,7 @@ class Payer:
         await check_healthy(run)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("details", DETAILS)
 @pytest.mark.parametrize("kind", OURS)
 async def test_a_model_call_that_is_failed_with_an_error_of_ours_and_any_details_is_made_again(
@@ -129,6 +130,7 @@ async def test_a_step_that_is_failed_with_an_error_of_ours_and_any_details_fails
         await check_healthy(run)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("put_in", [*UNREADABLE, "a failure"])
 async def test_a_look_at_what_became_of_a_call_that_somebody_ends_by_hand_waits_for_a_person_and_is_taken_again(
     temporal: Temporal, put_in: str
@@ -167,6 +169,7 @@ async def test_a_run_ends_in_words_if_nobody_wants_what_became_of_a_call_looked_
         await check_healthy(run)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("put_in", UNREADABLE)
 @pytest.mark.parametrize("activity", ["call_model", "pay"])
 async def test_what_nobody_can_read_in_the_place_of_a_result_does_not_stop_a_run(

@@ -83,6 +83,7 @@ async def answering(temporal: Temporal) -> list[str | None]:
     return [message.model for message in await temporal.messages() if message.role == "assistant"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("back", "marks"), [("main", [None, None]), ("spare", [None, "spare"])])
 @pytest.mark.parametrize("outage", ["retry", "pause"])
 async def test_the_model_that_is_back_first_goes_on(
@@ -178,6 +179,7 @@ async def test_an_outage_of_one_model_is_not_ended_by_the_mistake_of_another(tem
         assert (await result(run))["response"] == "done"
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("outage", ["retry", "pause"])
 async def test_a_fallback_that_refuses_does_not_end_the_outage_of_the_agents_own_model(
     temporal: Temporal, outage: Literal["retry", "pause"]
@@ -235,6 +237,7 @@ class Late:
         return self._answers[0]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("by", ["a person", "the deadline"])
 async def test_calls_that_a_model_asks_for_after_the_run_gave_up_never_run(temporal: Temporal, by: str) -> None:
     """Not even when the session goes on: its next run would have found them without a result."""

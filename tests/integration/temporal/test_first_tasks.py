@@ -62,6 +62,7 @@ class SlowLook:
         self._sent.set()
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("send", [_say, _cancel])
 async def test_what_arrives_while_the_first_task_answers_a_query_does_not_wedge_the_run(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, send: Callable[[Run], Awaitable[None]]
@@ -89,6 +90,7 @@ async def test_what_arrives_while_the_first_task_answers_a_query_does_not_wedge_
     assert said == (["go", "And hurry"] if send is _say else [])
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_wedged_so_begins_again_as_the_doctor_says_and_charges_once(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ async def test_what_is_written_into_the_gate_of_a_checkpoint_pays_nobody(changes
     assert posted == []
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED.keys())
 async def test_what_is_written_into_an_imported_gate_pays_nobody_on_temporal(
     temporal: Temporal, changes: Mapping[str, Any]
@@ -220,6 +221,7 @@ async def test_what_was_decided_on_temporal_goes_on_there_from_a_signed_export(t
     assert posted == ["TWO"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("then", ["temporal", "process"])
 @pytest.mark.parametrize("where", ["its session", "another session", "another store", "no store"])
 async def test_what_an_unsigned_export_says_of_decisions_counts_only_where_the_store_has_them(

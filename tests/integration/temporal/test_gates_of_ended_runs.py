@@ -17,6 +17,7 @@ async def terminated(handle: Run) -> None:
         await result(handle)
 
 
+@pytest.mark.slow
 async def test_only_what_is_undecided_is_asked_again(temporal: Temporal) -> None:
     posted, post = world(TEAM)
     async with temporal.worker(Agent("a", tools=[post]), llm=posts("one", "two", "three")):

@@ -16,6 +16,7 @@ from standfast.temporal.wire import names, snapshots
 from standfast.testing import ScriptedModel
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("blocks", [False, True])
 async def test_a_handler_that_hears_no_cancel_is_not_waited_for_beyond_its_time(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, blocks: bool
@@ -53,6 +54,7 @@ async def test_a_handler_that_hears_no_cancel_is_not_waited_for_beyond_its_time(
     assert "its timeout passed while it ran" in told
 
 
+@pytest.mark.slow
 async def test_a_handler_that_may_still_run_is_not_run_again_though_verify_does_not_find_its_effect(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

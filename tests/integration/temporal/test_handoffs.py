@@ -159,6 +159,7 @@ async def test_tools_of_another_agent_of_the_conversation_are_not_found(driver: 
     assert CHARGED == []
 
 
+@pytest.mark.slow(but=2)
 async def test_a_tool_of_the_other_agent_waits_for_approval(driver: Driver) -> None:
     CHARGED.clear()
     models = Scripts(triage=[asks_for(TO_BILLING)], billing=[asks_for(call("charge", "c1", amount=5)), "done"])

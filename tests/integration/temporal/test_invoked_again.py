@@ -11,6 +11,7 @@ from standfast import Agent, ToolContext, tool
 from standfast.testing import ScriptedModel
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("tenant", [None, "acme"])
 async def test_an_agent_that_a_tool_invoked_charges_once_though_the_next_run_has_another_workflow_id(
     temporal: Temporal, tenant: str | None

@@ -16,6 +16,7 @@ def three_questions() -> ScriptedModel:
     return ScriptedModel([asks_for(*calls), "done", "done"])
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("first", ["c1", "c2"])
 async def test_nobody_is_asked_again_what_they_answered_before_a_run_was_terminated(
     temporal: Temporal, first: str

@@ -59,6 +59,7 @@ ENDED = (user("Write it"), Message(role="assistant", content="Dear Ada"))
 UNFINISHED = (user("Write it"), asking(call("charge", "c1")))
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("left", [ENDED, UNFINISHED], ids=["ended", "unfinished"])
 async def test_an_agent_that_a_temporal_run_has_left_is_found_by_the_next_run(driver: Driver, left: Any) -> None:
     store, session = driver.temporal.store, driver.temporal.session("s")
@@ -90,6 +91,7 @@ async def test_what_an_agent_did_in_a_process_that_died_is_unknown_to_temporal(t
     assert kind_of(await temporal.messages(), "w1") == DURABILITY
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("times", [1, 2])
 async def test_an_agent_that_was_cancelled_with_its_caller_goes_on_with_the_next(
     temporal: Temporal, times: int

@@ -77,6 +77,7 @@ async def test_a_deploy_that_mends_a_paused_pipeline_ends_the_pause(temporal: Te
     await check_healthy(run)
 
 
+@pytest.mark.slow
 async def test_a_paused_pipeline_has_no_events_while_workers_have_what_raised_alone(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ async def _is_more(count: Any, than: int) -> bool:
     return bool(await count > than)
 
 
+@pytest.mark.slow
 async def test_each_version_is_tried_once_also_where_two_are_at_work(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +124,7 @@ async def _says(run: Run, words: str) -> bool:
 # --- an output whose type changes while the step runs ---
 
 
+@pytest.mark.slow
 async def test_an_answer_that_was_asked_for_as_another_type_pauses_the_run_until_it_fits(temporal: Temporal) -> None:
     script = by_turn(QUESTION, '{"title": "x"}')
     async with temporal.worker(writer, pipelines=[line(lambda ctx: "go", Draft)], llm=ScriptedModel(script)):
@@ -193,6 +196,7 @@ async def run_to_its_result(temporal: Temporal, version: Pipeline, options: dict
             await run_pipeline(version, input={}, **options)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("before", [Draft, None])
 async def test_an_agent_whose_output_changes_is_corrected_by_todays_type(temporal: Temporal, before: Any) -> None:
     script, seen = by_turn(QUESTION, '{"title": "x"}', '{"title": "x", "pages": 2}'), list[str]()

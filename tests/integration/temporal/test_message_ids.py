@@ -174,6 +174,7 @@ async def test_a_message_that_a_terminated_run_has_not_heard_is_heard_once(tempo
     ]  # fmt: skip
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("way", ["cancel", "terminate"])
 async def test_a_message_whose_run_was_ended_goes_on_and_repeats_no_effect(temporal: Temporal, way: str) -> None:
     effects, begun = list[str](), Flag()
@@ -261,6 +262,7 @@ async def test_messages_that_are_sent_again_after_any_reset_count_once(temporal:
             await check_once(temporal, agent, effects)
 
 
+@pytest.mark.slow
 async def test_messages_that_are_sent_again_after_a_run_has_moved_count_once(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +291,7 @@ async def test_an_id_that_cannot_be_one_is_refused(temporal: Temporal, wrong: An
         await temporal.people.message("greeter/x", "go", message_id=wrong)
 
 
+@pytest.mark.slow
 async def test_the_longest_ids_do_not_fill_a_run(temporal: Temporal) -> None:
     release, model = held_back()
     async with temporal.worker(GREETER, llm=model):

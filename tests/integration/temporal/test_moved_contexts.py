@@ -48,6 +48,7 @@ def looks(call_id: str) -> Any:
     return asks_for(call("look", call_id))
 
 
+@pytest.mark.slow
 async def test_a_run_that_goes_on_as_new_has_its_context_its_state_and_its_speaker(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ async def test_a_run_that_goes_on_as_new_has_its_context_its_state_and_its_speak
     assert [one.context for one in heard] == ['{"shop":"Mill"}'] * 3
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_reset_to_any_point_has_the_state_of_its_context(temporal: Temporal) -> None:
     turns = [puts("a"), asks_for(TO_TILL), looks("l1"), "done"]
     async with temporal.worker(desk, till, llm=ScriptedModel([*turns, *["done"] * 20])):

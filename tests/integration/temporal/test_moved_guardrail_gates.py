@@ -63,6 +63,7 @@ async def until_ada_is_asked(handle: Any) -> dict[str, Any]:
     return found[0]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("edit", [None, {"amount": 400}])
 async def test_after_a_reset_nobody_is_asked_again_and_no_guardrail_is(temporal: Temporal, edit: Any) -> None:
     ran: list[int] = []
@@ -85,6 +86,7 @@ async def test_after_a_reset_nobody_is_asked_again_and_no_guardrail_is(temporal:
     assert asked == ([{"amount": 500}] if edit is None else [])
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("moves", [False, True], ids=["in one piece", "goes on as new"])
 async def test_an_agent_that_was_called_with_an_edit_is_asked_once_after_every_reset(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, moves: bool
@@ -116,6 +118,7 @@ async def _asks(handle: Any, by: str) -> bool:
     return any(item["approvers"] == [by] for item in await waiting(handle))
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_reset_behind_the_first_answer_asks_the_second_alone(temporal: Temporal) -> None:
     ran: list[int] = []
     agent = both(ran)
@@ -132,6 +135,7 @@ async def test_a_run_that_was_reset_behind_the_first_answer_asks_the_second_alon
     assert ran == [500]
 
 
+@pytest.mark.slow
 async def test_a_run_that_grows_long_between_two_questions_goes_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +232,7 @@ async def test_of_large_arguments_all_can_be_read_at_either_question(temporal: T
         assert (await result(handle))["status"] == "complete"
 
 
+@pytest.mark.slow
 async def test_each_question_about_a_stopped_call_is_an_event(temporal: Temporal) -> None:
     own = Approval(message="Pay?", approvers=["bob"], timeout=0.5, on_timeout="approve")
     for session, agent in (("a", both([])), ("b", spender([], own=own))):

@@ -40,6 +40,7 @@ async def decided(temporal: Temporal, handle: Any, decision: str = "approve", ga
     await temporal.people.decide(handle.id, gate, decision, by="ada")
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("decision", ["approve", "reject"])
 async def test_after_a_reset_nobody_is_asked_again_about_an_answer(temporal: Temporal, decision: str) -> None:
     model, agent = refunding(), clerk(inputs=[READ], outputs=[HELD])
@@ -98,6 +99,7 @@ async def test_a_run_that_grows_long_while_an_answer_waits_goes_on_as_new(
     assert len(model.calls) == 1
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("begins", "goes_on"),
     [("on Temporal", "on Temporal"), ("in process", "on Temporal"), ("in process", "in process")],

@@ -87,6 +87,7 @@ async def test_what_is_said_meanwhile_is_heard_after_the_outage(temporal: Tempor
     assert provider.answers == 2
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     "deployed",
     [Agent("helper", model="other"), Agent("helper", model="main", loop=Loop(on_model_outage="pause"))],

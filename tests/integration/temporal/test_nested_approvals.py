@@ -122,6 +122,7 @@ async def _is_attached(run: Run) -> bool:
     return any(one.activity_type.name == "standfast.attach" for one in described.pending_activities)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("is_reset", [False, True])
 async def test_a_cancel_reaches_an_agent_at_its_gate_also_behind_a_reset(temporal: Temporal, is_reset: bool) -> None:
     family = Family()
@@ -143,6 +144,7 @@ async def test_a_cancel_reaches_an_agent_at_its_gate_also_behind_a_reset(tempora
 ENDS_UNPAID = ("cancelled", "terminated")
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("ending", ["approved", "cancelled", "terminated", "forgotten"])
 async def test_who_is_reset_to_before_an_agent_that_has_ended_meanwhile_finds_its_end(
     temporal: Temporal, ending: str
@@ -241,6 +243,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", ODD, ids=str)
 async def test_junk_in_the_place_of_an_agents_result_waits_for_a_person(temporal: Temporal, value: Any) -> None:
     family = Family()

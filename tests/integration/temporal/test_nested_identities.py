@@ -17,6 +17,7 @@ from standfast import (
 )
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("given", "seen"),
     [

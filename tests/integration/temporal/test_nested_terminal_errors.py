@@ -32,6 +32,7 @@ failing = Agent("writer", model="writer", tools=[give_up], on_terminal_tool_erro
 GIVES_UP = [asks_for(call("give_up", "g1"))]
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("rule", "status", "response", "metadata"),
     [

@@ -115,6 +115,7 @@ async def test_nothing_is_started_for_an_odd_name(temporal: Temporal, odd: str) 
     assert [run.id async for run in temporal.client.list_workflows(f"TaskQueue = '{temporal.name}'")] == []
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("spelling", ["Ada", "ＡＤＡ", "ada\u200b", " ada", "ada\x07"])
 async def test_another_spelling_of_a_name_is_not_another_person(temporal: Temporal, spelling: str) -> None:
     post = world(ASKED)[1]

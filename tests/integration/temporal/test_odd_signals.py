@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from support.temporal_runs import Temporal, check_healthy, pending, result
 
 from integration.local.test_tool_approvals import posts, world
@@ -12,6 +13,7 @@ from standfast.agent_loop import access_problem
 from standfast.testing import ScriptedModel
 
 
+@pytest.mark.slow
 async def test_a_signal_of_two_values_does_not_make_a_timely_one_late(temporal: Temporal) -> None:
     posted, post = world(Approval(timeout=4, approvers=["ada"]))
     agent = Agent("a", tools=[post])

@@ -25,6 +25,7 @@ async def operate(temporal: Temporal, *words: str) -> None:
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("words", "shown"),
     [

@@ -159,6 +159,7 @@ async def test_a_copy_that_takes_the_place_of_a_store_has_its_queue(temporal: Te
 # --- a queue that was moved ---
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("how", ["a question", "after it has gone on as new", "cancelled"])
 async def test_a_run_waits_in_sight_for_a_worker_with_its_store(
     temporal: Temporal, other: SQLiteStore, monkeypatch: pytest.MonkeyPatch, how: str
@@ -213,6 +214,7 @@ async def test_a_decision_at_a_gate_is_recorded_by_a_worker_with_the_store_of_it
     assert rows(other) == {}
 
 
+@pytest.mark.slow
 async def test_a_worker_whose_queue_was_given_to_another_store_begins_no_runs(
     temporal: Temporal, other: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

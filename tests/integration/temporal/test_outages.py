@@ -138,6 +138,7 @@ async def test_a_provider_that_asks_to_wait_longer_is_not_called_before(temporal
         assert (await result(run))["response"] == "done"
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("outage", ["retry", "pause"])
 async def test_a_provider_that_asks_to_wait_for_a_day_is_waited_for_in_sight_of_people(
     temporal: Temporal, outage: Literal["retry", "pause"]

@@ -47,6 +47,7 @@ class Fragile:
 PASSING = ModelError("overloaded", transient=True)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("what", ["input_guardrails", "instructions"])
 async def test_what_is_asked_before_the_model_is_asked_again_until_it_answers(temporal: Temporal, what: str) -> None:
     fragile, model, spare = Fragile(4, PASSING), ScriptedModel(["done"]), ScriptedModel([])

@@ -86,6 +86,7 @@ async def test_words_are_told_as_they_come_and_forgotten_when_the_answer_is_kept
         assert events[0] == events[1]
 
 
+@pytest.mark.slow
 async def test_another_attempt_says_it_from_the_beginning(temporal: Temporal) -> None:
     model = Speaker("Hel", ModelError("the line broke", transient=True), "Good", " day")
     patient = Loop(model_retry=RetryPolicy(initial_interval=0.01))
@@ -189,6 +190,7 @@ def test_words_are_said_now_if_the_model_is_asked_and_by_its_last_attempt(seen: 
     assert is_said_now(WORDS, seen) is are_said
 
 
+@pytest.mark.slow
 async def test_a_page_does_not_show_the_words_of_a_worker_that_has_died(temporal: Temporal) -> None:
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
         run = await temporal.start(clerk)

@@ -44,6 +44,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Inbox, str, int]]:
     return noted
 
 
+@pytest.mark.slow
 async def test_who_goes_on_after_a_query_has_taken_in_everything_with_its_task(
     temporal: Temporal, taken: list[tuple[Inbox, str, int]]
 ) -> None:
@@ -125,6 +126,7 @@ async def has_done(run: Run, kind: "EventType.ValueType") -> bool:
     return any(event.event_type == kind for event in await events(run))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("order", [("query", "update"), ("update", "query")])
 async def test_an_update_at_a_gate_of_a_users_workflow_that_waits_beside_a_query_replays(
     temporal: Temporal, order: tuple[str, str]

@@ -48,6 +48,7 @@ async def held(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Asy
     over.set()
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", [None, "", "no", []], ids=repr)
 @pytest.mark.parametrize("kind", ["agent", "pipeline", "own"])
 async def test_what_is_put_in_for_the_record_of_a_decision_is_no_record(
@@ -81,6 +82,7 @@ async def test_what_is_put_in_for_the_record_of_a_decision_is_no_record(
         assert ran == (["hi"] if kind == "agent" else [])
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", [None, [], "kept"], ids=repr)
 async def test_what_is_put_in_for_a_message_that_is_to_be_kept_keeps_nothing(
     temporal: Temporal, value: Any, monkeypatch: pytest.MonkeyPatch
@@ -96,6 +98,7 @@ async def test_what_is_put_in_for_a_message_that_is_to_be_kept_keeps_nothing(
         assert [kept.message.content for kept in unheard] == ["important"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("value", [None, 0, 3, 99], ids=repr)
 async def test_what_is_put_in_for_an_answer_that_is_to_be_written_writes_nothing(
     temporal: Temporal, value: Any, monkeypatch: pytest.MonkeyPatch

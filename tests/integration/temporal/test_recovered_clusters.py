@@ -100,10 +100,13 @@ async def begun(temporal: Temporal, cluster: PostgresServer, address: str) -> Ru
         cluster.sql("SELECT pg_create_restore_point('first_gate')")
         await decide(temporal, run, "c1")
         await until(lambda: waits_for(run, "c2"))
-    cluster.sql("SELECT pg_switch_wal()")
+    segment = cluster.sql("SELECT pg_walfile_name(pg_switch_wal())")
+    archived = f"SELECT last_archived_wal >= '{segment}' FROM pg_stat_archiver"
+    await until(lambda: cluster.sql(archived) == "t")  # it archives beside what else it does
     return run
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_is_recovered_to_the_latest_point_goes_on(
     temporal: Temporal, cluster: PostgresServer
 ) -> None:
@@ -119,6 +122,7 @@ async def test_a_cluster_that_is_recovered_to_the_latest_point_goes_on(
     await check_healthy(run)
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_is_recovered_to_an_earlier_point_repeats_no_effect_in_silence(
     temporal: Temporal, cluster: PostgresServer
 ) -> None:

@@ -53,6 +53,7 @@ async def not_taken(temporal: Temporal, run: Run, *sending: Any) -> None:
             await act
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("to", ["its start", "where it waits"])
 async def test_messages_that_a_terminated_run_has_not_taken(temporal: Temporal, to: str) -> None:
     agent, people = Agent("clerk", tools=[ask]), temporal.people
@@ -74,6 +75,7 @@ async def test_messages_that_a_terminated_run_has_not_taken(temporal: Temporal, 
     assert [one.content for one in messages if one.role == "user"] == ["go", "slowly"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("how", ["not taken", "refused"])
 async def test_decisions(temporal: Temporal, how: str) -> None:
     """One that a terminated run has not taken, and one that it has refused."""
@@ -134,6 +136,7 @@ class Waits:
 KINDS = pytest.mark.parametrize("kind", ["question", "unknown", "pause"])
 
 
+@pytest.mark.slow(but=1)
 @KINDS
 @pytest.mark.parametrize("to", ["its start", "where it waits"])
 async def test_what_a_terminated_run_has_not_taken_ends_no_wait_of_the_next(

@@ -92,6 +92,7 @@ async def _asks(run: Run, question: str) -> bool:
     return [item["message"] for item in await waiting(run)] == [question]
 
 
+@pytest.mark.slow
 async def test_where_nobody_can_tell_it_is_not_sent_to_the_next_run(temporal: Temporal) -> None:
     model = ScriptedModel([asks("Delete the draft?"), "done", asks("Delete the customer?")])
     async with temporal.worker(clerk, llm=model):
@@ -105,6 +106,7 @@ async def test_where_nobody_can_tell_it_is_not_sent_to_the_next_run(temporal: Te
         assert [item["message"] for item in await pending(second)] == ["Delete the customer?"]
 
 
+@pytest.mark.slow
 async def test_what_was_sent_without_a_worker_is_told_the_truth_when_it_is_sent_again(temporal: Temporal) -> None:
     posted, post = world(Approval(timeout=1, approvers=["ada"]))
     agent = Agent("a", tools=[post])

@@ -87,6 +87,7 @@ async def approve_by_client(temporal: Temporal, run: Run, by: str) -> None:
     await temporal.people.decide(run.id, "ship", "approve", by=by)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("approve", [approve_by_client, approve_by_update])
 async def test_a_gate_that_was_decided_is_not_asked_again_whichever_task_the_workflow_is_reset_to(
     temporal: Temporal, approve: Any
@@ -102,6 +103,7 @@ async def test_a_gate_that_was_decided_is_not_asked_again_whichever_task_the_wor
         assert ends == [first] * len(ends)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("approve", [approve_by_client, approve_by_update])
 @pytest.mark.parametrize("cached", [1000, 0])
 async def test_who_has_approved_of_two_neither_has_to_approve_again_nor_counts_twice_after_resets_of_resets(
@@ -162,6 +164,7 @@ ROUNDS = [("approve", "ada"), ("reject", "bob"), ("approve", "eve")]
 DECIDED = [("approved", ["ada"]), ("rejected", ["bob"]), ("approved", ["eve"])]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("with_messages", [False, True])
 async def test_each_gate_of_one_name_has_its_own_verdict_after_a_reset(temporal: Temporal, with_messages: bool) -> None:
     async with worker(temporal):
@@ -172,6 +175,7 @@ async def test_each_gate_of_one_name_has_its_own_verdict_after_a_reset(temporal:
         assert [verdicts_of(end) for end in ends] == [DECIDED] * len(ends)
 
 
+@pytest.mark.slow
 async def test_a_gate_that_nobody_has_decided_yet_has_no_verdict_of_another_one_of_its_name(temporal: Temporal) -> None:
     async with worker(temporal):
         run = await start(temporal, "Rounds", [None, None, None])
@@ -185,6 +189,7 @@ async def test_a_gate_that_nobody_has_decided_yet_has_no_verdict_of_another_one_
         await check_replays(temporal, again)
 
 
+@pytest.mark.slow
 async def test_a_gate_whose_time_ran_out_has_no_verdict_of_a_later_one(temporal: Temporal) -> None:
     async with worker(temporal):
         run = await start(temporal, "Rounds", [None, 0.2, None])
@@ -201,6 +206,7 @@ async def is_tested(run: Run) -> Any:
     return await run.query("is_tested")
 
 
+@pytest.mark.slow
 async def test_who_decides_before_a_gate_is_open_again_hears_that_the_run_was_reset(temporal: Temporal) -> None:
     async with worker(temporal):
         run = await start(temporal, "Staged")
@@ -220,6 +226,7 @@ async def test_who_decides_before_a_gate_is_open_again_hears_that_the_run_was_re
         await check_replays(temporal, again)
 
 
+@pytest.mark.slow
 async def test_gates_beside_each_other_are_not_asked_again_and_a_callback_of_the_users_is_called(
     temporal: Temporal,
 ) -> None:
@@ -239,6 +246,7 @@ async def has_gone_on(run: Run) -> bool:
     return (await events(run))[-1].HasField("workflow_execution_continued_as_new_event_attributes")
 
 
+@pytest.mark.slow
 async def test_a_workflow_that_continues_as_new_finds_the_gate_of_the_run_that_is_reset(temporal: Temporal) -> None:
     async with worker(temporal):
         run = await start(temporal, "Weekly")

@@ -26,6 +26,7 @@ async def decide(temporal: Temporal, handle: Run, decision: Any = "approve", by:
     await temporal.people.decide(handle.id, item["name"], decision, by=by, digest=item["digest"], **more)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("with_messages", [False, True])
 @pytest.mark.parametrize("task", [BEFORE_THE_MODEL, AT_THE_GATE])
 async def test_an_approved_call_is_not_asked_about_again(temporal: Temporal, task: int, with_messages: bool) -> None:
@@ -83,6 +84,7 @@ async def _by_client(temporal: Temporal, handle: Run, by: str) -> None:
     await decide(temporal, handle, by=by)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("approve", [_by_update, _by_client])
 async def test_an_approval_is_found_and_counts_once_whichever_task_the_run_is_reset_to(
     temporal: Temporal, approve: Any
@@ -151,6 +153,7 @@ async def test_a_rejected_call_stays_rejected(temporal: Temporal) -> None:
     assert error_of(tool_results(await temporal.messages())[0]) == "Not run: it was rejected by ada: no"
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("decision", ["approve", "reject"])
 async def test_a_call_that_ran_when_nobody_decided_is_neither_asked_about_nor_decided(
     temporal: Temporal, decision: Any
@@ -174,6 +177,7 @@ async def test_a_call_that_ran_when_nobody_decided_is_neither_asked_about_nor_de
     assert '"posted":1' in tool_results(await temporal.messages())[0].content
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("with_messages", [False, True])
 @pytest.mark.parametrize("task", [BEFORE_THE_MODEL, 1, 2, 3])
 async def test_an_answered_question_is_not_asked_again(temporal: Temporal, task: int, with_messages: bool) -> None:
@@ -189,6 +193,7 @@ async def test_an_answered_question_is_not_asked_again(temporal: Temporal, task:
     assert await temporal.messages() == before
 
 
+@pytest.mark.slow
 async def test_a_gate_of_a_pipeline_that_was_decided_is_not_asked_again(temporal: Temporal) -> None:
     posted: list[str] = []
 

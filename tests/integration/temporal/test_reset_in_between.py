@@ -51,6 +51,7 @@ class SlowTools:
         self.tools = [unsafe, verified, safe]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["unsafe", "verified", "safe"])
 async def test_a_run_that_is_reset_to_each_of_its_tasks_while_a_tool_runs_has_its_result(
     temporal: Temporal, kind: str

@@ -127,6 +127,7 @@ async def test_a_run_whose_store_is_older_says_so_and_goes_on_when_a_newer_copy_
     await check_healthy(run)
 
 
+@pytest.mark.slow
 async def test_who_accepts_the_loss_ends_the_run_and_no_effect_is_repeated_by_the_next(
     temporal: Temporal, tmp_path: Path
 ) -> None:
@@ -151,6 +152,7 @@ async def test_who_accepts_the_loss_ends_the_run_and_no_effect_is_repeated_by_th
     await check_healthy(again)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("lost", ["messages", "result", "session"])
 async def test_a_run_notices_what_a_store_loses_under_its_worker(temporal: Temporal, tmp_path: Path, lost: str) -> None:
     """A server that takes over without the last writes, while the worker lives and remembers the run."""
@@ -195,6 +197,7 @@ async def is_done(store: SQLiteStore, scope: str) -> bool:
     return any(entry.state == "done" for entry in entries.values())
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("is_safe", [False, True])
 async def test_a_lost_call_whose_claim_the_store_has_lost_is_unknown_and_not_taken_for_unstarted(
     temporal: Temporal, tmp_path: Path, is_safe: bool
@@ -254,6 +257,7 @@ async def test_a_result_is_kept_though_the_store_has_lost_the_claim_of_its_call(
 # --- a moved store, a copied one ---
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_runs_go_on_in_the_store_that_theirs_was_moved_to_and_workers_with_the_old_one_are_refused(
     temporal: Temporal, tmp_path: Path, postgres: PostgresServer, kind: str
@@ -273,6 +277,7 @@ async def test_runs_go_on_in_the_store_that_theirs_was_moved_to_and_workers_with
     await check_healthy(run)
 
 
+@pytest.mark.slow
 async def test_of_two_stores_with_one_identity_the_one_that_lacks_a_run_does_nothing_for_it(
     temporal: Temporal, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -293,6 +298,7 @@ async def test_of_two_stores_with_one_identity_the_one_that_lacks_a_run_does_not
     assert world.posted == ["t1", "t2"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("how", ["pg_dump", "restored"])
 async def test_a_store_that_was_put_back_from_a_dump_begins_a_new_epoch(
     postgres: PostgresServer, tmp_path: Path, how: str

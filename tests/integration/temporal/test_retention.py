@@ -103,6 +103,7 @@ async def test_a_run_that_is_reset_after_pruning_repeats_nothing(temporal: Tempo
     assert tool_contents(await temporal.messages()) == [(f"p{n}", f"posted {text}") for n, text in enumerate(texts)]
 
 
+@pytest.mark.slow
 async def test_records_of_a_run_that_went_on_as_new_stay_until_the_whole_chain_is_forgotten(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ async def test_records_of_a_run_that_went_on_as_new_stay_until_the_whole_chain_i
         assert ended["status"] == "complete"
 
 
+@pytest.mark.slow
 async def test_open_calls_of_a_session_are_settled_by_the_ledger_after_pruning(temporal: Temporal) -> None:
     agent, effects, _ = posting("a", "b")
     model = ScriptedModel([asks_for(call("post", "p0", text="a")), asks_for(call("post", "p1", text="b")), "done"])
@@ -153,6 +155,7 @@ async def test_open_calls_of_a_session_are_settled_by_the_ledger_after_pruning(t
     assert tool_contents(await temporal.messages()) == [("p0", "posted a"), ("p1", "posted b")]
 
 
+@pytest.mark.slow
 async def test_records_of_a_deleted_session_go_when_its_runs_are_forgotten(temporal: Temporal) -> None:
     agent, _, model = posting("a")
     async with temporal.worker(agent, llm=model):

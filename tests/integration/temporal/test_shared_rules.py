@@ -43,6 +43,7 @@ async def refusal(driver: Driver, agent: Agent, **who: Any) -> tuple[str, str]:
     return refused
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("agent", "who", "refused"),
     [
@@ -71,6 +72,7 @@ async def test_who_may_not_have_a_session_is_told_the_same(
     assert shape(again.messages) == ["user go", "assistant one", "user go", "assistant two"]
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("hook", [None, "on_complete"])
 async def test_a_session_keeps_its_last_whole_turns(driver: Driver, hook: str | None) -> None:
     options: dict[str, Any] = {} if hook is None else {hook: lambda context: None}
@@ -85,6 +87,7 @@ def _leave(*_: Any) -> Any:
     raise SystemExit(3)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("where", ["on_start", "instructions", "on_complete"])
 async def test_a_function_of_an_agent_that_would_end_the_process_is_an_error_of_the_run(
     temporal: Temporal, where: str
@@ -114,6 +117,7 @@ ECHOES = asks_for(call("echo", "e1", text="x"), text="thinking")
 ASKS = asks_for(call("ask", "a1", question="To whom?"))
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("as_tool", [True, False], ids=["as a tool", "from a handler"])
 @pytest.mark.parametrize(
     ("loop", "answer", "error"),

@@ -59,6 +59,7 @@ async def test_a_skip_by_signal_counts_too(temporal: Temporal) -> None:
     assert "skipped by ada" in read(await temporal.messages())["c1"]
 
 
+@pytest.mark.slow
 async def test_a_skip_says_what_it_is_for_where_several_things_wait(temporal: Temporal) -> None:
     run = await waits_for_post(temporal, "post", "mail")
     async with temporal.worker(clerk(post("mail")), llm=ScriptedModel(["done"])):
@@ -86,6 +87,7 @@ async def test_what_waits_for_its_agent_cannot_be_skipped(temporal: Temporal) ->
         assert [one["kind"] for one in await waiting(run)] == ["worker"]
 
 
+@pytest.mark.slow
 async def test_the_command_skips(temporal: Temporal) -> None:
     run = await waits_for_post(temporal, "post")
     async with temporal.worker(clerk(), llm=ScriptedModel(["done"])):
@@ -96,6 +98,7 @@ async def test_the_command_skips(temporal: Temporal) -> None:
     assert "skipped by ada: the shop has closed" in read(await temporal.messages())["c1"]
 
 
+@pytest.mark.slow
 async def test_a_skipped_call_that_may_have_run_says_so_to_the_model(temporal: Temporal) -> None:
     @tool(verify=lambda: None)
     async def pay() -> str:
@@ -134,6 +137,7 @@ def send(name: str = "send") -> Step[Any]:
     return Step(name, run=send_out)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("removed", ["the step", "the tool alone"])
 async def test_a_skipped_step_fails_its_pipeline_in_the_words_of_who_skipped_it(
     temporal: Temporal, removed: str

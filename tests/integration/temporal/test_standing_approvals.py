@@ -64,6 +64,7 @@ async def remembered(driver: Driver, agent: Agent, wish: Any, *calls: dict[str, 
 # --- what passes ---
 
 
+@pytest.mark.slow(but=2)
 async def test_a_later_call_that_fits_passes_and_the_record_says_by_what(driver: Driver) -> None:
     paid, agent = payer()
     wish = {**SESSION, "arguments": {"amount": {"maximum": 10}}}
@@ -79,6 +80,7 @@ async def test_a_later_call_that_fits_passes_and_the_record_says_by_what(driver:
     ]
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("arguments", "second"),
     [
@@ -103,6 +105,7 @@ async def test_a_call_that_differs_in_any_argument_waits(
     assert (ended.status, list(ended.waits), paid) == ("waiting", ["c2"], [("x", 5.0)])
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -125,6 +128,7 @@ async def test_the_order_of_keys_makes_no_difference(driver: Driver) -> None:
 # --- how far ---
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(("scope", "passes"), [("run", False), ("session", False), ("agent", True)])
 async def test_only_what_is_for_the_agent_counts_in_another_session(
     driver: Driver, scope: str, *, passes: bool
@@ -136,6 +140,7 @@ async def test_only_what_is_for_the_agent_counts_in_another_session(
     assert (ended.status, len(paid)) == (("complete", 3) if passes else ("waiting", 2))
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(("scope", "passes"), [("run", False), ("session", True)])
 async def test_what_is_for_a_run_ends_with_it(driver: Driver, scope: str, *, passes: bool) -> None:
     paid, agent = payer()
@@ -145,6 +150,7 @@ async def test_what_is_for_a_run_ends_with_it(driver: Driver, scope: str, *, pas
     assert (ended.status, len(paid)) == (("complete", 3) if passes else ("waiting", 2))
 
 
+@pytest.mark.slow(but=2)
 async def test_neither_another_agent_nor_another_tenant_has_it(driver: Driver) -> None:
     paid, agent = payer()
     await remembered(driver, agent, {**SESSION, "scope": "agent"}, tenant_id="t")
@@ -159,6 +165,7 @@ async def test_neither_another_agent_nor_another_tenant_has_it(driver: Driver) -
 # --- who may, and what is refused ---
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("approval", "decision", "refused"),
     [
@@ -186,6 +193,7 @@ async def test_what_cannot_be_remembered_is_not_approved_either(
     assert refused in ended.refused[0]
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     "arguments", [{"to": {"pattern": "x"}}, {"to": {"const": "x", "enum": ["x"]}}, {"to": "x"}, {"to": {"enum": []}},
                   {"amount": {"maximum": True}}, {"amount": {"maximum": "5"}}]
@@ -197,6 +205,7 @@ async def test_a_pattern_that_is_none_is_refused(driver: Driver, arguments: Any)
     assert (paid, await given(driver)) == ([], [])
 
 
+@pytest.mark.slow(but=2)
 async def test_nobody_says_of_a_decision_that_it_was_made_in_advance(driver: Driver) -> None:
     paid, agent = payer()
     await remembered(driver, agent, SESSION)
@@ -217,6 +226,7 @@ async def test_nobody_says_of_a_decision_that_it_was_made_in_advance(driver: Dri
     assert len(paid) == 2
 
 
+@pytest.mark.slow(but=2)
 async def test_two_must_approve_in_advance_where_two_must_approve(driver: Driver) -> None:
     both = Approval(approvers=["ana", "bob", "cem"], quorum=2, remember="agent")
     paid, agent = payer(both)
@@ -252,6 +262,7 @@ async def test_who_may_not_approve_any_more_does_not_approve_in_advance(driver: 
     assert (len(paid), len(fine)) == (2, 1)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     "changed",
     [
@@ -270,6 +281,7 @@ async def test_an_approval_that_was_changed_is_asked_for_again(driver: Driver, c
     assert (ended.status, paid) == ("waiting", [])
 
 
+@pytest.mark.slow(but=2)
 async def test_a_tool_that_was_changed_or_renamed_is_asked_for_again(driver: Driver) -> None:
     _, agent = payer()
     await remembered(driver, agent, {**SESSION, "scope": "agent"})
@@ -302,6 +314,7 @@ async def test_what_was_edited_is_remembered_as_it_was_edited(driver: Driver) ->
 # --- its end ---
 
 
+@pytest.mark.slow(but=2)
 async def test_what_was_revoked_or_has_expired_lets_nothing_pass(driver: Driver) -> None:
     paid, agent = payer()
     await remembered(driver, agent, {**SESSION, "scope": "agent"})

@@ -28,6 +28,7 @@ async def send(run: Run, name: str, reference: Payload) -> None:
         await run.execute_update("decide" if name == "approve" else name, RawValue(reference))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", REFERENCES)
 async def test_a_reference_that_somebody_sends_wedges_no_run(temporal: Temporal, kind: str) -> None:
     async with question(temporal) as run:
@@ -47,6 +48,7 @@ class Own:
         return (await approval("ok"))["status"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", REFERENCES)
 async def test_nor_a_workflow_of_a_users_own_at_its_gate(temporal: Temporal, kind: str) -> None:
     plugin = StandfastPlugin(store=temporal.store)

@@ -84,6 +84,7 @@ async def test_a_workflow_of_the_users_waits_for_decisions(temporal: Temporal) -
     await Replayer(workflows=[Release]).replay_workflow(await run.fetch_history())
 
 
+@pytest.mark.slow
 async def test_a_gate_of_a_workflow_of_the_users_has_a_deadline() -> None:
     async with (
         time_skipping_server() as environment,
@@ -117,6 +118,7 @@ async def test_a_signal_counts_by_the_time_when_it_was_given_in_a_workflow_of_th
     assert [(row.by, row.refused) for row in rows] == [("bob", "gate test was timed out already" if late else None)]
 
 
+@pytest.mark.slow
 async def test_a_gate_that_opens_after_a_long_look_around_has_its_whole_time_also_in_a_replay(
     temporal: Temporal,
 ) -> None:
@@ -137,6 +139,7 @@ async def test_a_gate_that_opens_after_a_long_look_around_has_its_whole_time_als
     await Replayer(workflows=[Release]).replay_workflow(await run.fetch_history())
 
 
+@pytest.mark.slow
 async def test_a_decision_by_update_beside_a_query_wedges_no_workflow_of_the_users(temporal: Temporal) -> None:
     async def approve(run: Run) -> None:
         await run.execute_update("decide", {"gate": "ship", "decision": "approve", "by": "ada"}, rpc_timeout=SOON)
@@ -145,6 +148,7 @@ async def test_a_decision_by_update_beside_a_query_wedges_no_workflow_of_the_use
     assert await failed_replays(temporal, temporal.name, approve, "pending", Shipment, [plugin]) == []
 
 
+@pytest.mark.slow
 async def test_nothing_waits_in_a_workflow_of_the_users_before_its_first_gate(temporal: Temporal) -> None:
     async with Worker(temporal.client, task_queue=temporal.name, workflows=[Undecided]):
         run = await temporal.client.start_workflow("Undecided", id=temporal.session(), task_queue=temporal.name)
@@ -155,6 +159,7 @@ async def test_nothing_waits_in_a_workflow_of_the_users_before_its_first_gate(te
         await run.terminate()
 
 
+@pytest.mark.slow
 async def test_a_gate_does_not_take_over_a_signal_of_the_workflows_own(temporal: Temporal) -> None:
     async with Worker(temporal.client, task_queue=temporal.name, workflows=[Approver]):
         run: Run = await temporal.client.start_workflow("Approver", id=temporal.session(), task_queue=temporal.name)

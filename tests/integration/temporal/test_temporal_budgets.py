@@ -11,6 +11,7 @@ from standfast import Agent, Approval, Loop, ModelError, tool
 from standfast.testing import ScriptedModel
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("actions", "ends"), [(["retry", "retry"], "complete"), (["retry", "abort"], "token-budget-exhausted")]
 )

@@ -147,6 +147,7 @@ SCENARIOS = {
 }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 @pytest.mark.usefixtures("short_runs")
 async def test_a_chain_of_runs_comes_to_the_same_as_a_run_in_process(temporal: Temporal, scenario: Scenario) -> None:

@@ -34,6 +34,7 @@ async def test_hooks_are_called_around_the_loop(driver: Driver) -> None:
     assert log == ["start", "work", "complete"]
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("loop", "name"),
     [
@@ -134,6 +135,7 @@ async def test_an_answer_that_fits_the_output_type_is_read(driver: Driver) -> No
     assert (ended.status, ended.response, ended.output) == ("complete", '{"n": 1}', {"n": 1})
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("answer", ["no json", '{"n": "x"}', '{"n": NaN}', "[" * 100 + "]" * 100])
 async def test_an_answer_that_misses_the_output_type_is_an_error_that_keeps_the_text(
     driver: Driver, answer: str
@@ -265,6 +267,7 @@ async def test_ids_of_before_a_compression_are_not_used_again_by_a_worker_that_n
 # --- what is kept of a session ---
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", ["complete", "max-iterations", "stuck"])
 async def test_a_session_is_pruned_however_its_run_ends(driver: Driver, name: str) -> None:
     loop = Loop(max_iterations=1 if name == "max-iterations" else 5, stuck_threshold=1 if name == "stuck" else 0)
@@ -297,6 +300,7 @@ async def test_the_response_at_a_limit_is_the_last_answer_also_if_the_user_had_t
 # --- malformed answers ---
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("calls", MALFORMED.values(), ids=MALFORMED)
 async def test_a_malformed_call_is_answered_with_an_error_and_never_run(temporal: Temporal, calls: list[Any]) -> None:
     ran: list[str] = []

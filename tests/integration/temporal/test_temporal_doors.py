@@ -92,6 +92,7 @@ async def test_what_a_run_refuses_is_told_to_its_sender_alone_and_of_decisions_t
         assert await refusals(handle) == ["approve: no gate c9 is open; open: none"]
 
 
+@pytest.mark.slow
 async def test_what_is_known_of_a_signal_is_known_when_the_run_has_gone_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +139,7 @@ async def _outcome(handle: Run, sent: str) -> Any:
     return await handle.query("standfast.outcome", sent)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("odd", ["", "x" * 201, 5, [], {}, True, "a\nb"])
 async def test_a_signal_with_an_odd_id_is_refused_and_wedges_nothing(temporal: Temporal, odd: Any) -> None:
     async with question(temporal) as handle:

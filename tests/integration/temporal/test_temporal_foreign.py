@@ -59,6 +59,7 @@ async def forged(temporal: Temporal, says: Any) -> Run:
     return run
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("says", SAYS.values(), ids=SAYS)
 async def test_a_card_that_another_workflow_forges_is_told_as_its_own(temporal: Temporal, says: Any) -> None:
     async with question(temporal) as ours:

@@ -26,7 +26,7 @@ from support.temporal_runs import events as events_of
 from temporalio.client import WithStartWorkflowOperation, WorkflowQueryFailedError, WorkflowUpdateFailedError
 from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from standfast import Agent
 from standfast.testing import ScriptedModel
@@ -80,6 +80,7 @@ UPDATES = (*MESSAGES, "resolve", "export")
 # --- signals ---
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", MESSAGES)
 async def test_a_signal_that_cannot_be_used_is_noted_with_the_reason(temporal: Temporal, name: str) -> None:
     async with question(temporal) as run:
@@ -125,6 +126,7 @@ async def test_a_signal_over_the_limit_of_the_server_is_refused_to_its_sender(te
             await run.signal("message", {"text": "x" * 3_000_000})
 
 
+@pytest.mark.slow
 async def test_hundreds_of_useless_signals_at_once_do_no_harm(temporal: Temporal) -> None:
     async with question(temporal) as run:
         junk = [(name, arguments) for name in MESSAGES for what, arguments in JUNK.items() if what not in LARGE]
@@ -132,6 +134,7 @@ async def test_hundreds_of_useless_signals_at_once_do_no_harm(temporal: Temporal
         assert len(await refusals(run)) == 10
 
 
+@pytest.mark.slow
 async def test_hundreds_of_messages_at_once_are_all_told_in_the_end(temporal: Temporal) -> None:
     async with question(temporal, max_stored_messages=1_000) as run:
         texts = [f"message {number}" for number in range(300)]
@@ -144,6 +147,7 @@ async def test_hundreds_of_messages_at_once_are_all_told_in_the_end(temporal: Te
 # --- updates ---
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", UPDATES)
 async def test_an_update_that_cannot_be_used_is_refused_with_the_reason(temporal: Temporal, name: str) -> None:
     async with question(temporal) as run:
@@ -155,13 +159,26 @@ async def test_an_update_that_cannot_be_used_is_refused_with_the_reason(temporal
         await check_healthy(run)
 
 
+async def _sent(run: Run, name: str, *arguments: Any) -> None:
+    """Send an update, again where the server aborts it with the workflow task that it took back from a busy worker."""
+    while True:
+        try:
+            await run.execute_update(name, args=list(arguments))
+        except RPCError as error:
+            if error.status != RPCStatusCode.UNAVAILABLE:
+                raise
+        else:
+            return
+
+
 async def _refused(run: Run, name: str, *arguments: Any) -> str:
     with pytest.raises(WorkflowUpdateFailedError) as refused:
-        await run.execute_update(name, args=list(arguments))
+        await _sent(run, name, *arguments)
     assert isinstance(refused.value.cause, ApplicationError)
     return refused.value.cause.message
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", [name for name in UPDATES if name != "export"])
 async def test_an_update_without_arguments_is_refused_with_the_reason(temporal: Temporal, name: str) -> None:
     async with question(temporal) as run:
@@ -190,6 +207,7 @@ async def test_an_update_over_the_limit_of_the_server_leaves_the_run_as_it_was(t
             assert [item["kind"] for item in await pending(run)] == ["question"]
 
 
+@pytest.mark.slow
 async def test_dozens_of_useless_updates_at_once_do_no_harm(temporal: Temporal) -> None:
     async with question(temporal) as run:
         junk = [(name, {"nonsense": number}) for number in range(15) for name in MESSAGES]
@@ -235,6 +253,7 @@ BAD_INPUT: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("what", BAD_INPUT)
 async def test_an_input_that_cannot_be_used_fails_the_run_with_the_reason(temporal: Temporal, what: str) -> None:
     async with temporal.worker(Agent("helper"), llm=ScriptedModel(lambda messages, tools: "done")):
@@ -247,6 +266,7 @@ async def test_an_input_that_cannot_be_used_fails_the_run_with_the_reason(tempor
         await check_healthy(run)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("what", UNDECODABLE)
 async def test_an_input_that_cannot_be_decoded_fails_the_run(temporal: Temporal, what: str) -> None:
     async with temporal.worker(Agent("helper"), llm=ScriptedModel(lambda messages, tools: "done")):
@@ -274,6 +294,7 @@ async def test_an_input_over_the_limit_of_the_server_is_refused_to_its_sender(te
 # --- before the start, and after the end ---
 
 
+@pytest.mark.slow
 async def test_a_signal_of_junk_before_the_start_does_no_harm(temporal: Temporal) -> None:
     async with temporal.worker(Agent("helper"), llm=ScriptedModel(lambda messages, tools: "done")):
 

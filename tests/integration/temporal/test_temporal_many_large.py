@@ -31,6 +31,7 @@ async def check_chain(temporal: Temporal, handle: Run) -> None:
         assert not failed, failed
 
 
+@pytest.mark.slow
 async def test_what_is_parked_fits_into_the_run_that_goes_on(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +53,7 @@ async def test_what_is_parked_fits_into_the_run_that_goes_on(
     assert len([message for message in await temporal.messages() if message.content == heavy]) == parked
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("steps", [1, 100])
 async def test_sixty_four_long_questions_are_asked(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, steps: int
@@ -79,6 +81,7 @@ async def test_sixty_four_long_questions_are_asked(
     assert len(tool_results(await temporal.messages())) == 64
 
 
+@pytest.mark.slow
 async def test_many_long_answers_are_all_read(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[ask])
     calls = [call("ask", f"a{number}", question="?") for number in range(12)]
@@ -193,6 +196,7 @@ async def test_an_agent_with_hundreds_of_tools_and_long_names_runs(temporal: Tem
         await check_chain(temporal, handle)
 
 
+@pytest.mark.slow
 async def test_a_paused_run_that_is_flooded_is_still_there(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[ask])
     model = ScriptedModel([asks_for(call("ask", "a1", question="?")), "done"])

@@ -151,6 +151,7 @@ poster = Agent("poster", tools=[post])
 posts = [asks_for(call("post", "c1", text="x")), "done"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("first", ["with", "without"])
 async def test_workers_with_and_without_an_agent_carry_its_run_together(temporal: Temporal, first: str) -> None:
     has = temporal.worker(poster, llm=ScriptedModel(posts))
@@ -162,6 +163,7 @@ async def test_workers_with_and_without_an_agent_carry_its_run_together(temporal
     await check_healthy(run)
 
 
+@pytest.mark.slow
 async def test_a_worker_without_its_agent_carries_a_run_that_waits_for_a_person(temporal: Temporal) -> None:
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
         run = await temporal.start(clerk)
@@ -331,6 +333,7 @@ async def test_what_does_not_look_like_a_run_of_an_agent_is_left_to_other_worker
             assert f"no agent and no workflow type '{kind}'" in (await until(partial(_wedges, run)))[0]
 
 
+@pytest.mark.slow
 async def test_a_worker_with_workflows_of_the_users_leaves_those_that_it_has_not(temporal: Temporal) -> None:
     async with worker_with(temporal, [Order]):
         run = await temporal.start_raw("Shipment", {"message": "x"}, id=temporal.session())

@@ -68,6 +68,7 @@ async def test_a_gate_outlives_its_worker(temporal: Temporal) -> None:
     assert posted == ["ho"]
 
 
+@pytest.mark.slow
 async def test_a_run_that_grows_long_at_a_gate_goes_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ async def test_a_run_that_grows_long_at_a_gate_goes_on_as_new(
     assert posted == ["ONE", "two"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("most", [16, 22, 28, 34, 40, 46])
 async def test_no_approval_is_lost_when_a_run_goes_on_as_new_amid_exports(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, most: int

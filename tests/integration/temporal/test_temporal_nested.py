@@ -123,6 +123,7 @@ async def test_who_runs_is_inherited_through_three_levels(driver: Driver) -> Non
     assert {entry[0] for entry in seen} == {"first", "middle", "last"}
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("arguments", [{}, {"message": 5}, {"message": ""}, {"message": "x", "extra": 1}], ids=str)
 async def test_arguments_of_an_agent_are_checked_like_those_of_a_tool(driver: Driver, arguments: Any) -> None:
     script = models(boss=[asks_for(call("writer", "w1", **arguments)), "ok"], writer=["Dear Ada"])
@@ -143,6 +144,7 @@ async def test_an_agent_is_invoked_from_a_handler(driver: Driver) -> None:
     assert ended.usage == Usage(input_tokens=7)
 
 
+@pytest.mark.slow(but=2)
 async def test_a_handler_invokes_agents_one_after_the_other_and_at_once(driver: Driver) -> None:
     @tool
     async def letters(ctx: ToolContext) -> list[str]:
@@ -258,6 +260,7 @@ async def test_a_child_that_is_cancelled_is_a_cancelled_call_of_its_caller(tempo
     assert [message.status for message in tool_results(await temporal.messages())] == ["cancelled"]
 
 
+@pytest.mark.slow
 async def test_a_cancel_reaches_the_child_first(temporal: Temporal) -> None:
     async def cancelled(caller: Agent) -> None:
         run = await temporal.start(caller, session=caller.name)
@@ -324,6 +327,7 @@ async def test_a_retry_that_asks_something_else_gets_an_agent_of_its_own(tempora
     assert result_of(await temporal.messages(), "d1") == "try 2"
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("forgotten", ["pruned", "deleted"])
 @pytest.mark.parametrize("way", ["as a tool", "from a handler"])
 async def test_a_call_never_gets_the_answer_of_another_call_with_its_id(

@@ -98,6 +98,7 @@ async def test_a_paused_run_is_found_by_its_pause(temporal: Temporal) -> None:
         await result(run)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("error", [Refusal(408), Refusal(409), Refusal(429), Refusal(500), Refusal(503), OSError("x")])
 async def test_faults_that_pass_are_retried_and_the_loop_sees_one_answer(temporal: Temporal, error: Any) -> None:
     model = ScriptedModel([error, "done"])
@@ -107,6 +108,7 @@ async def test_faults_that_pass_are_retried_and_the_loop_sees_one_answer(tempora
     assert shape(await temporal.messages()) == ["user go", "assistant done"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("error", [Refusal(400), Refusal(401), Refusal(404), ModelError("no"), ValueError("no")])
 async def test_faults_that_no_retry_mends_end_the_run_at_once(temporal: Temporal, error: Any) -> None:
     model = ScriptedModel([error])

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -203,12 +203,15 @@ async def test_a_gate_of_seven_days_ends_after_seven_days(options: dict[str, Any
 async def test_a_decision_in_time_counts_though_no_worker_ran_until_it_was_over(
     temporal: Temporal, on_timeout: Any, decision: str
 ) -> None:
-    posted, post = world(Approval(timeout=0.5, on_timeout=on_timeout))
-    agent = Agent("a", tools=[post])
-    async with temporal.worker(agent, llm=posts("hi")):
-        handle = await temporal.start("a")
-        (shown,) = await pending(handle)
-    await handle.signal(decision, {"gate": "c1", "by": "ada", "digest": shown["digest"]})
+    for timeout in (0.5, 4, 32):  # on a busy machine a worker has not stopped, nor a signal arrived, within the first
+        posted, post = world(Approval(timeout=timeout, on_timeout=on_timeout))
+        agent = Agent("a", tools=[post])
+        async with temporal.worker(agent, llm=posts("hi")):
+            handle = await temporal.start("a", session=str(timeout))
+            (shown,) = await pending(handle)
+        await handle.signal(decision, {"gate": "c1", "by": "ada", "digest": shown["digest"]})
+        if datetime.now(UTC) < datetime.fromisoformat(shown["deadline"]):
+            break
     await until_over(shown)
     async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
         assert (await result(handle))["status"] == "complete"
