@@ -60,42 +60,42 @@ class Agent(Generic[T_co, DepsT_co]):
 
     Args:
         name: `^[a-z][a-z0-9_-]*$`; on Temporal the workflow type.
-        formerly: names that it had before; their sessions, and runs in flight on Temporal, are its own.
+        formerly: earlier names; their sessions, and their runs in flight on Temporal, belong to this agent.
         model: "provider:name", or None if `llm=` is always given.
-        fallback_models: models to call, in this order, if that one cannot be called. A run that has switched to one
-            stays with it; its messages say which model answered.
+        fallback_models: models to call, in this order, if the first cannot be called. A run that has switched stays
+            with the new model; its messages name the model that answered.
         instructions: the system prompt: a text, a function of `AgentContext`, or several, joined by a newline.
-        tools: `Tool`s; agents, also of other frameworks, which then are tools with the argument `message`;
+        tools: `Tool`s; agents, including those of other frameworks, which become tools with the argument `message`;
             `Toolset`s, whose tools are found when a run or a worker begins; and `hosted` tools, which the provider of
             each of its models must have.
-        handoffs: agents that it can hand the conversation over to, each a tool such as `transfer_to_billing`. From then
-            on that agent answers, in the same session and run. A name stands for an agent of the same conversation,
+        handoffs: agents to which it can hand over the conversation, each a tool such as `transfer_to_billing`. From
+            then on that agent answers, in the same session and run. A name refers to an agent of the same conversation,
             such as the first, to hand back. Limits, context, deps, state, output, access, guardrails and hooks stay
             those of the first.
         description: the text that a model reads when the agent is a tool, or can be handed over to.
-        context: the type of the `context=` of each run, which is recorded with the message: a pydantic model, a
-            dataclass or anything else with a schema.
+        context: the type of each run's `context=`, which is recorded with the message: a pydantic model, a dataclass or
+            any other type with a schema.
         deps: a function of `AgentContext`, plain or async, that returns what tools, hooks and instructions read as
             `ctx.deps`. It reads `ctx.context`, and is called in the process that runs them. If it returns an async
-            context manager, that is entered, and closed again. Without it `ctx.deps` is the context.
-        state, initial_state: the type of `ctx.state`, and the value of which each session gets a copy at its
-            start. Tools have the state, too, if its type is given.
-        output: the type that the final answer, read as JSON, must match. The model is told what is wrong and asked
-            again, `loop.output_retries` times; then the run ends with "error".
+            context manager, the manager is entered, and closed again. Without `deps`, `ctx.deps` is the context.
+        state, initial_state: the type of `ctx.state`, and its initial value, which is copied for each session. With a
+            type, tools also have the state.
+        output: the type that the final answer, read as JSON, must match. If it does not match, the model gets the
+            reason and answers again, up to `loop.output_retries` times; then the run ends with "error".
         output_validators: functions of `AgentContext` and of the output, or of the answer's text if the agent has no
-            `output`. They may use `ctx.deps`. If one returns the reason why the output cannot be used, the model is
-            told and asked again, as with an output that does not match.
+            `output`. They may use `ctx.deps`. If one returns a reason why the output is not acceptable, the model gets
+            the reason and answers again, as with an output that does not match.
         settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
-        access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may begin a
+        access: `{"start": f, "approve": f}`, functions of a user id (or None) that return whether that user may begin a
             run of it, and decide on its calls.
         input_guardrails, output_guardrails, tool_guardrails: functions of `AgentContext` and of the user's `Message`,
-            the final answer's `Message`, or a `ToolCall`. The model does not read a message that they refuse, nobody is
-            shown an answer that they refuse, and a call that they refuse does not run. See `Guardrail`.
-        on_start, on_complete, on_stuck: functions of `AgentContext`, plain or async, around the loop. `on_stuck`
-            is called in place of `on_complete` when the run stopped early; after "error" neither is called.
+            the final answer's `Message`, or a `ToolCall`. A message that they refuse is not read by the model, a
+            refused answer is shown to no one, and a refused call does not run. See `Guardrail`.
+        on_start, on_complete, on_stuck: functions of `AgentContext`, plain or async, around the loop. `on_stuck` is
+            called instead of `on_complete` when the run stopped early; after "error" neither is called.
         on_terminal_tool_error: "message" lets the model read it, "stop" ends the run with "error" after the turn's
             calls, "fail" raises it from `run` and starts no further call.
-        adapter: an object with `async def chat(messages, tools)` that is called in place of any model or `llm=`.
+        adapter: an object with `async def chat(messages, tools)` that is called instead of any model or `llm=`.
 
     Raises:
         DefinitionError: naming the agent, the field and the rule.
@@ -130,7 +130,7 @@ class Agent(Generic[T_co, DepsT_co]):
     on_terminal_tool_error: OnTerminalToolError = "message"
     adapter: Any = field(default=None, repr=False)
 
-    if TYPE_CHECKING:  # the output, and deps or the context, give the agent its type
+    if TYPE_CHECKING:  # the output, and deps or the context, determine the agent's type
 
         @overload
         def __init__(
@@ -187,7 +187,7 @@ class Agent(Generic[T_co, DepsT_co]):
         except TypeError as error:
             raise self._fault(f"initial_state cannot be copied: {error}") from error
         object.__setattr__(self, "handoffs", check_handoffs(self, Agent))
-        # Broken types are found now, not by the first run.
+        # Broken types are detected now, not in the first run.
         _ = self.write_state(self.new_state()), self.output_schema, self.tool_map, self.speakers, self.needs_context
 
     def _fault(self, text: str) -> DefinitionError:
@@ -195,7 +195,7 @@ class Agent(Generic[T_co, DepsT_co]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and its former names."""
+        """Its name and its former names."""
         return (self.name, *self.formerly)
 
     def _freeze_instructions(self) -> None:
@@ -207,7 +207,7 @@ class Agent(Generic[T_co, DepsT_co]):
 
     @functools.cached_property
     def tool_map(self) -> Mapping[str, Tool[..., Any]]:
-        """The tools by name; agents among them have become tools. Those of toolsets are not known yet."""
+        """The tools by name; agents among them have become tools. Tools of toolsets are not known yet."""
         known = (item for item in self.tools if not isinstance(item, Toolset | HostedTool))
         return MappingProxyType({item.name: as_tool(item) if isinstance(item, Agent) else item for item in known})
 
@@ -218,15 +218,15 @@ class Agent(Generic[T_co, DepsT_co]):
 
     @functools.cached_property
     def toolsets(self) -> tuple[Toolset, ...]:
-        """Those of its tools that are found later, and of the agents that it hands over to."""
+        """Its toolsets, and those of the agents that it hands over to."""
         own = [item for item in self.tools if isinstance(item, Toolset)]
         others = [one for target in self.handoffs if isinstance(target, Agent) for one in target.toolsets]
         return tuple(dict.fromkeys([*own, *others]))
 
     def with_tools(self, found: Mapping[Toolset, Sequence[Tool[..., Any]]]) -> "Agent[T_co, DepsT_co]":
-        """Return the agent with the tools of its toolsets. Of several with one name its own is taken, or the first.
+        """Return the agent with the tools of its toolsets. If several share a name, its own tool wins, then the first.
 
-        An adapter that has `with_tools`, as those of foreign agents do, is told which they are.
+        An adapter with `with_tools`, as foreign agents' adapters have, receives them.
         """
         taken = dict.fromkeys(item.name for item in self.tools if not isinstance(item, Toolset))
         tools: list[Tool[..., Any] | Agent | HostedTool] = []
@@ -240,16 +240,16 @@ class Agent(Generic[T_co, DepsT_co]):
 
     @functools.cached_property
     def speakers(self) -> "Mapping[str, Agent[Any]]":
-        """The agents of a conversation that this one begins, by name, itself included; none if it never hands over."""
+        """The agents of a conversation that this one begins, by name, including itself; none if it never hands over."""
         return speakers(self)
 
     @functools.cached_property
     def samplers(self) -> "Mapping[str, Agent[Any]]":
-        """The agents that answer for the models of those of the conversation whose tools may ask, by their names."""
+        """The agents that answer for the models of the conversation's agents whose tools may ask, by name."""
         return samplers(self)
 
     def speaking(self, name: str = "") -> "Agent[Any]":
-        """Return an agent of a conversation that this one begins, as it speaks there; "" is this one.
+        """Return an agent of a conversation that this agent begins, as it speaks there; "" is this agent.
 
         Raises:
             InputError: it cannot be handed over to.
@@ -258,12 +258,12 @@ class Agent(Generic[T_co, DepsT_co]):
             return self.speakers[name]
         if name and name not in self.names:
             raise InputError(
-                f"The conversation is with the agent '{name}', which agent '{self.name}' does not hand over to any more"
+                f"The conversation is with the agent '{name}', to which agent '{self.name}' no longer hands over"
             )
         return self.speakers.get(self.name, self)
 
     def plain_settings(self) -> dict[str, Any]:
-        """Return the settings as plain data, the caller's own."""
+        """Return the settings as plain data; the caller owns the copy."""
         return {name: thawed(value) for name, value in self.settings.items()}
 
     # --- instructions, state, output ---
@@ -302,7 +302,7 @@ class Agent(Generic[T_co, DepsT_co]):
 
     @functools.cached_property
     def needs_context(self) -> bool:
-        """Whether no run can do without a context: `{}`, which stands for a missing one, does not fit its type."""
+        """Whether every run needs a context: `{}`, which represents a missing one, does not fit its type."""
         try:
             self.write_context(None)
         except InputError:
@@ -322,10 +322,10 @@ class Agent(Generic[T_co, DepsT_co]):
         return None
 
     def read_context(self, written: str | None) -> Any:
-        """Read what `write_context` wrote.
+        """Read the value that `write_context` wrote.
 
         Raises:
-            InputError: it does not fit the type any more.
+            InputError: it no longer fits the type.
         """
         return None if self._context_type is None else read_context(self.name, self._context_type, written)
 
@@ -339,7 +339,7 @@ class Agent(Generic[T_co, DepsT_co]):
 
     @functools.cached_property
     def _pristine(self) -> Any:
-        """A copy of the initial state that nobody else can change."""
+        """A private copy of the initial state."""
         return copy.deepcopy(self.initial_state)
 
     def new_state(self) -> Any:
@@ -351,7 +351,7 @@ class Agent(Generic[T_co, DepsT_co]):
             raise self._fault(f"initial_state does not fit its type: {explain(error)}") from error
 
     def read_state(self, stored: str) -> Any:
-        """Read a stored state; the initial one if it is not JSON or no longer fits the type."""
+        """Read a stored state; the initial state if it is not JSON or no longer fits the type."""
         try:
             return self.state_type.validate_json(stored)
         except ValidationError:
@@ -361,7 +361,7 @@ class Agent(Generic[T_co, DepsT_co]):
         """Write a run's state as JSON.
 
         Raises:
-            DefinitionError: a hook put something into the state that does not fit its type, or that JSON would change.
+            DefinitionError: a hook put a value into the state that does not fit its type, or that JSON would change.
         """
         if state == {}:
             return "{}"
@@ -375,10 +375,10 @@ class Agent(Generic[T_co, DepsT_co]):
             raise self._fault(f"its state is not JSON: {error}") from error
 
     def read_output(self, response: str) -> Any:
-        """Read a final answer by `output`; it may be in a Markdown code fence.
+        """Read a final answer as `output`; it may be in a Markdown code fence.
 
         Raises:
-            ValueError: naming what does not fit.
+            ValueError: naming the invalid part.
         """
         if self._output_type is None:
             return None
@@ -387,13 +387,13 @@ class Agent(Generic[T_co, DepsT_co]):
             output = self._output_type.validate_json(answer)
         except ValidationError as error:
             raise ValueError(explain(error)) from error
-        read_json(answer)  # pydantic takes NaN; JSON does not have it
+        read_json(answer)  # pydantic accepts NaN; JSON does not have it
         return output
 
     def model_after(self, model: str | None) -> str | None:
-        """Return the fallback to call if this model cannot be called, if there is one.
+        """Return the fallback to call if this model cannot be called; None without one.
 
-        None is the agent's own; a model that somebody chose instead has the same fallbacks.
+        None is the agent's own model; a model that a person chose instead has the same fallbacks.
         """
         models = (None, *self.fallback_models)
         at = models.index(model) + 1 if model in models else 1
@@ -405,14 +405,14 @@ class Agent(Generic[T_co, DepsT_co]):
 
 
 def thawed(value: Any) -> Any:
-    """Return a copy that may be changed."""
+    """Return a mutable copy."""
     if isinstance(value, Mapping):
         return {key: thawed(item) for key, item in value.items()}
     return [thawed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def frozen(value: Any) -> Any:
-    """Return a copy that nobody can change."""
+    """Return an immutable copy."""
     if isinstance(value, Mapping):
         return MappingProxyType({key: frozen(item) for key, item in value.items()})
     return tuple(frozen(item) for item in value) if isinstance(value, list) else value
@@ -434,7 +434,7 @@ def write_context(agent: str, kind: TypeAdapter[Any], given: Any) -> str:
         raise InputError(f"Agent '{agent}': the context {error}") from error
     except (PydanticSerializationError, ValueError) as error:
         raise InputError(f"Agent '{agent}': the context is not JSON: {error}") from error
-    except Exception as error:  # of a validator of the user's
+    except Exception as error:  # from a user's validator
         raise InputError(f"Agent '{agent}': the context cannot be read: {error_text(error)}") from error
     if size_over(text, CONTEXT_BYTES):
         raise InputError(f"Agent '{agent}': the context is longer than {CONTEXT_BYTES:,} bytes")
@@ -442,10 +442,10 @@ def write_context(agent: str, kind: TypeAdapter[Any], given: Any) -> str:
 
 
 def read_context(agent: str, kind: TypeAdapter[Any], written: str | None) -> Any:
-    """Read what `write_context` wrote.
+    """Read the value that `write_context` wrote.
 
     Raises:
-        InputError: it does not fit the type any more.
+        InputError: it no longer fits the type.
     """
     try:
         return kind.validate_json("{}" if written is None else written)
@@ -454,7 +454,7 @@ def read_context(agent: str, kind: TypeAdapter[Any], written: str | None) -> Any
 
 
 def check_models(agent: "Agent[Any]") -> tuple[str, ...]:
-    """Return an agent's fallback models, once it is known that it can have them.
+    """Return an agent's fallback models, after checking that it can have them.
 
     Raises:
         DefinitionError: naming the agent and the setting.
@@ -471,7 +471,7 @@ def check_models(agent: "Agent[Any]") -> tuple[str, ...]:
     if agent.adapter is not None and not callable(getattr(agent.adapter, "chat", None)):
         raise DefinitionError(f"{said}: adapter must have `async def chat(messages, tools)`, got {agent.adapter!r:.80}")
     if agent.adapter is not None and tuple(others):
-        raise DefinitionError(f"{said}: it has an adapter of its own, which no fallback model can stand in for")
+        raise DefinitionError(f"{said}: it has its own adapter, which a fallback model cannot replace")
     return tuple(others)
 
 
@@ -479,7 +479,7 @@ _FOR_EVER = "3650d"  # its own limits end an agent
 
 
 def check_tools(agent: "Agent", kind: type[Any]) -> "tuple[Tool[..., Any] | Agent | Toolset | HostedTool, ...]":
-    """Return an agent's `tools`, after a check that they are tools, agents and toolsets.
+    """Return an agent's `tools`, after checking that they are tools, agents and toolsets.
 
     Raises:
         DefinitionError: naming the agent and the rule.

@@ -9,13 +9,13 @@ NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 def check_name(name: object, what: str) -> None:
-    """Refuse a name that does not match `[a-z][a-z0-9_-]*` as a whole; a final newline is refused, too."""
+    """Refuse a name that does not match `[a-z][a-z0-9_-]*` as a whole; a final newline is also refused."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DefinitionError(f"{what} name must match ^{NAME.pattern}$, got {name!r}")
 
 
 def check_former_names(name: str, formerly: object, what: str) -> tuple[str, ...]:
-    """Return the former names of something; they must differ from its name and from each other."""
+    """Return former names; they must differ from the current name and from each other."""
     if isinstance(formerly, str) or not isinstance(formerly, Iterable):
         raise DefinitionError(f"{what}: formerly must be a list of names, got {formerly!r}")
     names = tuple(formerly)

@@ -1,6 +1,7 @@
-"""The types of an agent's arguments: functions of `AgentContext[Deps]`, and how type checkers find `Deps`.
+"""The types of an agent's arguments: functions of `AgentContext[Deps]`, and how type checkers infer `Deps`.
 
-`Deps` is what `deps` returns, or what that gives when awaited or entered; without `deps` it is the type of `context`.
+`Deps` is the result of `deps`, or the value that it gives when awaited or entered; without `deps` it is the type of
+`context`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -56,21 +57,21 @@ class Options(TypedDict, Generic[DepsT], total=False):
 
 
 class WithDeps(Options[DepsT], Generic[DepsT], total=False):
-    """The same for an agent whose dependencies are made by `deps`."""
+    """The same for an agent whose dependencies come from `deps`."""
 
     deps: Required[MakesDeps[DepsT]]
     context: Any
 
 
 class WithContext(Options[DepsT], Generic[DepsT], total=False):
-    """The same for an agent without `deps`, which depends on the context itself."""
+    """The same for an agent without `deps`, whose dependency is the context itself."""
 
     context: "Required[type[DepsT] | UnionType]"
     deps: None
 
 
 class WithNeither(Options[Any], total=False):
-    """The same for an agent that depends on nothing of its own: in a conversation it has what the first agent has."""
+    """The same for an agent without its own dependencies: in a conversation it has those of the first agent."""
 
     context: "NoClass | None"
     deps: None

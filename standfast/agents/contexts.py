@@ -1,4 +1,4 @@
-"""Describes the user an agent runs for, and the context of its hooks and instructions."""
+"""Describes the user for whom an agent runs, and the context of its hooks and instructions."""
 
 from dataclasses import dataclass
 from typing import Any, Generic
@@ -25,8 +25,8 @@ class AgentContext(Generic[DepsT_co]):
     Args:
         state: the run's own copy, which may be changed.
         session_id: the session, or None without a store.
-        context: what the run was given as its context, read by the agent's type; None if the agent has none.
-        deps: what the agent's `deps` has made of it, or the context itself.
+        context: the context given to the run, in the agent's type; None if the agent has none.
+        deps: the result of the agent's `deps`, or the context itself.
     """
 
     agent: AgentIdentity

@@ -1,18 +1,19 @@
-"""Takes agents of other frameworks wherever an agent is taken, by the integration of their framework.
+"""Accepts agents of other frameworks wherever an agent is accepted, through their framework's integration.
 
 **The seam.** `adopted` is called where agents are accepted: `StandfastPlugin(agents=)`, `run` and its kin, the agent of
-a pipeline's step, and the tools of an agent. It finds the framework by the classes of the object, imports the module of
-`standfast.integrations` that is named here, and calls its `as_agent(foreign)`, which returns an `Agent`:
+a pipeline's step, and the tools of an agent. It identifies the framework by the classes of the object, imports the
+module of `standfast.integrations` that is named here, and calls its `as_agent(foreign)`, which returns an `Agent`:
 
 - its `adapter` is an object with `async def chat(messages, tools, **settings)`, which advances the foreign run by one
   step: to a final text, or to tool calls. It counts usage in its answers.
-- its `tools` are what the foreign agent would call, so that the loop dispatches, guards and gates the calls.
-- what the framework needs to go on is kept in `LLMResponse.reasoning`, with the provider's name, and comes back with
-  the messages; so it is in the transcript, and whatever finds that finds it, too.
+- its `tools` are the tools that the foreign agent would call, so that the loop dispatches, guards and gates the calls.
+- the framework's state is kept in `LLMResponse.reasoning`, with the provider's name, and comes back with the messages;
+  so it is in the transcript, and is found with it.
 
 `as_agent(foreign, *, name=None, …)` is public in each integration, for agents that need a name or options. It raises
-`DefinitionError` for what cannot be run. An integration whose framework is missing, or has another version, raises
-`ImportError` when it is imported, which becomes a `DefinitionError` here. Only the framework of the agent is imported.
+`DefinitionError` for an agent that cannot be run. An integration whose framework is missing, or has another version,
+raises `ImportError` when it is imported, which becomes a `DefinitionError` here. Only the framework of the agent is
+imported.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 from standfast.errors import DefinitionError
 
-# By the package and name of a class that all agents of a framework have among their bases.
+# By the package and name of a class among the bases of all agents of a framework.
 _INTEGRATIONS = {
     ("agents", "AgentBase"): "openai_agents",
     ("langgraph", "PregelProtocol"): "langchain",
@@ -46,12 +47,12 @@ class _OfPydanticAI(Protocol):
     def run_sync(self) -> Any: ...
 
 
-# For type checkers: told apart by what agents of ours do not have.
+# For type checkers: distinguished by members that standfast's agents lack.
 ForeignAgent = _OfOpenAI | _OfLangGraph | _OfPydanticAI
 
 
 def adopted(given: Any) -> Any:
-    """Return an agent for a foreign one, the same each time; anything else as it is.
+    """Return an agent for a foreign one, the same each time; anything else is returned unchanged.
 
     Raises:
         DefinitionError: it cannot be run, or its framework has a version that is not supported.
@@ -60,14 +61,14 @@ def adopted(given: Any) -> Any:
     if integration is None:
         return given
     made = getattr(given, _MADE, None)
-    if made is not None and made[0] is given:  # and not that of which it is a copy
+    if made is not None and made[0] is given:  # and not that of the original of a copy
         return made[1]
     try:
         module = importlib.import_module(f"standfast.integrations.{integration}")
     except ImportError as error:
         raise DefinitionError(f"{given!r:.80} cannot be run: {error}") from error
     if not hasattr(module, "as_agent"):
-        raise DefinitionError(f"{given!r:.80} cannot be run; what can is {ACCEPTED}")
+        raise DefinitionError(f"{given!r:.80} cannot be run; expected {ACCEPTED}")
     agent = module.as_agent(given)
     with contextlib.suppress(AttributeError, TypeError):
         object.__setattr__(given, _MADE, (given, agent))
@@ -75,7 +76,7 @@ def adopted(given: Any) -> Any:
 
 
 def integration_of(given: object) -> str | None:
-    """Return the module of `standfast.integrations` that makes an agent of a foreign one; None for anything else."""
+    """Return the module of `standfast.integrations` for a foreign agent; None for anything else."""
     for kind in type(given).__mro__:
         found = _INTEGRATIONS.get((kind.__module__.partition(".")[0], kind.__name__))
         if found is not None:

@@ -1,4 +1,4 @@
-"""Guardrails: functions that check what a model reads, what it answers and what it calls."""
+"""Guardrails: functions that check a model's input, its answers and its calls."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ GUARDRAILS = ("input_guardrails", "output_guardrails", "tool_guardrails")
 
 @dataclass(frozen=True, slots=True)
 class Guardrail(Generic[DepsT_contra]):
-    """A guardrail with options; one without options may be given as the function alone.
+    """A guardrail with options; a function alone is a guardrail without options.
 
     Args:
         check: a function, plain or async, of `AgentContext` and a `Message` or a `ToolCall`. If it returns None or
-            True, that passes; if it returns `Tripped(reason)`, or the reason alone, that is refused.
-        beside: the guardrail runs at the same time as the model, which only input guardrails can do. If it trips, the
-            model's answer is dropped.
-        approval: people decide about what the guardrail has stopped; without it, that is refused. People read the
-            reason with the approval's message: a text, or a function of what was stopped.
+            True, the value passes; if it returns `Tripped(reason)`, or the reason alone, the value is refused.
+        beside: the guardrail runs at the same time as the model; only for input guardrails. If it trips, the model's
+            answer is dropped.
+        approval: people decide on the stopped value; without it, the value is refused. People read the reason with the
+            approval's message: a text, or a function of the stopped value.
     """
 
     check: Check[DepsT_contra]
@@ -40,7 +40,7 @@ class Guardrail(Generic[DepsT_contra]):
 
 
 def declared(guardrails: Sequence[Check | Guardrail]) -> tuple[Guardrail, ...]:
-    """Return guardrails as an agent has them once `read_guardrails` has read them."""
+    """Return guardrails in the form that `read_guardrails` returns."""
     return cast("tuple[Guardrail, ...]", guardrails)
 
 
@@ -48,7 +48,7 @@ def read_guardrails(agent: str, field: str, given: Any) -> tuple[Guardrail, ...]
     """Return an agent's guardrails of one kind.
 
     Raises:
-        DefinitionError: one of them cannot be a guardrail.
+        DefinitionError: one of them is not a valid guardrail.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise DefinitionError(f"Agent '{agent}': {field} must be a list of functions, got {given!r:.80}")

@@ -1,4 +1,4 @@
-"""Finds the agents of a conversation: the first, and those to which it can be handed over from one to the next."""
+"""Finds the agents of a conversation: the first, and all to which it can be handed over."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _LONGEST = 64 - len("transfer_to_")  # of a tool's name
 
 
 def check_handoffs(agent: "Agent[Any]", kind: type[Any]) -> "tuple[Agent[Any] | str, ...]":
-    """Return an agent's `handoffs`, after a check that they are agents and names of agents.
+    """Return an agent's `handoffs`, after checking that they are agents and names of agents.
 
     Raises:
         DefinitionError: naming the agent and the rule.
@@ -41,11 +41,11 @@ def check_handoffs(agent: "Agent[Any]", kind: type[Any]) -> "tuple[Agent[Any] | 
 def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
     """Return the agents of a conversation that `first` begins, each as it speaks in it, by all their names.
 
-    The mapping is empty if `first` hands over to nobody. In the conversation an agent has its own model, settings,
-    instructions and tools, and the handoffs as further tools. What `_SHARED` names is the first agent's.
+    The mapping is empty if `first` hands over to no agent. In the conversation an agent has its own model, settings,
+    instructions and tools, and the handoffs as further tools. The settings in `_SHARED` are the first agent's.
 
     Raises:
-        DefinitionError: two agents have one name, or two tools.
+        DefinitionError: two agents, or two tools, have the same name.
     """
     found = {first.name: first}
     queue = [first]
@@ -72,16 +72,16 @@ def speakers(first: "Agent[Any]") -> "Mapping[str, Agent[Any]]":
 
 
 def _check_shared(target: "Agent[Any]", first: "Agent[Any]") -> None:
-    """Refuse an agent that has what its conversation would not heed."""
+    """Refuse an agent with settings that its conversation would ignore."""
     said = f"Agent '{first.name}': handoffs: agent '{target.name}' has"
     if any(getattr(target, name) not in (None, getattr(first, name)) for name in ("context", "deps")):
         raise DefinitionError(
-            f"{said} a context or deps of its own, while in a conversation all agents have those of the first"
+            f"{said} its own context or deps, but in a conversation all agents share the first agent's"
         )
     for what, names in (("guardrails", GUARDRAILS), ("output_validators", ("output_validators",))):
         if any(getattr(target, name) not in ((), getattr(first, name)) for name in names):
             raise DefinitionError(
-                f"{said} {what} of its own, while in a conversation all agents have those of the first: give them there"
+                f"{said} its own {what}, but in a conversation all agents share the first agent's: set them there"
             )
 
 
@@ -135,7 +135,7 @@ def _handoff_tool(target: "Agent[Any]") -> Tool[..., Any]:
 
 
 def _check_tools(first: "Agent[Any]", agents: "Iterable[Agent[Any]]") -> None:
-    """Refuse two tools of one name: a call in the transcript must mean the same whoever looks at it."""
+    """Refuse two tools of one name: a call in the transcript must have one meaning."""
     known: dict[str, Any] = {}
     for agent in agents:
         for tool in (item for item in agent.tools if not isinstance(item, Toolset | HostedTool)):

@@ -1,6 +1,6 @@
-"""Writes as JSON what is kept of a run, and refuses what would be another value when it is read again.
+"""Writes the stored data of a run as JSON, and refuses values that would differ when read again.
 
-Contexts and states are written here, so that the same rule holds for both.
+Contexts and states are written here, so that the same rule applies to both.
 """
 
 from typing import Any
@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 _CHANGED = (
-    "is another one once it is kept as JSON. What JSON does not show as it is, "
-    "such as a secret, NaN, a tuple in a field of any type, or the fields of a subclass, cannot be in it"
+    "would change when it is stored as JSON. It cannot contain values that JSON does not keep unchanged, "
+    "such as a secret, NaN, a tuple in a field of type Any, or the fields of a subclass"
 )
 
 
 class ChangedValueError(Exception):
-    """JSON would change a value; the message goes on from its name."""
+    """JSON would change a value; the message continues after its name."""
 
 
 def write_kept(kind: TypeAdapter[Any], given: Any) -> str:
@@ -22,10 +22,10 @@ def write_kept(kind: TypeAdapter[Any], given: Any) -> str:
 
     Raises:
         ValidationError: it does not fit its type.
-        PydanticSerializationError, ValueError: it is not JSON. That it is strict JSON is for `read_json` to say, which
-            takes ten times as long.
+        PydanticSerializationError, ValueError: it is not JSON. `read_json` checks that it is strict JSON, which takes
+            ten times as long.
         ChangedValueError: it would be read back as another value.
-        Exception: of a validator of the user's.
+        Exception: raised by a user's validator.
     """
     value = kind.validate_python(given)
     text = kind.dump_json(value, warnings=False, by_alias=True, round_trip=True).decode()
@@ -36,8 +36,8 @@ def write_kept(kind: TypeAdapter[Any], given: Any) -> str:
 
 
 def _is_another(kind: TypeAdapter[Any], value: Any, read: Any, text: str) -> bool:
-    """Whether a value is read back as another one; False if its type has no equality that could tell."""
+    """Whether a value is read back as another one; False if its type cannot compare values."""
     try:
         return bool(read == kind.validate_json(text) and read != value)
-    except Exception:  # from a type of the user's
+    except Exception:  # from a user's type
         return False

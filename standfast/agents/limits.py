@@ -1,4 +1,4 @@
-"""The limits of a run: how many turns it may take, what it may use, and when it counts as stuck."""
+"""The limits of a run: its number of turns, its usage, and when it counts as stuck."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -13,7 +13,7 @@ from standfast.tools.checks import suggesting
 
 MODEL_RETRY = RetryPolicy(initial_interval=1, maximum_interval=60, maximum_attempts=8)
 CONTEXT_BYTES = 64 * 1024  # of a run's context, as JSON
-STATE_BYTES = 256 * 1024  # of an agent's state that a tool leaves, as JSON text
+STATE_BYTES = 256 * 1024  # of an agent's state after a tool call, as JSON text
 MAX_DEPTH = 16  # stops agents that invoke each other for ever
 
 OnStuck = Literal["stop", "retry", "escalate"]
@@ -27,9 +27,9 @@ class TokenBudget:
     """How many tokens a run may use, counted after every model call.
 
     Args:
-        max: input and output tokens of the run, nested agents included.
+        max: input and output tokens of the run, including nested agents.
         stop_threshold: share of `max` at which the run ends with "token-budget-exhausted".
-        warning_threshold: share at which the model is told, once.
+        warning_threshold: share at which the model is warned, once.
         warning_message: the text, or a function of (percent, used, max) that returns it.
     """
 
@@ -76,9 +76,9 @@ class ContextCompression:
     """Shorten the messages that the model sees; the stored transcript stays whole.
 
     Args:
-        compress: gets the messages without the leading system prompt, returns those to go on with.
+        compress: gets the messages without the leading system prompt, and returns the messages to continue with.
         max_messages, max_token_estimate: compress above either. A token is estimated as four characters of text,
-            arguments and thoughts, a picture as 1,500.
+            arguments and thoughts, a picture as 1,500 tokens.
     """
 
     compress: Callable[[Sequence[Message]], Sequence[Message] | Awaitable[Sequence[Message]]]
@@ -102,7 +102,7 @@ class ContextCompression:
         return limit is not None and sum(map(_characters, messages)) / 4 > limit
 
 
-_IMAGE = 6_000  # characters that cost a model as much as a picture does, some 1,500 tokens
+_IMAGE = 6_000  # a picture counts as this many characters, some 1,500 tokens
 
 
 def _characters(message: Message) -> int:
@@ -122,34 +122,33 @@ class Loop:
         on_stuck: what to do when `stuck_threshold` iterations in a row had no successful tool call: "stop" ends the
             run, "retry" nudges the model `stuck_retries` times first, "escalate" asks a person.
         stuck_threshold: 0 turns stuck detection off.
-        on_unknown: what to do when nobody can tell whether a call with effects happened: "tell" tells the model so,
-            "ask" asks a person first; the answer becomes the result of the call.
+        on_unknown: what to do when it is unknown whether a call with effects happened: "tell" informs the model, "ask"
+            asks a person first; the answer becomes the result of the call.
         answer_timeout: how long a question or a pause waits for a person on Temporal, and in both drivers a call that
-            needs approval, unless that says so itself: seconds, a text like "30d", or None for ever. Then a question is
-            answered with an error that the model reads (the durability error for a call of unknown outcome), and a
-            paused run ends.
+            needs approval, unless its approval has its own timeout: seconds, a text like "30d", or None for ever. Then
+            a question is answered with an error that the model reads (the durability error for a call of unknown
+            outcome), and a paused run ends.
         checkpoint_interval: `run_streaming` yields a checkpoint every so many iterations.
         max_tool_concurrency: parallel tool calls at once.
-        max_tool_calls: per turn; the rest are refused to the model.
-        output_retries: how often a model whose answer does not fit the agent's `output`, or is refused by a
-            validator, is told what is wrong and asked again; each time is an iteration. With 0 the run ends
-            with "error" at once.
-        max_message_bytes: size of one message: a longer answer of the model is cut, a longer tool result is lost
-            with an error, a longer user message is refused.
+        max_tool_calls: per turn; the model reads that further calls were refused.
+        output_retries: how often a model whose answer does not fit the agent's `output`, or is refused by a validator,
+            gets the reason and answers again; each time is an iteration. With 0 the run ends with "error" at once.
+        max_message_bytes: size of one message: a longer answer of the model is cut, a longer tool result is lost with
+            an error, a longer user message is refused.
         token_budget: a `TokenBudget`, or its `max`.
-        cost_budget: US dollars that a run may cost, nested agents included, counted after every model call. It acts
+        cost_budget: US dollars that a run may cost, including nested agents, counted after every model call. It applies
             where adapters know their cost (`Usage.cost`).
         session_cost_budget, session_token_budget: the same for all runs of a session together, as in `Session.usage`.
-            In process, an agent that another one runs has no session: for it they limit its run.
+            In process, an agent that another agent runs has no session, so they limit its run.
         on_budget: what to do when a budget is spent: "end" ends the run, "ask" pauses it on Temporal, until a person
-            lets it use as much again. In process, and in an agent that another one runs, it always ends.
-        model_retry: how a model call is tried again if its error may pass, such as status 429, 5xx, or no connection;
-            a provider's `Retry-After` takes precedence. By default there are eight attempts, 1 s apart, then 2 s, up to
+            grants the same amount again. In process, and in an agent that another agent runs, the run always ends.
+        model_retry: how a model call is retried after a transient error, such as status 429, 5xx, or no connection; a
+            provider's `Retry-After` takes precedence. By default there are eight attempts, 1 s apart, then 2 s, up to
             60 s; then a run on Temporal pauses. With a policy given here, the run ends with an error after its last
             attempt, as in process.
-        on_model_outage: how such a pause ends: "retry" calls the model again by itself, first after about a minute and
-            then at growing intervals, up to some 15 minutes, until `answer_timeout` is over; a person can resume the
-            run or let it give up before. "pause" waits for a person alone.
+        on_model_outage: how such a pause ends: "retry" calls the model again automatically, first after about a minute
+            and then at growing intervals, up to some 15 minutes, until `answer_timeout` has passed; before that, a
+            person can resume the run or let it give up. "pause" waits only for a person.
     """
 
     max_iterations: int = 20
@@ -212,7 +211,7 @@ class Loop:
 
     @property
     def has_budget(self) -> bool:
-        """Whether anything limits what a run uses."""
+        """Whether anything limits the usage of a run."""
         return self.token_budget is not None or self.cost_budget is not None or self.has_session_budget
 
     @property

@@ -1,4 +1,4 @@
-"""Output validators: functions that check an answer against what the run depends on, and have the model asked again."""
+"""Output validators: functions that check an answer against the run's dependencies, and make the model answer again."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

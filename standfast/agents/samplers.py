@@ -1,8 +1,7 @@
-"""Makes the agents that answer for the models of others: `sampling=True` of an MCP server asks them.
+"""Makes the agents that answer for other agents' models: an MCP server with `sampling=True` asks them.
 
-What a stranger's server wants said is kept away from all that an agent has: such an agent has the other's model, and
-neither its instructions, nor its tools, nor its conversation. It has its guardrails, so that a server hears nothing
-that they refuse.
+An untrusted server's request is kept away from the agent's other data. Such an agent has the other agent's model, but
+not its instructions, tools or conversation. It has its guardrails, so that a server gets no text that they refuse.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from standfast.tools import Tool, Toolset
 if TYPE_CHECKING:
     from standfast.agents.agent import Agent
 
-# Other settings may bring tools, texts or conversations that a provider keeps, also where we do not know it.
+# Other settings may add tools, texts or conversations that a provider keeps, even ones unknown to us.
 _SETTINGS = frozenset(
     [
         "max_tokens",
@@ -42,17 +41,17 @@ _SETTINGS = frozenset(
         "extra_headers",
     ]
 )
-_INSTRUCTIONS = "Somebody else's program asks for an answer to what follows. Answer with text. You have no tools."
+_INSTRUCTIONS = "Another party's program asks for an answer to the following. Answer with text. You have no tools."
 
 
 def samplers(first: "Agent") -> "Mapping[str, Agent]":
-    """Return the agents that answer for those of a conversation whose tools may ask their models, by their names."""
+    """Return the agents that answer for a conversation's agents whose tools may ask their models, by name."""
     made = {agent: _sampler(agent, first) for agent in first.speakers.values() or (first,) if _may_ask(agent)}
     return MappingProxyType({name: sampler for agent, sampler in made.items() for name in agent.names})
 
 
 def with_samplers(agent: "Agent") -> "Iterator[tuple[str, Agent]]":
-    """Yield the names of an agent, and of those that answer for the models of its conversation, each with its agent."""
+    """Yield the names of an agent, and of the agents that answer for its conversation's models, each with its agent."""
     for one in (agent, *dict.fromkeys(agent.samplers.values())):
         for name in one.names:
             yield name, one
@@ -63,7 +62,7 @@ def _may_ask(agent: "Agent") -> bool:
 
 
 def _sampler(agent: "Agent", first: "Agent") -> "Agent":
-    """Return the agent that answers for the model of another, as that one speaks in the conversation of the first."""
+    """Return the agent that answers for another agent's model, as that one speaks in the first agent's conversation."""
     within = "" if agent.name == first.name else f"-in-{first.name}"
     loop = agent.loop
     return replace(
@@ -92,7 +91,7 @@ def _sampler(agent: "Agent", first: "Agent") -> "Agent":
 
 
 def _harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that only say how a model answers, also of those for one provider, or in an `extra_body`."""
+    """Return the settings that only affect how a model answers, even for one provider or in an `extra_body`."""
     kept = {name: value for name, value in settings.items() if name in _SETTINGS}
     within = {name: _harmless(value) for name, value in settings.items() if isinstance(value, Mapping)}
     return {name: value for name, value in within.items() if value} | kept

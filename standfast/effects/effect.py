@@ -103,7 +103,7 @@ class Effect:
             DefinitionError: it cannot be guarded.
         """
         if isinstance(function, Tool):
-            raise DefinitionError(f"effect: tool '{function.name}' runs at most once as it is, in runs of its agents")
+            raise DefinitionError(f"effect: tool '{function.name}' already runs at most once, in runs of its agents")
         if not callable(function) or isinstance(function, type):
             raise DefinitionError(f"effect needs a function, got {function!r:.80}")
         self.name = self.name or getattr(function, "__name__", type(function).__name__)

@@ -1,6 +1,6 @@
 """Limits how much of a provider's answer is read.
 
-A server may send without end, or send a little that unpacks to gigabytes.
+A server may send without end, or send a small body that unpacks to gigabytes.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from standfast.time_limits import time_limit
 
 T = TypeVar("T")
 
-_STEP = 64 * 1024  # bytes that are unpacked at once
+_STEP = 64 * 1024  # bytes that are unpacked in one step
 _PACKED = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # and zlib's name for each
-ENCODINGS = "gzip, deflate"  # those that we tell servers we read
+ENCODINGS = "gzip, deflate"  # the encodings that we accept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class AnswerLimits:
     """Limits of an answer; one that exceeds them is a `ModelError`, and is not requested again.
 
     Args:
-        max_bytes: the whole answer, unpacked; also a provider's text about an error.
+        max_bytes: the whole answer, unpacked; also the provider's text of an error.
         max_event_bytes: one event of a stream, or an answer that is not streamed.
         max_seconds: from the request to the end. A model call on Temporal has 900.
 
@@ -50,10 +50,10 @@ class PastLimitError(Exception):
 
 @asynccontextmanager
 async def in_time(limits: AnswerLimits, seconds: float | None = None) -> AsyncIterator[None]:
-    """Wait for an answer, or its head, no longer than an answer may take, or for what is left of that time.
+    """Wait for an answer, or its head, for at most the time that an answer may take, or what remains of it.
 
     Raises:
-        PastLimitError: the time is over.
+        PastLimitError: the time has passed.
     """
     try:
         async with time_limit(limits.max_seconds if seconds is None else seconds):
@@ -74,14 +74,14 @@ def _too_large(name: str, limit: int) -> PastLimitError:
 async def read_bounded(
     raw: AsyncIterator[bytes], encoding: str, limits: AnswerLimits, *, streamed: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a body as it comes, unpacked.
+    """Yield a body as it arrives, unpacked.
 
     Args:
         encoding: the value of the header.
-        streamed: whether it has several events; else it is one JSON value.
+        streamed: whether it has several events; otherwise it is one JSON value.
 
     Raises:
-        PastLimitError: it exceeds the limits, or is packed in a way that cannot be unpacked step by step.
+        PastLimitError: it exceeds the limits, or its encoding cannot be unpacked step by step.
     """
     size = 0
     pieces = _unpacked(timely(raw, limits), encoding.strip().lower())
@@ -96,10 +96,10 @@ async def read_bounded(
 
 
 async def timely(raw: AsyncIterator[T], limits: AnswerLimits) -> AsyncGenerator[T, None]:
-    """Yield what comes in time.
+    """Yield the pieces that arrive in time.
 
     Raises:
-        PastLimitError: the time of an answer is over.
+        PastLimitError: the time for the answer has passed.
     """
     until = asyncio.get_running_loop().time() + limits.max_seconds
     while True:
@@ -134,7 +134,7 @@ async def _unpacked(raw: AsyncGenerator[bytes, None], encoding: str) -> AsyncGen
 async def events(pieces: AsyncIterator[bytes], limits: AnswerLimits) -> AsyncGenerator[bytes, None]:
     """Yield the data of the events of a stream; every provider writes the data of an event on one line.
 
-    Lines end at line breaks alone: `aiter_lines` of httpx also splits at Unicode's, which JSON may hold.
+    Lines end only at line breaks: httpx's `aiter_lines` also splits at Unicode's, which JSON may contain.
     """
     begun: list[bytes] = []
     size = 0

@@ -15,7 +15,7 @@ from standfast.tools import HostedTool
 PROVIDER = "anthropic"
 _THOUGHTS = ("thinking", "redacted_thinking")
 _CALLS = ("server_tool_use", "mcp_tool_use")
-_NOTHING = "(nothing)"  # stands for an empty message of a user: blank text is refused
+_NOTHING = "(nothing)"  # replaces a user's empty message: blank text is refused
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
@@ -33,9 +33,9 @@ def request(
     """Return the body of a request; absent values have no key.
 
     Args:
-        settings: used as they are, except `tool_choice`, which every provider writes differently.
-        output: the format that the answer is held to.
-        max_tokens: the limit of the answer, unless the settings have one; tokens for thinking come on top.
+        settings: used unchanged, except `tool_choice`, which every provider writes differently.
+        output: the format that the answer must match.
+        max_tokens: the limit of the answer, unless the settings have one; thinking tokens come on top.
         cache: whether the provider keeps the beginning of this request for the next.
         hosted: the tools that the provider runs.
     """
@@ -64,7 +64,7 @@ def request(
 
 
 def _input_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the keys that the provider refuses at the top of a schema; the arguments are checked by all of it."""
+    """Drop the keys that the provider refuses at the top of a schema; the full schema still checks the arguments."""
     return {name: part for name, part in schema.items() if name not in ("oneOf", "anyOf", "allOf")}
 
 
@@ -79,7 +79,7 @@ def _choice(choice: Any) -> Any:
 
 
 def _container(messages: Sequence[Message]) -> str | None:
-    """Return the id of the container in which the last answers have run code, unless its time is over."""
+    """Return the id of the container in which the last answers have run code, unless it has expired."""
     for message in reversed(messages):
         if message.role == "assistant" and message.reasoning is not None and message.reasoning.provider == PROVIDER:
             for block in message.reasoning.blocks:
@@ -98,7 +98,7 @@ def _is_ahead(time: str) -> bool:
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Write a conversation; the results of a turn are one message of the user."""
+    """Write a conversation; the results of a turn are one user message."""
     written: list[dict[str, Any]] = []
     for message in messages:
         match message.role:
@@ -111,7 +111,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 else:
                     written.append({"role": "user", "content": [block]})
             case "assistant":
-                if said := _answer_parts(message):  # one without text is refused
+                if said := _answer_parts(message):  # a message without text is refused
                     written.append({"role": "assistant", "content": said})
             case _ if message.images:
                 blocks = [*map(_image, message.images), *([_text(message.content)] if message.content.strip() else [])]
@@ -134,7 +134,7 @@ def _result(message: Message) -> dict[str, Any]:
 
 
 def _answer_parts(message: Message) -> Any:
-    """Return the parts of an answer that the provider accepts: no blank text, no final thoughts. None if none."""
+    """Return the parts of an answer that the provider accepts: no blank text, no final thoughts; None without any."""
     blocks: list[dict[str, Any]] = []
     unfinished = () if message.tool_calls else _unfinished(message)  # beside calls, the provider runs it afterwards
     of_text: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def _answer_parts(message: Message) -> Any:
                 of_call = details_in(part, "call") or of_call
             case "thought" if part.get("type") in _CALLS and part.get("id") in unfinished:
                 pass  # refused without a result
-            case "thought" if part.get("type") != "thinking" or part.get("signature"):  # others were cut off
+            case "thought" if part.get("type") != "thinking" or part.get("signature"):  # the others were cut off
                 blocks.append(part)
             case "text" if part.strip():
                 blocks.append({**of_text, **_text(part)})
@@ -165,7 +165,7 @@ def _answer_parts(message: Message) -> Any:
 
 
 def _unfinished(message: Message) -> set[Any]:
-    """Return the ids of calls that the provider made itself, and that have no result in the answer."""
+    """Return the ids of calls that the provider made itself and whose results are not in the answer."""
     blocks = () if message.reasoning is None else message.reasoning.blocks
     return {one.get("id") for one in blocks if one.get("type") in _CALLS} - {one.get("tool_use_id") for one in blocks}
 
@@ -180,7 +180,7 @@ def _image(image: Image) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}
 
 
-# The parts of an answer that come in pieces: the name of a piece, and the place where it belongs.
+# The parts of a streamed answer: the name of a piece, and the place where it belongs.
 _PIECES = {
     "text_delta": ("text", "text"),
     "input_json_delta": ("partial_json", "input"),
@@ -201,7 +201,7 @@ class AnswerSoFar:
         self._is_whole = False
 
     def add(self, event: Mapping[str, Any]) -> str:
-        """Add an event; return the text that it brings."""
+        """Add an event; return its text."""
         match event:
             case {"type": "message_start", "message": dict(message)}:
                 self._message = message
@@ -233,7 +233,7 @@ class AnswerSoFar:
             if isinstance(piece := delta.get(name), str):
                 self._pieces.setdefault((index, place), []).append(piece)
                 text = piece if place == "text" else ""
-        else:  # of a kind that this module does not know; the block goes back whole
+        else:  # of an unknown kind; the block goes back whole
             for place, piece in delta.items():
                 if place != "type" and isinstance(piece, str):
                     self._pieces.setdefault((index, place), []).append(piece)
@@ -242,10 +242,10 @@ class AnswerSoFar:
         return text
 
     def body(self) -> dict[str, Any]:
-        """Return the answer as if it had not been streamed; the arguments of a call are text.
+        """Return the answer as if it had not been streamed; a call's arguments are text.
 
         Raises:
-            InputError: it is not whole.
+            InputError: it is incomplete.
         """
         if not self._is_whole:
             raise InputError("the stream ended before the answer was whole")
@@ -257,7 +257,7 @@ class AnswerSoFar:
             blocks[index][place] = [*(blocks[index].get(place) or ()), *items]
         for block in blocks.values():
             if block.get("type") != "tool_use" and isinstance(given := block.get("input"), str):
-                block["input"] = _object(given)  # it goes back as it came
+                block["input"] = _object(given)  # it goes back unchanged
         return {**self._message, "content": [blocks[index] for index in sorted(blocks)], "usage": self._usage}
 
 
@@ -276,7 +276,7 @@ def continued(messages: Sequence[Any], body: Mapping[str, Any]) -> list[Any]:
 
 
 def together(before: Mapping[str, Any] | None, body: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer with the part of it before a pause."""
+    """Return an answer together with its part before a pause."""
     if before is None:
         return body
     first, usage = before.get("usage") or {}, dict(body.get("usage") or {})
@@ -290,7 +290,7 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
     """Return the content of an answer.
 
     Raises:
-        InputError: it is not in this format.
+        InputError: it does not have this format.
     """
     blocks = body.get("content")
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
@@ -316,7 +316,7 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
 
 
 def _why_refused(body: Mapping[str, Any]) -> str:
-    """Return what the provider says about a refusal without text."""
+    """Return the provider's text about a refusal, if the answer has no text."""
     match body.get("stop_details"):
         case {"explanation": str(words)} if words:
             return words
@@ -330,7 +330,7 @@ def _container_of(body: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _parts(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
-    """Yield the parts of an answer; what the provider's own tools have done goes back to it, and blocks not known."""
+    """Yield the parts of an answer; results of the provider's own tools, and unknown blocks, go back to it."""
     calls = 0
     for block in blocks:
         match block.get("type"):
@@ -347,13 +347,13 @@ def _parts(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
 
 
 def _is_direct(block: Mapping[str, Any]) -> bool:
-    """Whether the model itself calls the tool, as is usual, and not code that it runs."""
+    """Whether the model itself calls the tool, as is usual, rather than code that it runs."""
     caller = block.get("caller")
     return not isinstance(caller, Mapping) or caller.get("type") == "direct"
 
 
 def _hosted(blocks: Sequence[Mapping[str, Any]]) -> Iterator[HostedCall]:
-    """Yield the calls that the provider made itself; without a result in the answer one may have run."""
+    """Yield the calls that the provider made itself; a call without a result in the answer may have run."""
     results = {
         block.get("tool_use_id"): block.get("content")
         for block in blocks

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 VERSION = "2023-06-01"  # of the API
-_PAUSES = 10  # of the provider, after which it is not asked to go on
+_PAUSES = 10  # of the provider, after which the answer is not continued
 MAX_TOKENS = 8_192  # of an answer; the API requires a limit
 
 
@@ -29,17 +29,17 @@ class AnthropicMessages(SDKAdapter):
     """Calls one of Anthropic's models.
 
     Args:
-        api_key: that of `ANTHROPIC_API_KEY` by default.
-        base_url: that of `ANTHROPIC_BASE_URL` by default, else Anthropic's own.
+        api_key: by default `ANTHROPIC_API_KEY`.
+        base_url: by default `ANTHROPIC_BASE_URL`, or else Anthropic's address.
         cache: let the provider keep the beginning of a request, so that the next turn reads it at a tenth of the price.
         timeout: seconds of silence after which a call fails.
         tool_mode, price, limits, client: as in `OpenAIResponses`.
 
-    An answer has at most 8,192 tokens, those for thinking not counted, unless the agent's settings have `max_tokens`.
-    It is always streamed: then a long answer is not silent, and its cost is known even after a timeout.
+    An answer has at most 8,192 tokens, not counting thinking tokens, unless the agent's settings have `max_tokens`.
+    Answers are always streamed: a long answer is then not silent, and its cost is known even after a timeout.
 
     Raises:
-        DefinitionError: there is no key, or no request can be made with another setting.
+        DefinitionError: there is no key, or a setting is unusable.
         ImportError: the SDK is not installed.
     """
 
@@ -65,14 +65,14 @@ class AnthropicMessages(SDKAdapter):
             raise MissingExtraError(f"Models of Anthropic need its SDK: {install('anthropic')}") from error
         self._sdk = anthropic
         options = options_of("anthropic", "ANTHROPIC_API_KEY", api_key, base_url, timeout, client)
-        # The version of our format, and the header that it documents for keys: an SDK may have moved on.
+        # The version of our format, and its documented header for keys: an SDK may have moved on.
         headers = {"anthropic-version": VERSION, "X-Api-Key": options["api_key"], "Authorization": anthropic.Omit()}
         super().__init__(model, tool_mode, price, limits, client, {**options, "default_headers": headers})
         self._cache = cache
 
     def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         held = held_schema(schema, recursive=False)
-        # Their models know only some of a schema's limits; the SDK puts the rest into words.
+        # Anthropic's models know only some of a schema's limits; the SDK puts the rest into words.
         return None if held is None else {"type": "json_schema", "schema": self._sdk.transform_schema(held)}
 
     def _reply(self, tools: Sequence[ToolDescription]) -> dict[str, Any] | None:
@@ -129,7 +129,7 @@ class AnthropicMessages(SDKAdapter):
 
 
 def _going_on(request: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request that continues an answer which the provider has paused, as long ones of its tools are."""
+    """Return the request that continues a paused answer; the provider pauses when its own tools take long."""
     container = (body.get("container") or {}).get("id")
     extra = {**request["extra_body"], **({"container": container} if container else {})}
     return {

@@ -1,6 +1,6 @@
 """An adapter for the models of any-llm, a library that knows many providers and speaks one format: Chat Completions.
 
-A call is one request, where the provider's SDK lets us say so. any-llm is imported only when an adapter is made.
+A call is one request, if the provider's SDK allows setting that. any-llm is imported only when an adapter is made.
 """
 
 import inspect
@@ -29,9 +29,9 @@ from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message, Reasoning, cut, error_text, explain
 from standfast.tools import Duration, seconds
 
-# Providers that hold an answer to a JSON schema; others refuse the request.
+# Providers that enforce a JSON schema on an answer; others refuse the request.
 _HOLD_SCHEMAS = frozenset({"anthropic", "azureopenai", "gemini", "mistral", "openai", "vertexai"})
-# Under these names the library `genai-prices` knows providers.
+# The names of these providers in the library `genai-prices`.
 _PRICED_AS = {"gemini": "google", "vertexai": "google", "azureopenai": "azure", "bedrock": "aws"}
 _FINAL = (
     "AuthenticationError",
@@ -46,16 +46,15 @@ _FINAL = (
 
 
 class AnyLLMModel:
-    """Calls one model of a provider that any-llm knows.
+    """Calls one model of an any-llm provider.
 
     Args:
-        model: the provider and its model, as any-llm writes them, such as "gemini:gemini-2.5-pro".
-        api_key: by default that of the provider's own environment variable, as any-llm reads it.
+        model: the provider and its model in any-llm's form, such as "gemini:gemini-2.5-pro".
+        api_key: by default the provider's own environment variable, as any-llm reads it.
         base_url: the provider's address, if not the usual one.
-        timeout: seconds after which a call fails, if the provider's SDK takes such a limit.
-        limits: how long an answer may take; with any-llm's providers that use OpenAI's client, also how much of it is
-            read.
-        price: the price of its tokens; by default that of the library `genai-prices`, if it is installed.
+        timeout: seconds after which a call fails, if the provider's SDK supports such a limit.
+        limits: how long an answer may take; for providers with OpenAI's client, also how much of it is read.
+        price: the price of its tokens; by default from the library `genai-prices`, if it is installed.
 
     Raises:
         DefinitionError: there is no such provider, or no key.
@@ -94,7 +93,7 @@ class AnyLLMModel:
                 self._options["max_retries"] = 0
             if self._kind.TIMEOUT_SUPPORT == "unsupported":
                 self._timeout = None
-            made = self._kind(**self._options)  # it says what is missing
+            made = self._kind(**self._options)  # its error names what is missing
         except ImportError as error:
             more = install_package(f"any-llm-sdk[{name}]")
             raise MissingExtraError(
@@ -145,7 +144,7 @@ class AnyLLMModel:
     ) -> dict[str, Any]:
         settings = with_tool_choice(settings, has_tools=bool(tools))
         schema = settings.pop("output_schema", None)
-        # Some providers refuse tools beside a schema; the answer is checked by it in any case.
+        # Some providers refuse tools beside a schema; the answer is checked against it in any case.
         held = None if schema is None or tools else held_schema(schema, recursive=False)
         if held is not None:
             form = {"name": "output", "schema": held, "strict": True}
@@ -157,14 +156,14 @@ class AnyLLMModel:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Any]:
-        """Make a client for one call, so that an adapter may be used in any event loop and needs no closing."""
+        """Make a client for one call, so that an adapter works in any event loop and does not need closing."""
         made = self._kind(**self._options)
         if self._is_openai:
             import openai
 
             from standfast.llm.bounded_clients import bounding
 
-            # Not by an option of the provider, which may have a client of another SDK beside this one.
+            # Not through an option of the provider, which may have a client of another SDK beside this one.
             first = made.client
             made.client = first.with_options(
                 # A key in a header would follow a redirect anywhere.
@@ -181,7 +180,7 @@ class AnyLLMModel:
             await _close(getattr(made, "client", None))
 
     async def _asked(self, client: Any, request: dict[str, Any]) -> Any:
-        """Make a request, and repeat it once, changed, if the provider refuses what earlier answers carry."""
+        """Make a request. If the provider refuses data from earlier answers, repeat it once, changed."""
         try:
             return await client.acompletion(**request)
         except self._errors.AnyLLMError as error:
@@ -192,7 +191,7 @@ class AnyLLMModel:
 
     @property
     def _thoughts(self) -> str:
-        """The field of a request that takes thoughts; any-llm translates it for other formats."""
+        """The field of a request for thoughts; any-llm translates it for other formats."""
         return "reasoning_content" if self._is_openai and self._name != "openrouter" else "reasoning"
 
     def _whole(self, answer: AnswerSoFar) -> LLMResponse:
@@ -201,7 +200,7 @@ class AnyLLMModel:
 
     @property
     def _keeper(self) -> str:
-        """The name under which thoughts are kept: they go back to this provider only."""
+        """The name under which thoughts are kept: they go back only to this provider."""
         return f"any-llm:{self._name}"
 
     @property
@@ -231,10 +230,10 @@ class AnyLLMModel:
 
 
 def _piece(body: dict[str, Any]) -> Answer:
-    """Read an answer of any-llm, or a piece of one.
+    """Read an any-llm answer, or a piece of one.
 
     Raises:
-        InputError: it is not in the format.
+        InputError: it does not have the format.
     """
     try:
         return Answer.model_validate(body)
@@ -243,7 +242,7 @@ def _piece(body: dict[str, Any]) -> Answer:
 
 
 def _openai_kind() -> type:
-    """Return the class of providers whose clients are of OpenAI's SDK."""
+    """Return the class of providers whose clients come from OpenAI's SDK."""
     from any_llm.providers.openai.base import BaseOpenAIProvider
 
     return BaseOpenAIProvider  # type: ignore[no-any-return]
@@ -253,7 +252,7 @@ def _written(messages: Sequence[Message], keeper: str, thoughts: str) -> list[di
     """Write a conversation, with the thoughts of this provider's own answers.
 
     Args:
-        thoughts: the field that its thoughts go back in; any-llm reads them as "reasoning", whatever it was called.
+        thoughts: the field in which its thoughts go back; any-llm reads them as "reasoning", whatever its name was.
     """
     written = request_messages([_as_kept_now(message, keeper) for message in messages], keeper)
     for body in written:
@@ -267,7 +266,7 @@ def _written(messages: Sequence[Message], keeper: str, thoughts: str) -> list[di
 
 
 def _as_kept_now(message: Message, keeper: str) -> Message:
-    """Return a message with its thoughts in the form of today: older transcripts have them in one block."""
+    """Return a message with its thoughts in today's form: older transcripts have them in one block."""
     kept = message.reasoning
     if kept is None or kept.provider != keeper or "tool_calls" not in (kept.blocks or ({},))[0]:
         return message
@@ -281,14 +280,14 @@ def _as_kept_now(message: Message, keeper: str) -> Message:
 
 
 def _in_chain(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
-    """Return the error of a kind among an error and its causes."""
+    """Return the error of a given kind from an error and its causes."""
     while error is not None and not isinstance(error, kind):
         error = error.__cause__ or error.__context__
     return error
 
 
 async def _close(client: Any) -> None:
-    """Close a provider's client, whatever its SDK calls that."""
+    """Close a provider's client, whatever its SDK names that."""
     for part in (getattr(client, "aio", None), client):
         close = getattr(part, "aclose", None) or getattr(part, "close", None)
         if callable(close) and inspect.isawaitable(closing := close()):

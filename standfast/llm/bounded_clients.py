@@ -1,4 +1,4 @@
-"""Bounds the answers of the providers' SDKs' HTTP clients. Imported only when a client is made, as the SDKs are."""
+"""Bounds the answers of the HTTP clients in providers' SDKs. Like the SDKs, imported only when a client is made."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -9,9 +9,9 @@ from standfast.llm.answer_limits import AnswerLimits, read_bounded
 
 
 def bounding(limits: AnswerLimits) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """Return a hook that bounds a client's answers before anybody reads them.
+    """Return a hook that bounds a client's answers before they are read.
 
-    A transport of our own would do the same, but would lose the proxies that the environment names.
+    A custom transport would do the same, but would lose the proxies from the environment.
     """
 
     async def bound(response: httpx2.Response) -> None:

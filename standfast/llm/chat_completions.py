@@ -20,7 +20,7 @@ def request_messages(messages: Sequence[Message], keeper: str | None = None) -> 
     """Write a conversation; a system prompt without text is left out.
 
     Args:
-        keeper: the server; what it said beside its texts and calls goes back to it (see `AnswerSoFar.response`).
+        keeper: the server; the extra fields of its answers go back to it (see `AnswerSoFar.response`).
     """
     return [_message(message, keeper) for message in messages if message.role != "system" or message.content]
 
@@ -51,7 +51,7 @@ def _message(message: Message, keeper: str | None) -> dict[str, Any]:
 
 
 def _kept_of(message: Message, keeper: str | None) -> tuple[dict[str, Any], Sequence[Any], Any]:
-    """Return what a server said beside an answer's text and calls: of the message, of each call; and its content."""
+    """Return a server's extra fields beside an answer's text and calls: the message's, each call's, and its content."""
     if keeper is None or message.reasoning is None or message.reasoning.provider != keeper:
         return {}, (), message.content
     extra: dict[str, Any] = {}
@@ -75,10 +75,10 @@ _WANTED = re.compile(r"reasoning_content\W.*\b(must|missing|required)\b|missing\
 
 
 def mended(messages: list[dict[str, Any]], refusal: str) -> list[dict[str, Any]] | None:
-    """Return a written conversation as a server may take it that has refused it; None if the reason is another.
+    """Return a refused conversation in a form that the server may accept; None if the reason is another.
 
-    Some servers refuse the fields that they sent. Others require thoughts in every answer with calls, including the
-    answers of other models; empty thoughts satisfy them.
+    Some servers refuse the fields that they sent. Others require thoughts in every answer with calls, even in answers
+    of other models; empty thoughts satisfy them.
     """
     words = refusal.lower()
     if _WANTED.search(words):
@@ -109,14 +109,14 @@ def _plain(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sendable_arguments(call: ToolCall) -> dict[str, Any]:
-    """Return a call's arguments, as an object even if malformed: servers parse them and refuse anything else."""
+    """Return a call's arguments as an object, even if malformed: servers parse them and refuse anything else."""
     return {"malformed": call.arguments} if isinstance(call.arguments, str) else call.arguments
 
 
 def sendable_id(call_id: str) -> str:
-    """Return a call's id as the strictest provider accepts it; the same for the call and its result.
+    """Return a call's id in a form that the strictest provider accepts; it is the same for the call and its result.
 
-    Anthropic's API takes `^[a-zA-Z0-9_-]+$`, OpenAI's 64 characters. A session may hold ids of any other.
+    Anthropic's API accepts `^[a-zA-Z0-9_-]+$`, OpenAI's 64 characters. A session may contain any other ids.
     """
     if re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", call_id):
         return call_id
@@ -125,7 +125,7 @@ def sendable_id(call_id: str) -> str:
 
 
 def request_tools(tools: Sequence[ToolDescription]) -> dict[str, Any]:
-    """Return the key `tools` of a request; no key at all without tools, since an empty list is refused."""
+    """Return the key `tools` of a request; without tools the key is omitted, since an empty list is refused."""
     if not tools:
         return {}
     return {
@@ -140,7 +140,7 @@ def request_tools(tools: Sequence[ToolDescription]) -> dict[str, Any]:
 
 
 def with_tool_choice(settings: Mapping[str, Any], *, has_tools: bool) -> dict[str, Any]:
-    """Return settings whose `tool_choice` is as this format has it; without tools there is none."""
+    """Return settings with `tool_choice` in this format; without tools it is omitted."""
     written, choice = dict(settings), settings.get("tool_choice")
     if choice is not None and not has_tools:
         del written["tool_choice"]
@@ -150,18 +150,18 @@ def with_tool_choice(settings: Mapping[str, Any], *, has_tools: bool) -> dict[st
 
 
 class _Open(BaseModel):
-    """An object of the format, with what its server adds to it."""
+    """An object of the format, with its server's extra fields."""
 
     model_config = ConfigDict(extra="allow")
 
     @property
     def more(self) -> dict[str, Any]:
-        """What it has beyond the format, as far as there is something."""
+        """The fields beyond the format, if any."""
         extra = self.model_extra or {}
         return {name: value for name, value in extra.items() if value not in (None, [], {}) and name not in _KNOWN}
 
 
-# What servers say in every answer; it is of no use to them, and some refuse it in a request.
+# Fields in every server's answers; they are useless in a request, and some servers refuse them.
 _KNOWN = {"role", "name", "index", "prefix", "metadata", "tool_call_id", "function_call", "annotations", "audio"}
 _KNOWN |= {"images", "logprobs", "token_ids"}
 
@@ -203,7 +203,7 @@ class Answer(BaseModel):
         """Read JSON of this format.
 
         Raises:
-            InputError: saying how it is not.
+            InputError: naming the fault.
         """
         try:
             # Not pydantic's parser, which refuses half an emoji; `LLMResponse` and its readers repair that.
@@ -227,7 +227,7 @@ class _Begun:
         self._pieces: list[str] = [self._given] if isinstance(self._given, str) else []
         self._more: dict[str, list[Any]] = {}
         self._keep(first)
-        # How far the arguments were scanned: pieces, depth in objects, whether in a string, or after a backslash.
+        # The progress of scanning the arguments: pieces, depth in objects, inside a string, after a backslash.
         self._seen, self._depth, self._in_string, self._escape = 0, 0, False, ""
 
     @property
@@ -236,7 +236,7 @@ class _Begun:
 
     @property
     def more(self) -> dict[str, Any] | None:
-        """What its server says of it beyond the format; None if nothing."""
+        """Its server's fields beyond the format; None if there are none."""
         return joined(self._more) or None
 
     def _keep(self, piece: _Call) -> None:
@@ -292,8 +292,8 @@ class AnswerSoFar:
         self._usage: dict[str, Any] | None = None
 
     def add(self, piece: Answer) -> str:
-        """Add a piece; return the text that it brings."""
-        self._usage = piece.usage or self._usage  # the last of a stream, which has no choices
+        """Add a piece; return its text."""
+        self._usage = piece.usage or self._usage  # the last piece of a stream, which has no choices
         choice = piece.choices[0] if piece.choices else _Choice()
         self.stop_reason = choice.finish_reason or self.stop_reason
         said = choice.message or choice.delta or _Said()
@@ -311,7 +311,7 @@ class AnswerSoFar:
         return text
 
     def _add_part(self, part: Any) -> str:
-        """Add a part of the content; return the text that it brings. Any other part is kept in its place."""
+        """Add a part of the content; return its text. Any other part is kept in its place."""
         match part:
             case str(text) | {"type": "text" | "output_text", "text": str(text)} | {"refusal": str(text)}:
                 self._parts.append(("text", text))
@@ -333,8 +333,8 @@ class AnswerSoFar:
         """Return the whole answer.
 
         Args:
-            keeper: the server, to which all that it says beyond the format goes back: fields of the message, fields of
-                each call, and parts of the content that are no text.
+            keeper: the server, to which all its fields beyond the format go back: fields of the message, fields of each
+                call, and non-text parts of the content.
         """
         usage, calls = self._usage or {}, list(self._functions())
         parts = [(kind, _merged(kind, run)) for kind, run in groupby(self._parts, key=itemgetter(0))]
@@ -381,7 +381,7 @@ def _citations(sources: Iterable[Any]) -> Iterator[Citation]:
 
 
 def _merged(kind: str, run: Iterable[Part]) -> list[Any]:
-    """Return what parts of one kind, one after the other, are together."""
+    """Return consecutive parts of one kind, merged."""
     found = [part for _, part in run]
     return ["".join(found)] if kind == "text" else joined_items(found)
 
@@ -391,20 +391,20 @@ def _in_place(said: Sequence[Part]) -> Iterator[Part]:
         yield kind, {"part": part} if kind == "thought" else part
 
 
-# --- what is streamed beyond the format: fields that this module does not know ---
+# --- streamed fields beyond the format, which this module does not know ---
 
-_WHOLE = ("type", "id", "index", "format", "role", "name")  # said again with each piece, and not continued
+_WHOLE = ("type", "id", "index", "format", "role", "name")  # repeated with each piece, not continued
 
 
 def add_to(pieces: dict[str, list[Any]], more: Mapping[str, Any]) -> None:
-    """Add pieces of fields; what is no strict JSON, or nested too deep, cannot be kept and sent back."""
+    """Add pieces of fields; values that are not strict JSON, or nested too deep, cannot be kept and sent back."""
     for name, value in more.items():
         if isinstance(value, str) or json_problem(value) is None:
             pieces.setdefault(name, []).append(value)
 
 
 def joined(pieces: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return the fields that came in pieces: texts are continued, objects completed, items of lists too."""
+    """Return the streamed fields: texts are continued, objects and list items completed."""
     return {name: _joined(name, values) for name, values in pieces.items()}
 
 
@@ -429,7 +429,7 @@ def _joined(name: str, values: list[Any]) -> Any:
 
 
 def joined_items(items: Sequence[Any]) -> list[Any]:
-    """Return the items of a list that came in pieces: by their index, or of one kind of text after the other."""
+    """Return the streamed items of a list: by index, or in order of arrival for consecutive texts of one kind."""
     found: list[list[Any]] = []
     by_index: dict[tuple[str, int], list[Any]] = {}
     for item in items:
@@ -448,7 +448,7 @@ def joined_items(items: Sequence[Any]) -> list[Any]:
 
 
 def _continues(before: Any, item: Any) -> bool:
-    """Whether an item continues the text, or the thought, of the one before."""
+    """Whether an item continues the previous text or thought."""
     if not isinstance(before, dict) or not isinstance(item, dict) or "id" in item or before.get("closed"):
         return False
     return item.get("type") == before.get("type") and item.get("type") in ("text", "thinking")

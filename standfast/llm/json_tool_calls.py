@@ -1,6 +1,6 @@
 """Tool calls in plain text: every answer is one JSON object, whose schema the server enforces.
 
-For small models, which rarely use a server's own tool calls well, and for servers that have none. No I/O here.
+For small models, which rarely use a server's own tool calls well, and for servers without them. No I/O here.
 """
 
 import json
@@ -16,7 +16,7 @@ from standfast.messages import LLMResponse, Message, ToolCall, clean_text, read_
 
 
 def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDescription]) -> list[Message]:
-    """Return a conversation without tool calls: one system message, then user and assistant in turns.
+    """Return a conversation without tool calls: one system message, then alternating user and assistant messages.
 
     Chat templates of small models refuse a second system message and two messages of one role in a row.
     """
@@ -51,7 +51,7 @@ def _plain(message: Message) -> str:
 
 
 def _instructions(tools: Sequence[ToolDescription]) -> str:
-    """Describe the tools before the form of an answer: in the opposite order, small models always call a tool."""
+    """Describe the tools before the form of an answer: in the reverse order, small models always call a tool."""
     described = "\n".join(
         f"- {tool.name}: {tool.description} Arguments: {json.dumps(tool.input_schema, ensure_ascii=False)}"
         for tool in tools
@@ -82,7 +82,7 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 
 def _moved(schema: Any, place: str) -> Any:
-    """Return a schema as it reads at `place` in another one: its references begin there."""
+    """Return a schema embedded at `place` in another one: its references begin there."""
     match schema:
         case {"$ref": str(reference), **rest} if reference.startswith("#"):
             return {"$ref": place + reference[1:], **_moved(rest, place)}
@@ -95,10 +95,10 @@ def _moved(schema: Any, place: str) -> Any:
 
 
 def read_reply(response: LLMResponse) -> LLMResponse:
-    """Return what an answer's JSON object says; an answer that is not one is returned as it is.
+    """Return the contents of an answer's JSON object; any other answer is returned unchanged.
 
-    If a limit of tokens cut it off, a text keeps its beginning, and a call keeps its raw text instead of arguments:
-    half of the arguments may look like valid ones.
+    If a token limit cut it off, a text keeps its beginning, and a call keeps its raw text instead of arguments: half of
+    the arguments may look valid.
     """
     text = response.text
     try:

@@ -37,22 +37,23 @@ _CONNECT_TIMEOUT = 10.0  # seconds; a server that is up accepts a connection at 
 
 
 class OpenAICompatible:
-    """Calls one model of one server. Settings go into the request as they are, such as `temperature=0`.
+    """Calls one model of one server. Settings, such as `temperature=0`, go into the request unchanged.
 
     Args:
         base_url: the part before `/chat/completions`, such as "http://localhost:8080/v1".
-        api_key: sent as a bearer token. It is not read from the environment, where another server's may be.
+        api_key: sent as a bearer token. It is never read from the environment, which may have another server's key.
         tool_mode: "native" uses the server's own tool calls. "json" describes the tools in the system prompt and has
             the server enforce a JSON schema on the answer (`response_format`), one call at a time: for small models.
-        timeout: seconds of silence after which a call fails. An answer that is not streamed is silent until it is done.
+        timeout: seconds of silence after which a call fails. An answer that is not streamed is silent until it is
+            complete.
         limits: how much of an answer is read, and for how long.
-        price: the price of its tokens; by default that of the `provider`, if the library `genai-prices` knows it.
-        client: a client of httpx or httpx2 that makes the requests; its maker closes it. Without one every call opens
-            a connection, so that the adapter may be used from several event loops and needs no closing.
+        price: the price of its tokens; by default the price of the `provider`, if the library `genai-prices` has it.
+        client: an httpx or httpx2 client that makes the requests; its creator closes it. Without one, every call opens
+            a connection, so that the adapter works in several event loops and does not need closing.
 
     Raises:
-        DefinitionError: no request could be made with these settings.
-        ImportError: httpx is not installed, and no client of httpx2 is given.
+        DefinitionError: these settings do not allow a request.
+        ImportError: httpx is not installed, and there is no httpx2 client.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class OpenAICompatible:
                     break
                 if text := answer.add(self._read(data)):
                     yield text
-            # Not every server sends [DONE], but a stream with neither was cut.
+            # Not every server sends [DONE], but a stream with neither was cut off.
             if not (is_whole or answer.stop_reason):
                 raise InputError("the stream ended before the answer was whole")
         yield self._priced(answer.response(self._keeper))
@@ -161,7 +162,7 @@ class OpenAICompatible:
 
     @property
     def _keeper(self) -> str:
-        """The name under which thoughts are kept: they go back to this provider only.
+        """The name under which thoughts are kept: they go back only to this provider.
 
         Several providers may share a server: a gateway gives each its own path, or names models "vendor/model".
         """
@@ -174,14 +175,14 @@ class OpenAICompatible:
         return f"{self.provider}:{self._url.host}" + (f":{self._url.port}" if self._url.port else "")
 
     def _as_kept_now(self, message: Message) -> Message:
-        """Return a message with its thoughts under today's name. Earlier versions kept them by server alone."""
+        """Return a message with its thoughts under today's name. Earlier versions kept them only by server."""
         if message.reasoning is None or message.reasoning.provider != self._server:
             return message
         return message.model_copy(update={"reasoning": message.reasoning.model_copy(update={"provider": self._keeper})})
 
     @asynccontextmanager
     async def _asked(self, request: dict[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
-        """Make a request, and repeat it once, changed, if the server refuses what earlier answers carry; see `mended`.
+        """Make a request. If the server refuses data from earlier answers, repeat it once, changed; see `mended`.
 
         A refused request costs nothing.
         """
@@ -203,7 +204,7 @@ class OpenAICompatible:
     async def _post(self, request: Mapping[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
         """Make a request, and yield the body of its answer.
 
-        Any error that prevents reading it, also in the body of the `with`, is raised as a ModelError.
+        Any error that prevents reading it, even in the body of the `with`, is raised as a ModelError.
         """
         with hidden(self._secrets):
             try:
@@ -226,7 +227,7 @@ class OpenAICompatible:
 
     @asynccontextmanager
     async def _opened(self, client: Any, request: Mapping[str, Any]) -> AsyncIterator[Any]:
-        """Make a request; the head of its answer may take no longer than an answer."""
+        """Make a request; the head of its answer may take no longer than a whole answer."""
         headers = {"Accept-Encoding": ENCODINGS, **self._headers}
         sent = client.build_request("POST", self._url, json=request, headers=headers, timeout=self._timeout)
         async with in_time(self._limits):
@@ -251,8 +252,8 @@ class OpenAICompatible:
 
 
 def _library_of(client: object) -> Any:
-    """Return the library of a client; httpx for our own."""
-    httpx2 = sys.modules.get("httpx2")  # it is loaded if there is a client of it
+    """Return the library of a client; httpx for the built-in one."""
+    httpx2 = sys.modules.get("httpx2")  # it is loaded if a client of it exists
     if httpx2 is not None and isinstance(client, httpx2.AsyncClient):
         return httpx2
     try:
@@ -269,7 +270,7 @@ def _reason(error: Exception) -> str:
 
 
 def _words(body: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return a server's text about an error (the whole body if its form is unknown), and its names for the error."""
+    """Return a server's text of an error (the whole body if its form is unknown), and its names for the error."""
     try:
         error = Answer.read(body).error
     except InputError:

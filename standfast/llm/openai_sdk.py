@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     import openai
 
 
-# Models that do not think: asking for their thoughts is refused. For others the provider says so itself.
+# Models without thoughts: they refuse requests for them. For other models, the provider tells.
 _WITHOUT_THOUGHTS = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt)|gpt-5(\.\d+)?-chat")
 
 
 class OpenAIResponses(SDKAdapter):
-    """Calls one of OpenAI's models by their Responses, the only form in which they take their thoughts back.
+    """Calls one of OpenAI's models through the Responses API, the only one that accepts its thoughts back.
 
     Args:
-        api_key: that of `OPENAI_API_KEY` by default.
-        base_url: that of `OPENAI_BASE_URL` by default, else OpenAI's own.
+        api_key: by default `OPENAI_API_KEY`.
+        base_url: by default `OPENAI_BASE_URL`, or else OpenAI's address.
         tool_mode: "native", or "json" for a model that calls tools poorly; see `OpenAICompatible`.
-        timeout: seconds after which a call fails; of silence, if its answer is streamed.
-        price: the price of its tokens; by default that of the library `genai-prices`, if it is installed.
+        timeout: seconds after which a call fails; seconds of silence, if its answer is streamed.
+        price: the price of its tokens; by default from the library `genai-prices`, if it is installed.
         limits: how much of an answer is read, and for how long.
-        client: makes the requests; its maker bounds and closes it. Without one every call opens a connection.
+        client: makes the requests; its creator bounds and closes it. Without one, every call opens a connection.
 
     Raises:
-        DefinitionError: there is no key, or no request can be made with another setting.
+        DefinitionError: there is no key, or a setting is unusable.
         ImportError: the SDK is not installed.
     """
 
@@ -114,9 +114,9 @@ class OpenAIResponses(SDKAdapter):
         yield responses.response(self._whole(whole))
 
     async def _asked(self, ask: Callable[..., Awaitable[Any]], request: dict[str, Any]) -> Any:
-        """Make a request, and again without thoughts if the provider refuses them, which costs nothing.
+        """Make a request; if the provider refuses thoughts, which costs nothing, repeat it without them.
 
-        A model without thoughts is not asked for them again. Unreadable thoughts concern this conversation only.
+        A model without thoughts is not asked for them again. Unreadable thoughts concern only this conversation.
         """
         try:
             return await ask(**request)

@@ -1,4 +1,4 @@
-"""Computes the cost of a call: by a price that the user gives, or by the maintained library `genai-prices`."""
+"""Computes the cost of a call: from a price given by the user, or from the maintained library `genai-prices`."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from standfast.errors import DefinitionError
 from standfast.messages import LLMResponse, Usage
 
 _MILLION = 1_000_000
-# US dollars for one call of a hosted tool, beside its tokens; by the tool's name at the provider.
+# US dollars for one call of a hosted tool, on top of its tokens; by the provider's name for the tool.
 _FEES = {"anthropic": {"web_search": 0.01}, "openai": {"web_search": 0.01, "file_search": 0.0025}}
 
 
@@ -19,8 +19,9 @@ class Price:
 
     Args:
         input, output: the prices of all tokens; reasoning is output.
-        cached, cache_write: those of input that is read from the provider's cache or written to it; `input` by default.
-        hosted: by the name of a hosted tool at the provider, such as "web_search", the price of one call.
+        cached, cache_write: the prices of input that is read from the provider's cache or written to it; `input` by
+            default.
+        hosted: the price of one call, by the provider's name for a hosted tool, such as "web_search".
 
     Raises:
         DefinitionError: a price is not a number of at least 0.
@@ -56,7 +57,7 @@ class Price:
 
 
 def priced(response: LLMResponse, *, provider: str, model: str, price: Price | None) -> LLMResponse:
-    """Return an answer with its cost, if that is known."""
+    """Return an answer with its cost, if known."""
     usage = response.usage
     if usage is None or response.cost is not None:
         return response
@@ -69,7 +70,7 @@ def priced(response: LLMResponse, *, provider: str, model: str, price: Price | N
 
 
 def _listed(usage: Usage, provider: str, model: str) -> float | None:
-    """Return the cost by the library's list, if it is installed and has the model."""
+    """Return the cost from the library's list, if it is installed and has the model."""
     if importlib.util.find_spec("genai_prices") is None:
         return None
     prices: Any = importlib.import_module("genai_prices")

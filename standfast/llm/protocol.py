@@ -18,13 +18,13 @@ class ToolDescription(Record):
 class LLMAdapter(Protocol):
     """Calls one model.
 
-    An adapter with `may_answer_nothing = True` is not asked again if its answer has neither text nor calls.
+    An adapter with `may_answer_nothing = True` is not called again if its answer has neither text nor calls.
     """
 
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
     ) -> LLMResponse | Mapping[str, Any]:
-        """Answer a conversation. Raise any exception to say that the model could not be called."""
+        """Answer a conversation. Raise any exception if the model could not be called."""
         ...
 
 

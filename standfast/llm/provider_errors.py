@@ -1,4 +1,4 @@
-"""Interprets a provider's refusal: whether calling again may help, how long to wait first, and what to do about it.
+"""Interprets a provider's refusal: whether another attempt may help, how long to wait first, and what to do about it.
 
 One table for all providers; nothing here does I/O.
 """
@@ -34,8 +34,8 @@ _ADVICE = {
 }
 _NO_ROOM = re.compile(r"context[ _](length|size|window)|prompt is too long", re.IGNORECASE)
 _SPENT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
-_SECRET = 12  # characters, at least; a shorter one, such as "ollama", is a word
-_SHOWN = 600  # bytes of the provider's own text; the whole may be a page of HTML
+_SECRET = 12  # minimum characters; a shorter one, such as "ollama", is a word
+_SHOWN = 600  # bytes of the provider's own text; the full text may be a page of HTML
 
 
 def refusal(
@@ -50,17 +50,17 @@ def refusal(
     """Return the error for a refusal.
 
     Args:
-        who: the model and its address, with which the message begins.
+        who: the model and its address, which begin the message.
         status: the HTTP status; None if the provider reported an error without one, in a stream for example.
-        text: the provider's own words.
+        text: the provider's text.
         retry_after: the header of that name.
         codes: the provider's names for the error.
-        secrets: keys that its words may repeat.
+        secrets: keys that its text may repeat.
     """
-    if not _SPENT.isdisjoint(codes):  # OpenAI says so with status 429, although waiting does not help
+    if not _SPENT.isdisjoint(codes):  # OpenAI uses status 429 for this, although waiting does not help
         meant = 402
     else:
-        # Servers say so with 400, 413 or 500. A limit of tokens per minute has similar words, but it passes.
+        # Servers use 400, 413 or 500 for this. A limit of tokens per minute has a similar text, but is temporary.
         meant = TOO_LONG if status != 429 and _NO_ROOM.search(text) else status or 500
     advice = _ADVICE.get(meant)
     return ModelError(
@@ -86,19 +86,19 @@ def check_url(who: str, base_url: str | None) -> str | None:
 
 
 def check_key(who: str, key: str | None) -> str:
-    """Return a key as it goes into a header.
+    """Return a key in the form for a header.
 
     Raises:
-        DefinitionError: it cannot go there; the message does not show it.
+        DefinitionError: a header cannot contain it; the message does not show it.
     """
-    key = (key or "").strip()  # read from a file, it ends with a line break
+    key = (key or "").strip()  # a key read from a file ends with a line break
     if not (key.isascii() and key.isprintable()):
         raise DefinitionError(f"{who}: the API key has characters that no header may have")
     return key
 
 
 def masked(text: str, secrets: Sequence[str]) -> str:
-    """Return a text without keys: some providers repeat them, and an error is shown, logged and stored."""
+    """Return a text without keys: some providers repeat keys, and errors are shown, logged and stored."""
     for secret in secrets:
         if len(secret) >= _SECRET:
             text = text.replace(secret, "[the API key]")
@@ -107,7 +107,7 @@ def masked(text: str, secrets: Sequence[str]) -> str:
 
 @contextmanager
 def hidden(secrets: Sequence[str]) -> Iterator[None]:
-    """Keep keys out of errors and of their causes."""
+    """Keep keys out of an error and its causes."""
     try:
         yield
     except ModelError as error:
@@ -120,11 +120,11 @@ def hidden(secrets: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def no_answer(who: str, *unreachable: type[Exception]) -> Iterator[None]:
-    """Turn what prevents reading an answer into a `ModelError`; a library's own errors are caught inside of it.
+    """Turn errors that prevent reading an answer into a `ModelError`; the block itself catches a library's own errors.
 
     Args:
-        who: the model and its address, with which the message begins.
-        unreachable: errors of the network; calling again may help.
+        who: the model and its address, which begin the message.
+        unreachable: network errors; another attempt may help.
     """
     passing: tuple[type[Exception], ...] = (InputError, *unreachable)
     try:
@@ -141,7 +141,7 @@ def no_answer(who: str, *unreachable: type[Exception]) -> Iterator[None]:
 
 
 def connection_advice(reason: str) -> str:
-    """Return what to check if no connection could be made; also a certificate that is not valid may be renewed."""
+    """Return what to check if no connection could be made; an invalid certificate may also be renewed."""
     if "CERTIFICATE_VERIFY_FAILED" in reason:
         return "check base_url, the clock, and which certificates this machine trusts"
     return "check base_url, and the network"
@@ -150,32 +150,32 @@ def connection_advice(reason: str) -> str:
 def retry_delay(
     error: BaseException, policy: RetryPolicy, attempt: int, *, has_alternative: bool = False
 ) -> float | None:
-    """Return the seconds until a model that raised this is called again, or None if it is not: one table for all.
+    """Return the seconds until a model that raised this is called again, or None if it is not.
 
     Args:
-        attempt: the number of times that it was asked.
+        attempt: the number of calls so far.
         has_alternative: whether there is another model, or a pause; then the wait is no longer than between any two
             attempts.
     """
     if not may_pass(error) or attempt >= policy.maximum_attempts:
         return None
     after = asked_to_wait(error)
-    if not after:  # without any wait, as 0 or a date that has passed would mean, all attempts would be used up at once
+    if not after:  # without any wait, as for 0 or a date in the past, all attempts would be used up at once
         return policy.delay(attempt)
     return None if has_alternative and after > cast(float, policy.maximum_interval) else after
 
 
 def asked_to_wait(error: BaseException) -> float | None:
-    """Return the seconds that a provider asks to wait, a day at most; None if it asks for no number of them."""
+    """Return the seconds that a provider asks to wait, at most a day; None if it does not give a number."""
     after = getattr(error, "retry_after", None)
     return _bounded(after) if isinstance(after, int | float) and not isinstance(after, bool) else None
 
 
 def may_pass(error: BaseException) -> bool:
-    """Say whether asking again may help.
+    """Return whether another attempt may help.
 
-    `ModelError` says so itself. Among other errors it may help for those of the network, and for any that carries an
-    HTTP status of 408, 409, 429 or 5xx. Anything else is a mistake that a retry would only repeat.
+    A `ModelError` has the answer. Among other errors, another attempt may help after network errors, and after errors
+    with an HTTP status of 408, 409, 429 or 5xx. Anything else is a mistake that a retry would only repeat.
     """
     if isinstance(error, ModelError):
         return error.transient
@@ -188,12 +188,12 @@ def may_pass(error: BaseException) -> bool:
 
 
 def status_may_pass(status: int) -> bool:
-    """Say whether a request that was answered with an HTTP status may be taken later."""
+    """Return whether a request that was answered with this HTTP status may succeed later."""
     return status in _TRANSIENT or status >= 500
 
 
 def seconds_to_wait(retry_after: str | None, now: datetime) -> float | None:
-    """Read the header `Retry-After`: seconds, or a date. None if it says neither."""
+    """Read the header `Retry-After`: seconds, or a date; None if it has neither."""
     if retry_after is None:
         return None
     try:

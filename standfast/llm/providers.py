@@ -1,4 +1,4 @@
-"""The providers of models, an adapter for each, and which one an agent's model gets."""
+"""The model providers, an adapter for each, and the choice of an agent's adapter."""
 
 import dataclasses
 import inspect
@@ -37,19 +37,19 @@ def create_adapter(
     base_url: str | None = None,
     **options: Any,
 ) -> LLMAdapter | Callable[[str | None], LLMAdapter]:
-    """Make an adapter for a provider's model; without a model, a function that makes one for each agent's own.
+    """Make an adapter for a provider's model; without a model, a function that makes one for each agent's model.
 
     Args:
         provider: "openai", "anthropic", "cloudflare", "minimax", or "openai-compatible" for any server with OpenAI's
             Chat Completions; "any-llm" and "pydantic-ai" for those libraries, whose models have a provider in their
             name, such as "gemini:gemini-2.5-pro".
-        api_key: by default that of the provider's own variable in the environment, such as `OPENAI_API_KEY`.
+        api_key: by default the provider's own environment variable, such as `OPENAI_API_KEY`.
         base_url: the provider's address, if not the usual one; by default the value of a variable such as
             `OPENAI_BASE_URL` or `OPENAI_COMPATIBLE_BASE_URL`.
         options: options of the adapter, such as `tool_mode` and `timeout`.
 
     Raises:
-        DefinitionError: there is no such provider, no key, or an option cannot be used.
+        DefinitionError: there is no such provider, no key, or an option is invalid.
         ImportError: the provider's SDK is not installed.
     """
     make = PROVIDERS.get(provider)
@@ -67,7 +67,7 @@ def create_adapter(
 
 
 def adapter_for_model(model: str | None) -> LLMAdapter | None:
-    """Return the adapter for a model that is named with its provider, such as "openai:gpt-5"; None for any other."""
+    """Return the adapter for a model whose name includes its provider, such as "openai:gpt-5"; None for any other."""
     provider, separator, name = (model or "").partition(":")
     return create_adapter(provider=provider, model=name) if separator and provider in PROVIDERS else None
 
@@ -108,13 +108,13 @@ def _pydantic_ai(model: str, given: dict[str, Any]) -> PydanticAIModel:
 
 
 def _at(provider: str, usual: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the given options with an address: if they have none, the environment's, or the usual one."""
+    """Return the given options with an address: if they have none, from the environment, or the usual one."""
     variable = f"{provider.upper().replace('-', '_')}_BASE_URL"
     return {"base_url": _variable(variable) or usual, **given}
 
 
 def _with_key(variable: str, given: dict[str, Any], **needed: str) -> dict[str, Any]:
-    """Return the given options with the key of the environment, if they have none."""
+    """Return the given options with a key: if they have none, from the environment."""
     key = given.get("api_key") or _variable(variable)
     if missing := [name for name, value in {**needed, variable: key}.items() if not value]:
         provider = variable.partition("_")[0].lower()
@@ -144,13 +144,13 @@ _FEWEST_TOKENS = 16  # OpenAI refuses to answer with fewer
 
 
 def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
-    """Return the adapter for an agent: its own, or for its model `llm`, what that returns, or the provider's.
+    """Return the adapter for an agent: its own, or `llm`, or the result of `llm` for its model, or the provider's.
 
-    A function that returns None leaves the model to its provider.
+    If a function returns None, the model's provider is used.
 
     Raises:
         InputError: there is none.
-        DefinitionError: the provider has no key, or does not have one of the agent's hosted tools.
+        DefinitionError: the provider has no key, or lacks one of the agent's hosted tools.
     """
     adapter = _chosen(llm, agent)
     for tool in agent.hosted_tools:
@@ -179,7 +179,7 @@ def _chosen(llm: LLM | None, agent: Agent) -> LLMAdapter:
             f"to one, got {llm!r:.80}{_instead_of(llm)}"
         )
     adapter = llm(agent.model)
-    if adapter is None:  # the function leaves this one to us
+    if adapter is None:  # the function leaves this model to its provider
         return _provided(agent)
     if not hasattr(adapter, "chat"):
         raise InputError(f"llm gave {adapter!r:.80} for the model {agent.model!r}: it has no `chat` method")
@@ -187,7 +187,7 @@ def _chosen(llm: LLM | None, agent: Agent) -> LLMAdapter:
 
 
 def _instead_of(llm: object) -> str:
-    """Return what to write for what is often taken for an adapter."""
+    """Return advice for a value that is often mistaken for an adapter."""
     if isinstance(llm, str):
         return "; the name of a model is the agent's: Agent(…, model=…)"
     if any(kind.__module__.startswith("pydantic_ai.models") for kind in type(llm).__mro__):
@@ -199,8 +199,8 @@ def _provided(agent: Agent) -> LLMAdapter:
     if (adapter := adapter_for_model(agent.model)) is not None:
         return adapter
     provider, colon, _ = (agent.model or "").partition(":")
-    unknown = f"and there is no provider {provider!r}" if colon else "which names no provider"
-    what = "has no model to call" if agent.model is None else f"is to call {agent.model!r}, {unknown}"
+    unknown = f"but there is no provider {provider!r}" if colon else "which names no provider"
+    what = "has no model to call" if agent.model is None else f"calls {agent.model!r}, {unknown}"
     raise InputError(
         f"Agent '{agent.name}' {what}: name one as <provider>:<model>, such as \"anthropic:claude-sonnet-4-6\" (the "
         f"providers are {', '.join(PROVIDERS)}), or pass llm=, an object with `async def chat(messages, tools)` or a "
@@ -217,10 +217,10 @@ def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
     if model is None:
         return adapter_for(llm, agent)
     if agent.adapter is not None:
-        raise InputError(f"Agent '{agent.name}' is to call {model!r}, but it has an adapter of its own")
+        raise InputError(f"Agent '{agent.name}' cannot call {model!r}: it has its own adapter")
     if hasattr(llm, "chat"):
         raise InputError(
-            f"Agent '{agent.name}' is to call {model!r}, but llm= is one adapter: pass a function from a model to one"
+            f"Agent '{agent.name}' cannot call {model!r}: llm= is one adapter; pass a function from a model to one"
         )
     return adapter_for(llm, dataclasses.replace(agent, model=model))
 
@@ -228,10 +228,10 @@ def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
 def settings_for(adapter: LLMAdapter, agent: Agent, max_tokens: int | None = None) -> dict[str, Any]:
     """Return the settings of an adapter's call: the agent's, and its output if the provider can enforce it.
 
-    Settings under the name of a provider are for its models alone.
+    Settings under the name of a provider are only for its models.
 
     Args:
-        max_tokens: the most that the answer may have, if the adapter takes such a setting.
+        max_tokens: the limit of the answer, if the adapter supports such a setting.
     """
     settings = agent.plain_settings()
     own = settings.get(getattr(adapter, "provider", ""))
@@ -250,7 +250,7 @@ def settings_for(adapter: LLMAdapter, agent: Agent, max_tokens: int | None = Non
 
 
 def _shortened(settings: dict[str, Any], most: int, *, has_provider: bool) -> dict[str, Any]:
-    """Return settings by which an answer has no more than so many tokens; an adapter gets none that it may not take."""
+    """Return settings that limit an answer to so many tokens; an adapter gets only settings that it supports."""
     most, thinking = max(most, _FEWEST_TOKENS), settings.get("thinking")
     if isinstance(thinking, Mapping) and isinstance(budget := thinking.get("budget_tokens"), int):
         most += budget  # which providers count as part of the answer

@@ -1,6 +1,6 @@
-"""An adapter for the models of pydantic-ai, which is imported only when an adapter is made.
+"""An adapter for pydantic-ai's models. pydantic-ai is imported only when an adapter is made.
 
-A call is one request: its `max_retries` is zero. What a provider wants to get back is kept in the form in which
+A call is one request: its `max_retries` is zero. Data that a provider wants back is kept in the form in which
 pydantic-ai itself writes messages.
 """
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 PROVIDER = "pydantic-ai"
-# What a part has besides what we keep in our own words.
+# The fields of a part besides the ones that we store ourselves.
 _OURS = frozenset({"part_kind", "content", "tool_name", "args", "tool_call_id"})
 _OF_RESPONSE = ("provider_name", "provider_url", "canonical_system", "model_name")
 _FINAL = ("ModelRequestRejectedError", "ModelQuotaExceededError", "ContentFilterError", "UserError")
 
 
 class PydanticAIModel:
-    """Calls a model of pydantic-ai.
+    """Calls a pydantic-ai model.
 
     Args:
-        model: its name there, such as "google:gemini-2.5-pro", or a model that you have made, whose client you close.
+        model: its name there, such as "google:gemini-2.5-pro", or a model object of yours, whose client you close.
         timeout: seconds after which a call fails.
         limits: how long an answer may take; pydantic-ai itself decides how much of it is read.
-        price: the price of its tokens; by default that of the library `genai-prices`, which pydantic-ai brings.
+        price: the price of its tokens; by default from the library `genai-prices`, which comes with pydantic-ai.
 
     Raises:
         DefinitionError: there is no such model, or no key.
@@ -120,7 +120,7 @@ class PydanticAIModel:
         schema, choice = settings.pop("output_schema", None), settings.pop("tool_choice", None)
         if choice is not None and tools:
             settings["tool_choice"] = [choice["name"]] if isinstance(choice, Mapping) else choice
-        # Some providers refuse tools beside a schema; the answer is checked by it in any case.
+        # Some providers refuse tools beside a schema; the answer is checked against it in any case.
         held = None if schema is None or tools else held_schema(schema, recursive=False)
         defined = [
             ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=dict(tool.input_schema))
@@ -188,13 +188,13 @@ def pydantic_ai_model(
     price: Price | None = None,
     limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
 ) -> PydanticAIModel:
-    """Return an adapter for a model of pydantic-ai that you have made; you close its client.
+    """Return an adapter for a pydantic-ai model object of yours; you close its client.
 
     Args:
         timeout, price, limits: as of `create_adapter(provider="pydantic-ai")`.
 
     Raises:
-        DefinitionError: it is not a model of pydantic-ai.
+        DefinitionError: it is not a pydantic-ai model.
         ImportError: pydantic-ai is not installed.
     """
     return PydanticAIModel(model=model, timeout=timeout, price=price, limits=limits)
@@ -205,7 +205,7 @@ def _is_call(part: Any) -> bool:
 
 
 def _text_of(event: Any) -> str:
-    """Return the text that an event of a stream brings."""
+    """Return the text of a stream's event."""
     match event.event_kind:
         case "part_start" if event.part.part_kind == "text":
             return str(event.part.content)
@@ -215,7 +215,7 @@ def _text_of(event: Any) -> str:
 
 
 def _parts(answer: Any) -> Iterator[Part]:
-    """Yield the parts of an answer; before one of ours, what its provider wants to have back with it."""
+    """Yield the parts of an answer; before one of ours, the data that its provider wants back with it."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     (written,) = ModelMessagesTypeAdapter.dump_python([answer], mode="json")
@@ -236,7 +236,7 @@ def _parts(answer: Any) -> Iterator[Part]:
 
 
 def _written(messages: Sequence[Message]) -> list[Any]:
-    """Write a conversation: all that stands between two answers is one request."""
+    """Write a conversation: all messages between two answers are one request."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelRequest
 
     written: list[Any] = []
@@ -282,7 +282,7 @@ def _image(image: Image) -> Any:
 
 
 def _answer(message: Message) -> dict[str, Any]:
-    """Return an answer as pydantic-ai writes it, with the thoughts that it had."""
+    """Return an answer in pydantic-ai's form, with its thoughts."""
     parts: list[dict[str, Any]] = []
     answer: dict[str, Any] = {"kind": "response", "parts": parts}
     before: dict[str, Any] = {}

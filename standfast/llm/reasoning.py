@@ -1,7 +1,7 @@
 """Keeps a model's thoughts in their place among its words and calls, because providers want them back unchanged.
 
-Most answers are thoughts, then words, then calls, and only the thoughts are kept. One that goes back and forth is kept
-as its thoughts with markers between them: `{"standfast": "text", "length": n}` and `{"standfast": "call"}`. Nothing
+Most answers are thoughts, then words, then calls, and only the thoughts are kept. For an answer in another order, the
+thoughts are kept with markers between them: `{"standfast": "text", "length": n}` and `{"standfast": "call"}`. Nothing
 here does I/O.
 """
 
@@ -18,7 +18,7 @@ _ORDER = ("thought", "text", "call")
 
 
 def reasoning_of(provider: str, parts: Sequence[Part]) -> Reasoning | None:
-    """Return the thoughts to keep of an answer with these parts; None if it has none."""
+    """Return the thoughts to keep from an answer with these parts; None if it has none."""
     kinds = [kind for kind, _ in parts]
     if "thought" not in kinds:
         return None
@@ -29,21 +29,21 @@ def reasoning_of(provider: str, parts: Sequence[Part]) -> Reasoning | None:
 
 
 def details(of: str, block: Mapping[str, Any], known: Sequence[str]) -> Iterator[Part]:
-    """Yield what a text, a call or a message has beyond what we keep of it, as a thought placed before it."""
+    """Yield the other fields of a text, a call or a message that must be kept, as a thought placed before it."""
     more = {name: value for name, value in block.items() if name not in known and value not in (None, [], {}, "")}
     if more:
         yield "thought", {"with": of, "details": more}
 
 
 def details_in(thought: Any, of: str) -> dict[str, Any] | None:
-    """Return what `details` yielded of a text, a call or a message; None of any other thought."""
+    """Return the fields that `details` yielded for a text, a call or a message; None for any other thought."""
     match thought:
         case {"with": kind, "details": dict(more)} if kind == of:
             return more
     return None
 
 
-_INPUT = 1_000  # characters that people are shown of what a hosted tool was called with
+_INPUT = 1_000  # characters of a hosted tool's input that people see
 
 
 def hosted_call(name: Any, given: Any, outcome: Literal["ran", "failed", "unknown"], error: Any = None) -> HostedCall:
@@ -58,7 +58,7 @@ def _marker(kind: str, part: Any) -> dict[str, Any]:
 
 
 def parts_of(message: Message, provider: str) -> Iterator[Part]:
-    """Yield the parts of an answer as its provider wants them back; thoughts of another one are left out."""
+    """Yield the parts of an answer as its provider wants them back, without thoughts of other providers."""
     mine = message.reasoning is not None and message.reasoning.provider == provider
     blocks = message.reasoning.blocks if mine and message.reasoning is not None else ()
     text, calls = message.content, list(range(len(message.tool_calls or ())))

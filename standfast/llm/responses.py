@@ -13,7 +13,7 @@ from standfast.tools import HostedTool
 
 PROVIDER = "openai"
 _ENCRYPTED = "reasoning.encrypted_content"
-# The provider leaves these results out of its answer unless the request includes them; the next request needs them.
+# The provider omits these results from its answer unless the request includes them; the next request needs them.
 _RESULTS = {"code_execution": "code_interpreter_call.outputs", "file_search": "file_search_call.results"}
 
 
@@ -29,12 +29,13 @@ def request(
 ) -> dict[str, Any]:
     """Return the body of a request; absent values have no key.
 
-    The provider keeps nothing (`store`): the transcript is ours, and goes with every request, thoughts encrypted.
+    The provider keeps nothing (`store`): we keep the transcript and send it with every request, with encrypted
+    thoughts.
 
     Args:
-        settings: used as they are, except `tool_choice` and `max_tokens`, which every provider writes differently.
-        output: the format that the answer is held to.
-        thoughts: send back the provider's earlier ones, and ask for more; a model without thoughts refuses both.
+        settings: used unchanged, except `tool_choice` and `max_tokens`, which every provider writes differently.
+        output: the format that the answer must match.
+        thoughts: send back the provider's earlier thoughts, and ask for more; a model without thoughts refuses both.
     """
     given = dict(settings)
     choice = given.pop("tool_choice", None)
@@ -72,7 +73,7 @@ def request(
 
 
 def without_thoughts(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a request for a model that has no thoughts."""
+    """Return the arguments of a request for a model without thoughts."""
     body = {**request["extra_body"], "input": request["input"]}
     plain = _without_thoughts(body)
     return {**request, "input": plain.pop("input"), "extra_body": plain}
@@ -136,7 +137,7 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
     """Return the content of an answer.
 
     Raises:
-        InputError: it is not in this format.
+        InputError: it does not have this format.
     """
     items = body.get("output")
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -184,7 +185,7 @@ def _parts(items: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
                 yield from details("call", item, known)
                 yield "call", calls
                 calls += 1
-            case _:  # of a tool that the provider runs, or not known; it goes back in its place
+            case _:  # of a tool that the provider runs, or unknown; it goes back in its place
                 yield "thought", item
 
 
@@ -192,7 +193,7 @@ _OF_OTHERS = ("reasoning", "message", "function_call", "compaction")
 
 
 def _hosted(items: Sequence[Mapping[str, Any]]) -> Iterator[HostedCall]:
-    """Yield the calls that the provider made itself; one that is not completed may have run."""
+    """Yield the calls that the provider made itself; an incomplete one may have run."""
     for item in items:
         kind = str(item.get("type"))
         if not kind.endswith("_call") or kind in _OF_OTHERS:

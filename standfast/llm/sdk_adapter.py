@@ -1,8 +1,8 @@
-"""The common part of the adapters that use the providers' own SDKs, which are imported only when an adapter is made.
+"""The common part of the adapters for providers' own SDKs, which are imported only when an adapter is made.
 
 One request per call: the SDKs' retries are off. The driver decides, by the `ModelError`, whether a failed request is
-made again. Requests are in our own formats, and answers are read as plain JSON: the SDKs carry both, and know their
-streams.
+made again. Requests use our own formats, and answers are read as plain JSON: the SDKs only transport both, and handle
+their streams.
 """
 
 import json
@@ -23,7 +23,7 @@ from standfast.tools import Duration, HostedTool, seconds
 ToolMode = Literal["native", "json"]
 T = TypeVar("T")
 
-# The status for each of the providers' names of errors in a stream, or in an answer with status 200.
+# The status for each of the providers' error names in a stream, or in an answer with status 200.
 _STATUS = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -41,7 +41,7 @@ _STATUS = {
 
 
 class SDKAdapter:
-    """An adapter that uses an SDK. Each subclass defines its requests, and how they are made."""
+    """An adapter that uses an SDK. Subclasses define the requests and how they are made."""
 
     native_output = True
     provider: str
@@ -141,7 +141,7 @@ class SDKAdapter:
         return make(**self._options, http_client=http)  # type: ignore[no-any-return]
 
     async def _events(self, response: Any) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the events of a streamed answer, as the JSON that they are.
+        """Yield the events of a streamed answer as plain JSON.
 
         Not the SDKs' own events: accumulating those takes time that grows with the square of the answer.
         """
@@ -155,7 +155,7 @@ class SDKAdapter:
                 yield event
 
     async def _opened(self, asked: Awaitable[T]) -> T:
-        """Make a request and return its answer, whose head may take no longer than an answer."""
+        """Make a request and return its answer, whose head may take no longer than a whole answer."""
         async with in_time(self._limits):
             return await asked
 
@@ -173,12 +173,12 @@ class SDKAdapter:
             except ModelError as error:
                 if not hosted or f"{self._who} gave no answer" not in str(error):
                     raise
-                text = f"{error}. What runs at {self._name} ({hosted}) may have run, and may run again"
+                text = f"{error}. Its tools at {self._name} ({hosted}) may have run, and may run again"
                 raise ModelError(text, transient=error.transient, retry_after=error.retry_after) from error
 
     @property
     def _secrets(self) -> tuple[str, ...]:
-        """Keys that an error must not show: ours, or that of a client that was given."""
+        """Keys that an error must not show: ours, or a given client's."""
         return tuple(key for key in (self._options["api_key"], getattr(self._given, "api_key", None)) if key)
 
 
@@ -190,7 +190,7 @@ def check_tool_mode(tool_mode: object) -> None:
 def options_of(
     provider: str, variable: str, api_key: str | None, base_url: str | None, timeout: Duration, client: object
 ) -> dict[str, Any]:
-    """Return the options of an SDK's client; key and address come from the environment if none are given."""
+    """Return the options of an SDK's client; without a given key and address, they come from the environment."""
     address = check_url(f"Provider '{provider}'", base_url or os.environ.get(f"{provider.upper()}_BASE_URL"))
     key = check_key(f"Provider '{provider}'", api_key or os.environ.get(variable))
     if not key and client is None:
@@ -211,7 +211,7 @@ def read_body(body: bytes) -> dict[str, Any]:
 
 @contextmanager
 def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
-    """Turn an SDK's exception into a `ModelError`: what happened, what to do, whether calling again may help."""
+    """Turn an SDK's exception into a `ModelError`: what happened, what to do, and whether another attempt may help."""
     import httpx2
 
     try:
@@ -241,7 +241,7 @@ def refused(who: str, body: object, retry_after: str | None = None, *, secrets: 
 
 
 def _codes(body: object) -> tuple[str, ...]:
-    """Return the names that a provider has for an error."""
+    """Return a provider's names for an error."""
     error = body.get("error", body) if isinstance(body, Mapping) else {}
     names = (error.get("code"), error.get("type")) if isinstance(error, Mapping) else ()
     return tuple(name for name in names if isinstance(name, str))

@@ -1,13 +1,13 @@
-"""JSON schemas as providers enforce them: closed records, in which every key is known and required.
+"""JSON schemas in the form that providers enforce: closed records, in which every key is known and required.
 
-A schema that cannot be written so is not enforced, since another one would be: a closed dict of any keys is an empty
-one. The model has the whole schema in its prompt, and its answer is checked by that. Nothing here does I/O.
+A schema that cannot be written this way is not enforced, since a different one would be: a closed dict of any keys is
+an empty one. The model has the full schema in its prompt, which also checks its answer. Nothing here does I/O.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# Of OpenAI's strict mode; Anthropic's SDK turns those that its own models do not know into words.
+# Of OpenAI's strict mode; Anthropic's SDK turns limits that its models do not know into words.
 _KEPT = {
     "string": ("enum", "const", "pattern", "format"),
     "number": ("enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
@@ -26,7 +26,7 @@ def held_schema(schema: Mapping[str, Any], *, recursive: bool) -> dict[str, Any]
     """Return a schema that a provider can enforce, and whose instances all fit `schema`; else None.
 
     Args:
-        recursive: whether the provider knows schemas that refer to themselves.
+        recursive: whether the provider supports schemas that refer to themselves.
     """
     definitions: Mapping[str, Any] = schema.get("$defs", {})
     if schema.get("type") != "object" or (not recursive and _refers_to_itself(definitions)):

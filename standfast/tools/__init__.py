@@ -1,4 +1,4 @@
-"""Tools: declared once, called by a model, with typed outcomes of a call."""
+"""Tools: declared once, called by a model, with typed outcomes."""
 
 from standfast.durations import Duration
 from standfast.tools.approvals import SCOPES, Approval, Scope, is_wider

@@ -1,4 +1,4 @@
-"""Approvals: the message that people read, who may decide, and what happens if nobody does."""
+"""Approvals: the message that people read, who may decide, and what happens at the deadline."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -18,47 +18,50 @@ from standfast.tools.shown_values import shown_values
 _LONGEST_NAME = 256
 _MOST_REJECTIONS = 100
 _LEAST_REMINDER = 1.0  # seconds
-_FEW = "name more of them, or a smaller quorum, also where an escalation says none of its own"
+_FEW = "name more of them, or a smaller quorum; an escalation inherits what it leaves out"
 
 OnTimeout = Literal["fail", "approve", "reject", "escalate"]
 Scope = Literal["run", "session", "agent"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)  # each wider than the one before
 DepthFirst = dict[str, None]  # a set that keeps its order
-T = TypeVar("T", default=None)  # the model of the value that people may change
+T = TypeVar("T", default=None)  # the model of the value that people may edit
 
 
 @suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval(Generic[T]):
-    """A gate: nothing continues until people have decided, or their time is over.
+    """A gate: nothing continues until people have decided, or the deadline has passed.
 
     Args:
-        message: what people read: a text, or a function of `StepContext`; for a tool, of the `ToolCall`.
-        show: of a pipeline's gate, what people see beside the message: a value, a mapping from labels to values, or a
-            function of `StepContext` that gives one. A value is a `Markdown`, `Table`, `Diff`, an `Image` with its
-            data, a text, or other JSON data. It is decided on by the digest of all of it. Left out, people see the
-            outputs of the steps before it, since the last gate; and `{}` shows them nothing.
-        edit: of a pipeline's gate, the pydantic model of a value that people may change before they approve it; it is
-            the gate's output then. The value is that of this model in `show`, or else the output of the step before.
-        on_reject: of a pipeline's gate, what a rejection does: "end" ends the pipeline with "approval-rejected",
-            "continue" goes on with the rejection as the gate's output, and the name of an earlier stage goes back to
-            that, which runs again with the comment in `ctx.feedback`, as do the stages after it; then it asks again.
+        message: the text that people read, or a function of `StepContext` that returns it; for a tool, of the
+            `ToolCall`.
+        show: of a pipeline's gate, the values that people see beside the message: a value, a mapping from labels to
+            values, or a function of `StepContext` that returns one. A value is a `Markdown`, `Table`, `Diff`, an
+            `Image` with its data, a text, or other JSON data. A decision is bound to the digest of all of it. By
+            default, people see the outputs of the steps since the last gate; with `{}` they see nothing.
+        edit: of a pipeline's gate, the pydantic model of a value that people may edit before they approve it; the
+            edited value is then the gate's output. The value is the one of this model in `show`, or else the output of
+            the step before.
+        on_reject: of a pipeline's gate, what a rejection does. "end" ends the pipeline with "approval-rejected".
+            "continue" continues with the rejection as the gate's output. The name of an earlier stage goes back to it:
+            that stage runs again with the comment in `ctx.feedback`, then the stages after it, and then the gate asks
+            again.
         max_rejections: how often a rejection goes back (3); the next one ends the pipeline.
         timeout: how long it waits: seconds, a text like "7d", or None for ever.
-        on_timeout: "fail" ends the pipeline with "approval-timeout", "reject" with "approval-rejected", "approve" goes
-            on, "escalate" asks `escalate_to`. For a tool the first two are errors that the model reads.
+        on_timeout: "fail" ends the pipeline with "approval-timeout", "reject" with "approval-rejected"; "approve"
+            continues; "escalate" asks `escalate_to`. For a tool, the first two are errors that the model reads.
         remind_every: how often people are reminded.
-        approvers: who may decide: users and names of `groups`; anybody if empty. People are told apart by their names,
-            however those are spelled: "Ada" and "ada" are one.
+        approvers: the people who may decide: users and names of `groups`; anyone if empty. Names are compared without
+            regard to spelling: "Ada" and "ada" are the same person.
         groups: users, and names of other groups, by name.
-        quorum: how many different people must approve (1); more than one requires `approvers`, since anybody can
-            give two names. One rejection is enough.
-        exclude_requester: people who have spoken to the run (started it, said something or answered) cannot approve;
-            and a person who edits a call cannot approve the edited call.
-        escalate_to: an approval that replaces this one when the time is over, with a timeout of its own. Settings that
-            it leaves out stay as here: message, approvers, groups, quorum, exclude_requester, remember.
-        remember: of a tool, the widest scope in which an approver may also let later calls like this one pass, by a
-            standing approval: "run", "session" or "agent"; None, the default, lets nobody.
+        quorum: how many different people must approve (1). More than one requires `approvers`, since anyone can use two
+            names. One rejection is enough.
+        exclude_requester: people who have taken part in the run (started it, sent a message or answered) cannot
+            approve; and a person who edits a call cannot approve the edited call.
+        escalate_to: an approval that replaces this one at the deadline, with its own timeout. It inherits the settings
+            that it leaves out: message, approvers, groups, quorum, exclude_requester, remember.
+        remember: of a tool, the widest scope in which an approver may also approve later calls like this one, by a
+            standing approval: "run", "session" or "agent". None, the default, does not allow it.
 
     Raises:
         DefinitionError: naming the setting and the rule.
@@ -72,7 +75,7 @@ class Approval(Generic[T]):
     timeout: Duration | None = None
     on_timeout: OnTimeout = "fail"
     remind_every: Duration | None = None
-    approvers: Sequence[str] | None = None  # None, here and below: not said
+    approvers: Sequence[str] | None = None  # None, here and below: not given
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     quorum: int | None = None
     exclude_requester: bool | None = None
@@ -130,7 +133,7 @@ class Approval(Generic[T]):
 
     @property
     def of_gate(self) -> list[str]:
-        """The settings that it has which only a pipeline's gate can have, and that say the same of its escalations."""
+        """The settings that only a pipeline's gate can have, and that also apply to its escalations."""
         usual = {"show": None, "edit": None, "on_reject": "end", "max_rejections": None}
         return [name for name, value in usual.items() if getattr(self, name) != value]
 
@@ -153,7 +156,7 @@ class Approval(Generic[T]):
         """Return the message that people read.
 
         Args:
-            context: the argument of the message, if that is a function.
+            context: the argument of the message, if the message is a function.
 
         Raises:
             InputError: the message is not text.
@@ -164,7 +167,7 @@ class Approval(Generic[T]):
         return clean_text(text)
 
     def values(self, context: Any) -> list[dict[str, Any]]:
-        """Return what people see beside the message, as plain JSON.
+        """Return the values that people see beside the message, as plain JSON.
 
         Raises:
             InputError: it cannot be shown.
@@ -172,7 +175,7 @@ class Approval(Generic[T]):
         return shown_values(self.given(context))
 
     def given(self, context: Any) -> Any:
-        """Return what `show` gives."""
+        """Return the value of `show`."""
         return self.show(context) if callable(self.show) else self.show
 
     def _check_quorum(self) -> None:
@@ -197,7 +200,7 @@ class Approval(Generic[T]):
             raise DefinitionError(f"approval.escalate_to must be an Approval, got {self.escalate_to!r}")
         to = self.escalate_to
         if given := to.of_gate:
-            raise DefinitionError(f"approval.{given[0]} holds for escalations, too; say it once, in the first approval")
+            raise DefinitionError(f"approval.{given[0]} also applies to escalations; set it only in the first approval")
         approvers = self.approvers if to.approvers is None else to.approvers
         inherited = replace(
             to,
@@ -214,12 +217,12 @@ class Approval(Generic[T]):
 
     @property
     def chain(self) -> "tuple[Approval[Any], ...]":
-        """This approval, and those that replace it when nobody decides."""
+        """This approval, and the approvals that replace it at their deadlines."""
         return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
 
     @property
     def users(self) -> tuple[str, ...]:
-        """The people who may decide, the members of groups included; if empty, anybody may."""
+        """The people who may decide, including members of groups; if empty, anyone may."""
         return distinct_people(self._expanded(self.approvers or (), ()))
 
     @property
@@ -235,7 +238,7 @@ class Approval(Generic[T]):
 
     def _members(self, group: str, above: tuple[str, ...]) -> DepthFirst:
         if group in above:
-            raise DefinitionError(f"approval.groups: {' > '.join((*above, group))} is a circle")
+            raise DefinitionError(f"approval.groups: {' > '.join((*above, group))} is a cycle")
         members = self._expanded(self.groups[group], (*above, group))
         if not members:
             raise DefinitionError(f"approval.groups: {group!r} has no members")
@@ -248,10 +251,10 @@ def is_wider(scope: str, widest: str) -> bool:
 
 
 def check_of_call(approval: Approval[Any], tool: str) -> Approval[Any]:
-    """Return the approval of a tool if it has nothing that only a pipeline's gate can have.
+    """Return the approval of a tool if it has no setting that is only for a pipeline's gate.
 
     Raises:
-        DefinitionError: it has.
+        DefinitionError: it has one.
     """
     if given := approval.of_gate:
         own = "; people edit its arguments, by its own schema" if given[0] == "edit" else ""

@@ -17,13 +17,12 @@ DepsT_co = TypeVar("DepsT_co", covariant=True, default=Any)
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 Then = Callable[[ToolCall, Message, str], Awaitable[ToolCall | None]]  # of a call, its result, and the session's key
 
-TOOL_SECONDS = 55.0  # that an attempt may take if its tool does not say so
+TOOL_SECONDS = 55.0  # the time limit of an attempt if its tool does not set one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """The rule by which a safe tool is tried again. Names and meaning are Temporal's; `maximum_attempts` counts the
-    first try.
+    """The retry rule of a safe tool. Names and meaning are Temporal's; `maximum_attempts` includes the first try.
 
     Args:
         initial_interval, maximum_interval: seconds, or a text like "30s".
@@ -53,13 +52,13 @@ class RetryPolicy:
 
 
 class Identity(Enum):
-    """What stands for a `user_id` or `tenant_id` that is not given to `invoke`: None is one that is given."""
+    """Represents a `user_id` or `tenant_id` that is not passed to `invoke`: None is a value."""
 
     INHERITED = "inherited"
 
     @staticmethod
     def of(given: "str | Identity | None", own: str | None) -> str | None:
-        """Return what is given, or else the caller's own."""
+        """Return the given value, or else the caller's own."""
         return own if isinstance(given, Identity) else given
 
 
@@ -79,35 +78,35 @@ class AgentInvoker(Protocol):
         """Run another agent to its end and return `{"response": text}`.
 
         Args:
-            user_id, tenant_id: who runs it; the caller's own if not given, and nobody if None.
-            context: that of its run, if it declares one; the caller's own is not passed on.
+            user_id, tenant_id: the user for whom it runs; by default the caller's own, and no user if None.
+            context: the context of its run, if it declares one; the caller's own is not passed on.
 
         Raises:
             InputError: the context does not fit.
             StandfastError: the agent ended with a status other than "complete".
-            InterruptError: the agent asks a question; if you let it pass, it reaches the outermost caller.
+            InterruptError: the agent asks a question; if you let it propagate, it reaches the outermost caller.
         """
         ...
 
 
 @runtime_checkable
 class AgentFinder(Protocol):
-    """Finds an agent that was a call of the model and has a session of its own."""
+    """Finds an agent that the model called and that has its own session."""
 
     async def find(self, agent: Any) -> str | None:
-        """Return the answer of the agent of this call, letting it finish first if need be; None if it is gone."""
+        """Return the answer of this call's agent, letting it finish first if need be; None if it no longer exists."""
         ...
 
 
 @runtime_checkable
 class ModelAsker(Protocol):
-    """Asks the model of the agent that makes a call, beside its conversation."""
+    """Asks the model of the calling agent, outside its conversation."""
 
     async def ask_model(self, message: str, *, max_tokens: int) -> dict[str, str]:
-        """Return `{"response": text, "model": name}`: the answer to a message of somebody who is not trusted.
+        """Return `{"response": text, "model": name}`: the answer to an untrusted message.
 
         Args:
-            max_tokens: the most that the answer may have, where the model's settings can say so.
+            max_tokens: the limit of the answer, where the model's settings support one.
 
         Raises:
             StandfastError: there is no answer, or the run's token budget is spent.
@@ -126,18 +125,18 @@ def _no_heartbeat(*details: Any) -> None:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ToolContext(Generic[DepsT_co]):
-    """A handler's view of the call it serves: annotate a parameter with it and it is passed in.
+    """A handler's view of its call: annotate a parameter with it, and it is passed in.
 
     Args:
-        idempotency_key: the same for every attempt of this call, also after a crash, and for no other call; pass
-            it to an outside service that takes one.
+        idempotency_key: the same for every attempt of this call, even after a crash, and unique to it; pass it to
+            outside services that accept one.
         attempt: 1 for the first try of this dispatch.
         agents: `await ctx.agents.invoke(agent, message=…)` runs another agent.
         heartbeat: tells the engine that a long call is alive; does nothing in process.
-        deps: what the agent's `deps` has made for this run, or its context.
-        state: a copy of the agent's state, by the type `Agent(state=…)`; None without one. If a call changes it, or
-            assigns another value, that is kept with the call's result: both, or neither. A tool with `parallel=True`
-            only reads it.
+        deps: the result of the agent's `deps` for this run, or its context.
+        state: a copy of the agent's state, in the type `Agent(state=…)`; None without one. If a call changes it, or
+            assigns another value, the change is stored with the call's result: both, or neither. A tool with
+            `parallel=True` can only read it.
     """
 
     agent_name: str = ""
@@ -155,7 +154,7 @@ class ToolContext(Generic[DepsT_co]):
 
 
 class KeptState(NamedTuple):
-    """An agent's state as JSON, after a number of changes that calls of the turn have made."""
+    """An agent's state as JSON, after a number of changes by calls of the turn."""
 
     number: int
     text: str
@@ -163,7 +162,7 @@ class KeptState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The handler returned; the model reads `content`, and the agent has the `state` from then on, if there is one."""
+    """The handler returned; the model reads `content`, and `state`, if given, is the agent's state from then on."""
 
     content: str
     state: KeptState | None = None
@@ -189,7 +188,7 @@ class Asked:
     """The handler asked a person.
 
     Args:
-        unknown: the question is about a call of unknown outcome, such as one of an agent that the handler ran.
+        unknown: the question is about a call of unknown outcome, for example of an agent that the handler ran.
     """
 
     question: str
@@ -208,7 +207,7 @@ class Unknown:
     """The handler started, and how it ended is unknown.
 
     Args:
-        cut_off: its time was over, and `verify` has not been asked yet.
+        cut_off: its time limit passed, and `verify` has not run yet.
         still_runs: it was cut off and could not be stopped.
     """
 
@@ -229,37 +228,37 @@ Outcome = Returned | Failed | Asked | Terminated | Unknown | Cancelled
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """The answer of a `verify` handler when the effect is there: `result` becomes the result of the call."""
+    """The answer of a `verify` handler if the effect exists: `result` becomes the result of the call."""
 
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class NotHappened:
-    """The answer of a `verify` handler when the effect is certainly not there: the call is run."""
+    """The answer of a `verify` handler if the effect certainly does not exist: the call is run."""
 
 
 Verdict = Happened | NotHappened | None
 
 
 def call_key(position: int, call_id: str, dispatch: int = 1) -> str:
-    """Return the key of a call under its message; it includes the place, since providers' ids repeat."""
+    """Return the key of a call under its message; it includes the position, since providers' ids repeat."""
     again = f"#{dispatch}" if dispatch > 1 else ""
     return f"{position}/{call_id}{again}"
 
 
 def turn_scope(key: str, number: int) -> str:
-    """Return the beginning of the keys of a turn's calls: the key of its session, and the number of its message."""
+    """Return the prefix of the keys of a turn's calls: the key of its session, and the number of its message."""
     return f"{key}/{number}"
 
 
 def idempotency_key(scope: str, position: int, call_id: str) -> str:
-    """Return the key of a call for outside systems, the same at every dispatch."""
+    """Return the key of a call for outside systems; it is the same at every dispatch."""
     return f"{scope}.{call_key(position, call_id)}"
 
 
 async def call_handler(handler: Callable[..., Any], call: Callable[[], Any], in_thread: InThread) -> Any:
-    """Return what a handler returns: an async one on the loop, a plain one in a thread.
+    """Return the result of a handler: an async one runs on the loop, a plain one in a thread.
 
     Args:
         call: the handler with its arguments.

@@ -18,7 +18,7 @@ C = TypeVar("C", bound=type)
 
 
 def suggesting(declared: C) -> C:
-    """Let a class name the closest of its keywords when it is given an unknown one, as Python 3.13 does."""
+    """Make a class name the closest of its keywords when it is given an unknown one, as Python 3.13 does."""
     init: Callable[..., None] = declared.__init__  # type: ignore[misc]  # of this class, not of an instance
 
     @functools.wraps(init)
@@ -37,7 +37,7 @@ def suggesting(declared: C) -> C:
 
 
 def is_guarded(function: Any) -> bool:
-    """Whether there is a guard around a function, or around the one that it is a part of or wraps."""
+    """Whether a function is guarded, or the function that it wraps or is part of."""
     while function is not None:
         if hasattr(function, GUARDED) or hasattr(type(function).__call__, GUARDED):
             return True
@@ -46,7 +46,7 @@ def is_guarded(function: Any) -> bool:
 
 
 def check_handler(tool: str, handler: object, safe_to_retry: bool) -> None:
-    """Refuse a handler that cannot be called, and a second guard: it would keep the outcome, and ask no `verify`."""
+    """Refuse a handler that cannot be called, and a second guard: it would keep the outcome, and never run `verify`."""
     if handler is not None and not callable(handler):
         raise DefinitionError(f"Tool '{tool}': handler must be callable, got {handler!r}")
     for one in () if handler is None else (handler, type(handler).__call__):
@@ -57,14 +57,13 @@ def check_handler(tool: str, handler: object, safe_to_retry: bool) -> None:
             )
     if not safe_to_retry and is_guarded(handler):
         raise DefinitionError(
-            f"Tool '{tool}': its function has a guard, and a tool runs at most once as it is: give it the function "
-            "without the guard; or, if the guard's verify= is to be asked, declare the tool safe with "
-            "safe_to_retry=True"
+            f"Tool '{tool}': its function has a guard, but a tool already runs at most once: pass the function "
+            "without the guard; or, to use the guard's verify=, declare the tool safe with safe_to_retry=True"
         )
 
 
 def check_deps(owner: str, deps: Callable[..., Any] | None) -> None:
-    """Refuse what makes no dependencies, and what opens some that nothing would close."""
+    """Refuse a function that makes no dependencies, or opens dependencies that nothing would close."""
     if deps is None:
         return
     if not callable(deps):
@@ -76,7 +75,7 @@ def check_deps(owner: str, deps: Callable[..., Any] | None) -> None:
 
 
 def seconds(value: Duration, what: str) -> float:
-    """Return the seconds of a duration above zero.
+    """Return the seconds of a positive duration.
 
     Raises:
         DefinitionError: it is not one.
@@ -97,11 +96,11 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise DefinitionError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
-AccessRules = Mapping[str, Callable[[str | None], bool]]  # by "start" and "approve"
+AccessRules = Mapping[str, Callable[[str | None], bool]]  # for "start" and "approve"
 
 
 def check_access(what: str, access: object) -> AccessRules:
-    """Return the functions of a user that say who may start something, and who may approve in it."""
+    """Return a user's functions that decide who may start a run, and who may approve in it."""
     if not isinstance(access, Mapping) or access.keys() - {"start", "approve"}:
         raise DefinitionError(
             f"{what}: access maps 'start' and 'approve' to functions of a user, got {repr(access)[:80]}"
@@ -112,7 +111,7 @@ def check_access(what: str, access: object) -> AccessRules:
 
 
 def check_function(what: str, value: object, of: str = "StepContext") -> None:
-    """Refuse anything but a plain function. An async one would be called but not awaited, and a coroutine is true."""
+    """Refuse anything but a plain function. An async one would be called but not awaited, and a coroutine is truthy."""
     if not callable(value):
         raise DefinitionError(f"{what} must be a function of {of}, got {value!r:.80}")
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):

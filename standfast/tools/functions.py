@@ -38,15 +38,15 @@ def tool(
 ) -> Any:
     """Make a tool of a function: `@tool`, or `@tool(safe_to_retry=True)` with any option of `Tool`.
 
-    The schema comes from the signature (defaults, optional, unions, nested models, `Annotated[…, Field(…)]`), the
-    description from the docstring before its sections, the parameters' from those (Google, NumPy, Sphinx). The result
-    is checked against the return annotation. A parameter annotated `ToolContext` is passed in and hidden from the
-    model. By default a tool has effects and runs at most once.
+    The schema comes from the signature (defaults, optional, unions, nested models, `Annotated[…, Field(…)]`). The
+    docstring describes the tool, before its sections, and the parameters, in its sections (Google, NumPy, Sphinx). The
+    result is checked against the return annotation. A parameter annotated `ToolContext` is passed in and hidden from
+    the model. By default a tool has effects and runs at most once.
 
     Raises:
         DefinitionError: naming the tool, the parameter and the rule.
     """
-    # Types declared inside a function are found as pydantic finds them: through the caller's names.
+    # Types declared inside a function are found in pydantic's way: through the caller's names.
     caller = sys._getframe(1).f_locals
 
     def declare(function: Callable[..., Any]) -> Tool[..., Any]:

@@ -1,4 +1,4 @@
-"""The arguments of a call as data: by their names, and as a hash that is the same in every process."""
+"""The arguments of a call as data: by name, and as a hash that is the same in every process."""
 
 import hashlib
 import inspect
@@ -10,10 +10,10 @@ from pydantic_core import to_jsonable_python
 
 
 def bound(function: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by their names, with defaults; the object of a method is none.
+    """Return a call's arguments by name, with defaults; the object of a method is not an argument.
 
     Raises:
-        TypeError: they do not fit the function, as Python itself says it.
+        TypeError: they do not fit the function; Python's own message.
     """
     found = inspect.signature(function).bind(*arguments, **options)
     found.apply_defaults()
@@ -21,7 +21,7 @@ def bound(function: Callable[..., Any], arguments: tuple[Any, ...], options: Map
 
 
 def hash_of(arguments: Mapping[str, Any]) -> str:
-    """Return a hash of arguments, the same in every process; what is no data counts by its type alone."""
+    """Return a hash of arguments, the same in every process; of values that are not data, only the type counts."""
     text = json.dumps(plain(dict(arguments)), sort_keys=True)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
-    if isinstance(value, set | frozenset):  # their order is another one in every process
+    if isinstance(value, set | frozenset):  # their order differs between processes
         return sorted((plain(one) for one in value), key=lambda one: json.dumps(one, sort_keys=True))
     if value is None or isinstance(value, str | int | float | bool):
         return value
@@ -41,10 +41,10 @@ def plain(value: Any) -> Any:
 
 
 def approved_id(gate: str, arguments: str) -> str:
-    """Return the id of the activity that runs what people have let through, by the hash of its arguments."""
+    """Return the id of the activity that runs an approved call, from the hash of its arguments."""
     return f"{gate} approved {arguments}"
 
 
 def is_approved(activity_id: str, arguments: str) -> bool:
-    """Whether an activity has an id of `approved_id`, for these arguments."""
+    """Whether an activity has an `approved_id` for these arguments."""
     return activity_id.endswith(f" approved {arguments}")

@@ -1,4 +1,4 @@
-"""Tools that a model's provider runs itself: web search, code execution, file search. Nothing of them runs here."""
+"""Tools that a model's provider runs itself: web search, code execution, file search. No part of them runs here."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ from standfast.errors import DefinitionError
 HostedKind = Literal["web_search", "web_fetch", "code_execution", "file_search"]
 Declaration = Mapping[str, Any]
 
-# By kind and provider, how a request declares the tool. An option may change each part, such as the version in `type`.
+# By kind and provider, the declaration of the tool in a request. An option may change each part, such as the version in
+# `type`.
 _DECLARED: Mapping[str, Mapping[str, Declaration]] = {
     "web_search": {
         "openai": {"type": "web_search"},
@@ -34,7 +35,7 @@ class HostedTool:
     options: Mapping[str, Declaration] = field(default_factory=dict, hash=False)
 
     def declared(self, provider: str) -> dict[str, Any] | None:
-        """Return how a request to a provider declares the tool; None if the provider does not have it."""
+        """Return the declaration of the tool in a request to a provider; None if the provider does not have it."""
         declaration = _DECLARED[self.name].get(provider)
         return None if declaration is None else {**declaration, **self.options.get(provider, {})}
 
@@ -53,14 +54,14 @@ def hosted(kind: HostedKind, **options: Declaration) -> HostedTool:
             "file_search" needs `openai={"vector_store_ids": […]}`.
 
     Raises:
-        DefinitionError: there is no such tool, or no provider of that name has it.
+        DefinitionError: there is no such tool, or the named provider does not have it.
     """
     if kind not in get_args(HostedKind):
-        raise DefinitionError(f"hosted: there is no tool {kind!r:.80}; there are {', '.join(get_args(HostedKind))}")
+        raise DefinitionError(f"hosted: unknown tool {kind!r:.80}; the tools are {', '.join(get_args(HostedKind))}")
     providers = _DECLARED[kind]
     for provider, given in options.items():
         if provider not in providers:
-            raise DefinitionError(f"hosted: {kind!r} is run by {' and '.join(providers)}, and not by {provider!r}")
+            raise DefinitionError(f"hosted: {kind!r} is run by {' and '.join(providers)}, not by {provider!r}")
         try:
             json.dumps(given, allow_nan=False)
         except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Finds what JSON would change in a result without anybody having asked for it."""
+"""Finds silent changes that JSON would make in a result."""
 
 import dataclasses
 import json
@@ -13,15 +13,15 @@ _KEYS = "two of its keys are the same text in JSON"
 
 
 def changed_by_json(value: Any, text: str, result: TypeAdapter[Any]) -> str | None:
-    """Return what a result loses when it is written as JSON; None if it is kept whole.
+    """Return the part of a result that is lost when it is written as JSON; None if it is kept whole.
 
-    A declared type, a model or a dataclass is written as it says: a datetime as text, a `set[str]` as a list. Where no
-    type says how, a set, NaN, an infinity, or two keys that become one would be changed without a word.
+    A value with a declared type, a model or a dataclass is written as declared: a datetime as text, a `set[str]` as a
+    list. Without a declared type, a set, NaN, an infinity, or two keys that become one would change silently.
 
     Args:
         text: the value as JSON, written by its type.
     """
-    # What is not a number is written as null, unless its type says otherwise.
+    # NaN and infinities are written as null, unless the type says otherwise.
     is_suspect = "null" in text or "NaN" in text or "Infinity" in text
     if is_suspect and _loses_number(result.dump_python(value, warnings=False), json.loads(text)):
         return _NOT_A_NUMBER
@@ -29,12 +29,12 @@ def changed_by_json(value: Any, text: str, result: TypeAdapter[Any]) -> str | No
         return None
     try:
         return _difference(value, result.validate_json(text))
-    except ValueError:  # its type writes what it does not read
+    except ValueError:  # its type writes a form that it does not read
         return None
 
 
 def _loses_number(value: Any, read: Any) -> bool:
-    """Whether a value has what is not a number, and its JSON says null, or nothing that is JSON, in its place."""
+    """Whether a value has a NaN or an infinity, for which its JSON has null or invalid JSON."""
     if isinstance(value, float):
         return not math.isfinite(value) and (read is None or isinstance(read, float))
     theirs = dict(_parts(read))
@@ -42,8 +42,8 @@ def _loses_number(value: Any, read: Any) -> bool:
 
 
 def _may_change(value: Any) -> bool:
-    """Whether there is a set, or a dict with other keys than texts, in a value."""
-    if value is None or isinstance(value, str | int | float):  # most are
+    """Whether a value contains a set, or a dict whose keys are not all texts."""
+    if value is None or isinstance(value, str | int | float):  # true of most values
         return False
     if isinstance(value, set | frozenset):
         return True
@@ -53,7 +53,7 @@ def _may_change(value: Any) -> bool:
 
 
 def _difference(value: Any, back: Any) -> str | None:
-    """Return the first difference between a value and what is read back from its JSON."""
+    """Return the first difference between a value and the value read back from its JSON."""
     if isinstance(value, set | frozenset):
         return None if isinstance(back, set | frozenset) else _SET
     if isinstance(value, dict) and isinstance(back, dict) and len(back) < len(value):
@@ -66,7 +66,7 @@ def _difference(value: Any, back: Any) -> str | None:
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]]:
-    """Return the parts of a value by their places; a model or a dataclass says itself how it is written as a whole."""
+    """Return the parts of a value by place; a model or a dataclass is one part, since it defines its own form."""
     if isinstance(value, dict):
         return list(enumerate(value.values()))
     if isinstance(value, list | tuple | set | frozenset):

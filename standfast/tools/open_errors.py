@@ -1,8 +1,8 @@
-"""Decides from an error whether the call that raised it may have taken effect all the same.
+"""Decides from an error whether the call that raised it may still have taken effect.
 
 A read timeout or a connection that broke after the request was sent leaves the outcome open: the other side may have
 done the work. A refused connection or a connect timeout does not. The table names the classes of common libraries, so
-that none of them has to be imported.
+none of them must be imported.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,9 +18,9 @@ _LIBPQ_UNSENT = ("connection failed", "connection to server ", "could not connec
 def leaves_open(error: BaseException, *, unknown: ErrorTypes = (), not_run: ErrorTypes = ()) -> bool:
     """Return whether the call that raised an error may have taken effect.
 
-    The error, the errors behind it (`__cause__`, or `__context__` unless it is suppressed) and those of a group are
-    looked at. A library's own error explains the errors of Python behind it: a connect timeout, for instance, has a
-    plain `TimeoutError` as its cause.
+    This looks at the error, the errors behind it (`__cause__`, or `__context__` unless it is suppressed) and the
+    members of a group. A library's own error explains the Python errors behind it: a connect timeout, for instance, has
+    a plain `TimeoutError` as its cause.
 
     Args:
         unknown, not_run: further classes, which take precedence over the table. The class nearest to the error's own
@@ -50,7 +50,7 @@ def leaves_open(error: BaseException, *, unknown: ErrorTypes = (), not_run: Erro
 
 
 def check_error_types(owner: str, name: str, value: object) -> None:
-    """Check that a declaration names classes of errors.
+    """Check that a declaration lists error classes.
 
     Raises:
         DefinitionError: it does not.
@@ -65,7 +65,7 @@ def check_open_errors(owner: str, unknown: object, not_run: object) -> None:
     """Check both lists of a declaration.
 
     Raises:
-        DefinitionError: one of them cannot be used, or a class is in both.
+        DefinitionError: one of them is invalid, or a class is in both.
     """
     check_error_types(owner, "unknown", unknown)
     check_error_types(owner, "not_run", not_run)
@@ -74,7 +74,7 @@ def check_open_errors(owner: str, unknown: object, not_run: object) -> None:
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those behind it, as a traceback shows them."""
+    """Yield an error and the errors behind it, as a traceback shows them."""
     seen = set[int]()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
@@ -89,7 +89,7 @@ def _nearest(kind: type[BaseException], unknown: ErrorTypes, not_run: ErrorTypes
 
 
 def _judged(error: BaseException) -> tuple[bool | _Judge | None, bool] | None:
-    """Return the table's entry for an error, and whether it is for a class of Python itself; None without an entry."""
+    """Return the table's entry for an error, and whether it is for a built-in class; None without an entry."""
     for kind in type(error).__mro__:
         name = f"{str(kind.__module__).partition('.')[0]}.{kind.__name__}"
         if name in _TABLE:
@@ -100,7 +100,7 @@ def _judged(error: BaseException) -> tuple[bool | _Judge | None, bool] | None:
 def _asked(judge: _Judge, error: BaseException) -> bool | None:
     try:
         return judge(error)
-    except Exception:  # a __str__ or a property of the error that raises: nothing is known of it
+    except Exception:  # a __str__ or a property of the error that raises: it is unknown
         return True
 
 
@@ -108,7 +108,7 @@ def _asked(judge: _Judge, error: BaseException) -> bool | None:
 
 
 def _gateway(error: Any) -> bool | None:
-    """A gateway's status leaves open what the server behind it has done; any other status is the server's own word."""
+    """A gateway's status leaves open what the server behind it did; any other status is the server's own answer."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -120,12 +120,12 @@ def _gateway(error: Any) -> bool | None:
 
 
 def _timeout(error: Any) -> bool | None:
-    """A TLS handshake that timed out has no class of its own; nothing was sent before it."""
+    """A TLS handshake that timed out does not have a separate class; nothing was sent before it."""
     return "handshake operation timed out" not in str(error)
 
 
 def _rpc(error: Any) -> bool | None:
-    """Of a gRPC status: those that the library itself makes when it loses a call."""
+    """gRPC statuses that the library itself creates when it loses a call."""
     code = getattr(error, "code", None)
     found = code() if callable(code) else getattr(error, "status", None)
     details = getattr(error, "details", None)
@@ -137,22 +137,22 @@ def _rpc(error: Any) -> bool | None:
 
 
 def _answered(error: Any) -> bool | None:
-    """An answer that cannot be read: of a success, nobody knows what it said."""
+    """An unreadable answer: of a success, the content is unknown."""
     return _gateway(error) or getattr(error, "status", 200) < 300
 
 
 def _mcp(error: Any) -> bool | None:
-    """Of MCP: a request that timed out, or whose connection was closed."""
+    """MCP: a request that timed out, or whose connection was closed."""
     return getattr(getattr(error, "error", None), "code", None) in (408, -32000, -32001)
 
 
 def _odbc(error: Any) -> bool | None:
-    """Of ODBC: the states of a lost connection, of a commit that was not confirmed, and of a timeout."""
+    """ODBC: the states of a lost connection, of an unconfirmed commit, and of a timeout."""
     return next(iter(error.args), None) in ("08S01", "08007", "HYT00", "40003")
 
 
 def _postgres(error: Any) -> bool | None:
-    """Of a PostgreSQL driver: without a state, the connection was not made or was lost; with one, the server spoke."""
+    """PostgreSQL drivers: without a state, the connection was not made or was lost; with one, the server answered."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if state is None:
         return not str(error).startswith(_LIBPQ_UNSENT)
@@ -160,7 +160,7 @@ def _postgres(error: Any) -> bool | None:
 
 
 def _mysql(error: Any) -> bool | None:
-    """Of a MySQL driver: the codes of a connection that was lost, or a server that shut down, within a statement."""
+    """MySQL drivers: the codes of a connection that was lost, or a server that shut down, during a statement."""
     code = getattr(error, "errno", None) or next(iter(error.args), None)
     return code in (1053, 1927, 2006, 2013, 2055)
 
@@ -185,7 +185,7 @@ _CLASSES: dict[str, tuple[str, str]] = {
     "socket": ("", "gaierror herror"),
     "ssl": ("", "SSLError"),
     "subprocess": ("TimeoutExpired", ""),
-    "standfast": ("ToolDurabilityError", "ModelError"),  # a model's answer is no effect
+    "standfast": ("ToolDurabilityError", "ModelError"),  # a model's answer is not an effect
     "httpx": _HTTPX,
     "httpx2": _HTTPX,
     "httpcore": _HTTPX,
@@ -248,7 +248,7 @@ _TABLE: dict[str, bool | _Judge | None] = {
     for is_open, names in zip((True, False), classes, strict=True)
     for name in names.split()
 } | {
-    # None: the error behind it decides; if there is none, the outcome is open.
+    # None: the error behind it decides; without one, the outcome is open.
     "builtins.ConnectionError": None,
     "requests.ConnectionError": None,
     "urllib3.MaxRetryError": None,

@@ -1,6 +1,6 @@
-"""Describes what people are shown at a gate beside its message: typed values, and the plain JSON that stands for them.
+"""Describes the values that people see at a gate beside its message: typed values, and their plain JSON form.
 
-All of it is under the gate's digest, so that it is what people decide on.
+The gate's digest covers all of it, so that decisions are bound to it.
 """
 
 import base64
@@ -16,15 +16,15 @@ from pydantic_core import PydanticSerializationError, to_json
 from standfast.errors import InputError
 from standfast.messages import Image, clean_text, cut, read_json
 
-SHOWN_MOST = 1024 * 1024  # bytes of everything that one gate shows, as JSON
+SHOWN_MOST = 1024 * 1024  # bytes of all values that one gate shows, as JSON
 _MOST_VALUES = 1_000
 _LONGEST_LABEL = 200
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # no SVG, which can have links and scripts
+_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # no SVG, which can contain links and scripts
 
 
 @dataclass(frozen=True, slots=True)
 class Markdown:
-    """A text with marks, which pages show with its headings, lists and links, without any HTML of its own."""
+    """A text with markup, which pages show with its headings, lists and links, but without HTML."""
 
     text: str
 
@@ -34,11 +34,11 @@ class Markdown:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of values below the names of their columns.
+    """Rows of values under column names.
 
     Args:
-        rows: each a sequence of values, or a mapping from the names of columns.
-        columns: their names; those of the first row, if it is a mapping.
+        rows: each a sequence of values, or a mapping from column names.
+        columns: their names; by default those of the first row, if it is a mapping.
     """
 
     rows: Sequence[Any]
@@ -58,7 +58,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What would be changed, line by line. A value that is not a text is compared as JSON."""
+    """A change, line by line. A value that is not a text is compared as JSON."""
 
     before: Any
     after: Any
@@ -69,7 +69,7 @@ class Diff:
 
 @dataclass(frozen=True, slots=True)
 class Editable:
-    """The value that people may change at a gate, as plain JSON, and its schema."""
+    """The value that people may edit at a gate, as plain JSON, and its schema."""
 
     value: Any
     schema: Mapping[str, Any]
@@ -124,10 +124,10 @@ _SHOWN = TypeAdapter(Annotated[list[ShownItem], Field(max_length=_MOST_VALUES)])
 
 
 def read_shown(data: Any) -> list[dict[str, Any]]:
-    """Return what a stranger says is shown, if it is as `shown_values` writes it.
+    """Return the shown values in untrusted data, if they have the form that `shown_values` writes.
 
     Raises:
-        ValidationError: it is not.
+        ValidationError: they do not.
     """
     _SHOWN.validate_python(data)
     found: list[dict[str, Any]] = data
@@ -135,10 +135,10 @@ def read_shown(data: Any) -> list[dict[str, Any]]:
 
 
 def shown_values(given: Any) -> list[dict[str, Any]]:
-    """Return what people are shown, as plain JSON: a mapping is shown by its keys, everything else is one value.
+    """Return the values that people see, as plain JSON: a mapping is shown by its keys, everything else is one value.
 
     Raises:
-        InputError: a value is not JSON, or it is too much to be shown.
+        InputError: a value is not JSON, or there is too much to show.
     """
     labelled = given.items() if isinstance(given, Mapping) else [("", given)]
     found = [_plain(_label(label), value) for label, value in labelled]
@@ -146,13 +146,13 @@ def shown_values(given: Any) -> list[dict[str, Any]]:
         raise InputError(f"approval.show gives {len(found)} values, more than {_MOST_VALUES}")
     if (size := len(to_json(found))) > SHOWN_MOST:
         raise InputError(
-            f"approval.show gives {size:,} bytes, more than {SHOWN_MOST:,}: nobody approves what cannot be shown whole"
+            f"approval.show gives {size:,} bytes, more than {SHOWN_MOST:,}: people must see all of it to approve it"
         )
     return found
 
 
 def shown_in_part(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what people are shown if nobody has said what; of a value that is too large, its size and its digest."""
+    """Return the values that people see by default; for a value that is too large, its size and its digest."""
     found: list[dict[str, Any]] = []
     left = SHOWN_MOST
     for label, value in given.items():
@@ -166,7 +166,7 @@ def shown_in_part(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def shown_with_edit(shown: Sequence[Mapping[str, Any]], edit: Any) -> list[dict[str, Any]]:
-    """Return what people are shown after one of them has changed the value that may be changed."""
+    """Return the values that people see after one of them has edited the editable value."""
     return [{**one, "value": edit} if "edit" in one else dict(one) for one in shown]
 
 
@@ -190,7 +190,7 @@ def _plain(label: str, value: Any) -> dict[str, Any]:
 
 def _picture(image: Image) -> dict[str, Any]:
     if image.data is None:
-        raise InputError("approval.show: an image is shown by its data; what stands at a url may change meanwhile")
+        raise InputError("approval.show: an image needs its data; the content at a URL may change")
     if image.media_type not in _PICTURES:
         raise InputError(f"approval.show: an image is one of {', '.join(_PICTURES)}, got {image.media_type!r}")
     try:

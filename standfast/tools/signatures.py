@@ -19,14 +19,14 @@ from standfast.tools.attempts import ToolContext
 
 
 class Takes(NamedTuple):
-    """The parameters of a handler: the positional ones that must be given, and the one for the context."""
+    """The parameters of a handler: the required positional ones, and the one for the context."""
 
     needed: tuple[str, ...] = ()
     context: str | None = None
 
 
 def parameters_of(handler: Callable[..., Any] | None) -> Takes:
-    """Return the parameters of a handler, as far as they can be known."""
+    """Return the parameters of a handler, as far as they are known."""
     try:
         parameters = inspect.signature(handler).parameters.values()  # type: ignore[arg-type]  # None is a TypeError
     except (TypeError, ValueError):
@@ -40,12 +40,12 @@ def parameters_of(handler: Callable[..., Any] | None) -> Takes:
 def bind_arguments(
     handler: Callable[..., Any], takes: Takes, given: Mapping[str, Any] | tuple[Any, ...], context: ToolContext
 ) -> Callable[[], Any]:
-    """Bind a handler's arguments, by their names or by their places, and the context where it has its place."""
+    """Bind a handler's arguments, by name or position, and the context to its parameter."""
     extra = {takes.context: context} if takes.context is not None else {}
     if isinstance(given, Mapping):
         return functools.partial(handler, **given, **extra)
     if takes.context is None:
-        # Untyped, a second parameter that must be given can only be the context.
+        # An untyped second required parameter can only be the context.
         also = (context,) if len(takes.needed) > len(given) else ()
         return functools.partial(handler, *given, *also)
     if takes.needed[:1] == (takes.context,):
@@ -64,7 +64,7 @@ def read_signature(name: str, function: Callable[..., Any], names: Mapping[str, 
 
     Args:
         name: the tool's name, for errors.
-        names: those that annotations may refer to besides the function's globals.
+        names: further names that annotations may refer to besides the function's globals.
 
     Raises:
         DefinitionError: naming the parameter that a model cannot fill.
@@ -103,7 +103,7 @@ def schema_type(annotation: Any, owner: str, what: str) -> TypeAdapter[Any]:
     """Return the adapter that reads and writes values of a type.
 
     Raises:
-        DefinitionError: the type cannot be used; the error says where.
+        DefinitionError: the type is unusable; the error names the place.
     """
     try:
         adapter = TypeAdapter(annotation)
@@ -118,7 +118,7 @@ def json_schema(adapter: TypeAdapter[Any], owner: str, what: str) -> dict[str, A
     """Return the JSON schema of the values that an adapter reads.
 
     Raises:
-        DefinitionError: there is none; the error says for what.
+        DefinitionError: there is none; the error names the type.
     """
     try:
         return adapter.json_schema()
@@ -127,15 +127,15 @@ def json_schema(adapter: TypeAdapter[Any], owner: str, what: str) -> dict[str, A
 
 
 def arguments_schema(annotation: Any, adapter: TypeAdapter[Any], owner: str) -> dict[str, Any]:
-    """Return the JSON schema of a tool's arguments, with the type at the top, where providers want it.
+    """Return the JSON schema of a tool's arguments, with the type at the top, as providers require.
 
     Args:
-        annotation: the type, which may come with a schema of its own.
+        annotation: the type, possibly with its own schema.
 
     Raises:
         DefinitionError: there is none, or it does not describe an object.
     """
-    # Used as it is: pydantic cannot include a schema that has references of its own.
+    # Used unchanged: pydantic cannot include a schema with its own references.
     said = [one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, WithJsonSchema)]
     given = copy.deepcopy(said[-1].json_schema) if said else None
     schema = given or json_schema(adapter, owner, "input")
@@ -156,16 +156,16 @@ def arguments_schema(annotation: Any, adapter: TypeAdapter[Any], owner: str) -> 
 
 
 def _referred(schema: Mapping[str, Any], owner: str) -> Mapping[str, Any]:
-    """Return the part of a schema that it refers to at its top."""
+    """Return the part of a schema that its top refers to."""
     found: Any = schema
     for name in schema["$ref"].removeprefix("#").split("/")[1:]:
         found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
     if not isinstance(found, dict) or found is schema:
-        raise DefinitionError(f"{owner}: its input refers to {schema['$ref']!r:.80}, which is not there")
+        raise DefinitionError(f"{owner}: its input refers to {schema['$ref']!r:.80}, which does not exist")
     return found
 
 
-# Of pydantic: what calls no functions, and stays short however it is nested.
+# pydantic's core schema types that call no functions, and stay short however they are nested.
 _PLAIN = {
     "any",
     "none",
@@ -194,7 +194,7 @@ _PLAIN = {
 
 
 def is_plain(schema: Any) -> bool:
-    """Whether values of a type are read and written by pydantic alone: without validators, serializers or classes.
+    """Whether only pydantic reads and writes values of a type: without validators, serializers or classes.
 
     Args:
         schema: pydantic's core schema, or a part of it.
@@ -204,7 +204,7 @@ def is_plain(schema: Any) -> bool:
     if not isinstance(schema, dict):
         return True
     kind = schema.get("type")
-    is_node = isinstance(kind, str)  # else the fields of a type by their names
+    is_node = isinstance(kind, str)  # otherwise the fields of a type by name
     if is_node and (kind not in _PLAIN or schema.keys() & {"serialization", "default_factory"}):
         return False
     return all(is_plain(part) for key, part in schema.items() if not (is_node and key == "metadata"))
@@ -248,18 +248,18 @@ def _unwrapped(function: Any) -> Any:
 
 
 def _annotated(function: Any) -> Any:
-    """Return the function whose annotations are those of a callable."""
+    """Return the function with the annotations of a callable."""
     function = _unwrapped(function)
     return inspect.unwrap(function if inspect.isroutine(function) else type(function).__call__)
 
 
 def _is_context(annotation: Any) -> bool:
-    kinds = (annotation, *getattr(annotation, "__args__", ()))  # also in a union, and with the type of its deps
+    kinds = (annotation, *getattr(annotation, "__args__", ()))  # even in a union, and with the type of its deps
     return any(kind is ToolContext or get_origin(kind) is ToolContext for kind in kinds)
 
 
 def wanted_deps(handler: Callable[..., Any] | None) -> str | None:
-    """Return the type of the dependencies that a handler's context must have; None if it can do without any."""
+    """Return the type of the dependencies that a handler's context must have; None if it does not need any."""
     for annotation in _hints_as_far_as_known(handler).values():
         for kind in (annotation, *getattr(annotation, "__args__", ())):
             if get_origin(kind) is ToolContext:
@@ -274,7 +274,7 @@ def _takes_none(annotation: Any) -> bool:
 
 
 def _hints_as_far_as_known(function: Any) -> dict[str, Any]:
-    """Resolve each annotation by itself: one that is local to a function must not hide the context beside it."""
+    """Resolve each annotation separately: one that is local to a function must not hide the context beside it."""
     target = _annotated(function)
     known: dict[str, Any] = {}
     for name, annotation in getattr(target, "__annotations__", {}).items():
@@ -301,14 +301,14 @@ class Docstring(NamedTuple):
 
 
 def read_docstring(text: str) -> Docstring:
-    """Read a docstring whose indentation is removed, as `inspect.getdoc` returns it."""
+    """Read a docstring without indentation, as `inspect.getdoc` returns it."""
     found = next(((style, match) for style, sections in _STYLES if (match := sections.search(text))), None)
     if found is None:
         return Docstring(text.strip(), {})
-    import griffe  # only where there are sections: it takes 0.1 s
+    import griffe  # only if there are sections: it takes 0.1 s
 
     style, first = found
-    text = clean_text(text)  # griffe fails at lone surrogates
+    text = clean_text(text)  # griffe fails on lone surrogates
     parameters = dict[str, str]()
     for section in griffe.Docstring(text).parse(style, warnings=False):
         if section.kind in (griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.other_parameters):

@@ -62,9 +62,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Writes = Callable[[Any, int], Awaitable[Outcome]]
 
-TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # every provider accepts such a name for a function
+TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # every provider accepts such a function name
 NOT_FOUND_YET = "verify did not find its effect, but the handler still runs"
-_SOON = 1_000  # values of a result that are looked through sooner than a thread has begun
+_SOON = 1_000  # values of a result that are searched faster than a thread starts
 
 
 @suggesting
@@ -75,23 +75,23 @@ class Tool(Generic[P, R]):
     Args:
         name: `[a-zA-Z_][a-zA-Z0-9_-]{0,63}`.
         description: the text that the model reads.
-        input: a pydantic model, dataclass or TypedDict; None for a tool without arguments. The handler gets the
-            value it reads as its first argument, and a `ToolContext` as its second if it takes two.
-        output: a type that results must match; extra keys are dropped. Anything JSON can carry if None.
+        input: a pydantic model, dataclass or TypedDict; None for a tool without arguments. The handler gets the parsed
+            value as its first argument, and a `ToolContext` as its second if it takes two.
+        output: a type that results must match; extra keys are dropped. If None, any JSON value.
         handler: a function, async or plain (plain ones run in a thread). May be given when the agent runs.
         safe_to_retry: running it twice is harmless. Permits a second run after a crash and under `retry`.
         parallel: adjacent calls may run at the same time.
-        timeout: limit of one attempt, 55 seconds if None; there always is one, such as "1d". A call with effects that
-            is cut off has an unknown outcome, unless `verify` can tell.
-        retry: what to do when the handler raises, before the model sees it. Needs `safe_to_retry=True`.
-        approval: how people let a call through before it runs; or a function of the `ToolCall` that returns the
-            `Approval` for it, or None if it needs none. Until they decide, nothing of the model's turn runs.
+        timeout: limit of one attempt, such as "1d"; 55 seconds if None, so there always is one. A call with effects
+            that is cut off has an unknown outcome, unless `verify` can determine it.
+        retry: what to do when the handler raises, before the model sees the error. Needs `safe_to_retry=True`.
+        approval: how people approve a call before it runs; or a function of the `ToolCall` that returns the `Approval`
+            for it, or None if it does not need one. Until they decide, no call of the model's turn runs.
         verify: a read-only function with the handler's parameters that checks whether the effect of a call with an
-            unknown outcome is there: it returns `Happened(result)`, `NotHappened()`, or None if it cannot tell.
-        unknown: classes of errors that leave open whether the call took effect, besides those that are known to:
-            read timeouts and broken connections of common libraries. The model of a call with effects then reads that
-            its outcome is unknown, unless `verify` can tell; a safe call is tried again.
-        not_run: classes of errors which say that the call did not take effect, though they or what caused them would
+            unknown outcome exists. It returns `Happened(result)`, `NotHappened()`, or None if it cannot determine that.
+        unknown: classes of errors that leave open whether the call took effect, besides the known ones: read timeouts
+            and broken connections of common libraries. The model of a call with effects then reads that its outcome is
+            unknown, unless `verify` can determine it; a safe call is retried.
+        not_run: classes of errors which mean that the call did not take effect, although they or their causes would
             leave it open.
 
     Raises:
@@ -115,8 +115,8 @@ class Tool(Generic[P, R]):
     by_keyword: bool = field(default=False, repr=False)  # the handler takes the arguments themselves
     handoff: str = field(default="", repr=False)  # a call hands the conversation over to the agent of this name
     then: Then | None = field(default=None, repr=False)  # returns the call that follows, without the model; or None
-    asks_model: bool = field(default=False, repr=False)  # the handler may ask the model of the agent that calls it
-    fingerprint: str = field(default="", repr=False)  # of the tool's whole declaration by a server, which may change it
+    asks_model: bool = field(default=False, repr=False)  # the handler may ask the model of the calling agent
+    fingerprint: str = field(default="", repr=False)  # of the server's whole declaration of the tool, which may change
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not TOOL_NAME.fullmatch(self.name):
@@ -158,7 +158,7 @@ class Tool(Generic[P, R]):
         return self.handler(*args, **kwargs)
 
     def with_handler(self, handler: Callable[..., Any]) -> "Tool[..., Any]":
-        """Return the same tool with another handler, called as the first one would be."""
+        """Return the same tool with another handler, which is called in the same way."""
         if not callable(handler):
             raise InputError(f"Tool '{self.name}': the handler given for it is not callable: {handler!r}")
         check_handler(self.name, handler, self.safe_to_retry)
@@ -179,7 +179,7 @@ class Tool(Generic[P, R]):
 
     @functools.cached_property
     def schema_digest(self) -> str:
-        """A digest that changes when the tool's input does."""
+        """A digest that changes with the tool's input schema."""
         return hashlib.blake2b(to_json(self._input_schema), digest_size=8).hexdigest()
 
     @functools.cached_property
@@ -194,7 +194,7 @@ class Tool(Generic[P, R]):
 
     @functools.cached_property
     def reads_at_once(self) -> bool:
-        """Whether reading arguments calls no code of a user's."""
+        """Whether reading arguments calls no user code."""
         return self.input is None or is_plain(self._arguments.core_schema)
 
     @functools.cached_property
@@ -206,11 +206,11 @@ class Tool(Generic[P, R]):
         return is_plain(self._result.core_schema)
 
     def writes_at_once(self, value: Any) -> bool:
-        """Whether writing a result ends soon, and calls no code of a user's."""
+        """Whether writing a result is quick, and calls no user code."""
         return self._writes_plainly and json_problem(value, _SOON) is None
 
     def read_result(self, content: str) -> Any:
-        """Return the value that `write_result` wrote: the text itself if it may be text, else the JSON in it."""
+        """Return the value that `write_result` wrote: the text itself if it may be text, otherwise the JSON in it."""
         if self.output is not Any:
             with contextlib.suppress(ValidationError):
                 self._result.validate_python(content, strict=True)
@@ -221,7 +221,7 @@ class Tool(Generic[P, R]):
             return content
 
     def approval_of(self, call: ToolCall) -> Approval | None:
-        """Return the approval that a call needs before it may run; None if it needs none.
+        """Return the approval that a call needs before it may run; None if it does not need one.
 
         Raises:
             InputError: the function returned something else, or raised.
@@ -240,26 +240,26 @@ class Tool(Generic[P, R]):
         """Validate a model's arguments: defaults filled in, values converted, unknown keys dropped.
 
         Raises:
-            InputError: saying what is wrong, in words for the model.
+            InputError: with the reason, in words for the model.
         """
         try:
             if isinstance(arguments, str) and is_cut(arguments):
                 raise InputError("the arguments are longer than max_message_bytes")
             given = read_object(arguments) if isinstance(arguments, str) else arguments
-            # As the JSON that it is: strict types are read from it, and the handler gets a value of its own.
+            # As JSON: strict types are read from it, and the handler gets a separate value.
             return {} if self.input is None else self._arguments.validate_json(to_json(given))
         except ValidationError as error:
             raise InputError(f'Invalid input for tool "{self.name}": {explain(error)}') from error
-        except (Exception, SystemExit) as error:  # whatever a validator of the user's raises
+        except (Exception, SystemExit) as error:  # whatever a user's validator raises
             raise InputError(f'Invalid input for tool "{self.name}": {error_text(error)}') from error
 
     def normal_arguments(self, arguments: dict[str, Any] | str) -> dict[str, Any]:
         """Return arguments as the handler gets them, as JSON: with defaults, converted, without unknown keys.
 
-        An argument whose type does not show its value, such as a secret, stays as it is.
+        An argument whose type hides its value, such as a secret, is unchanged.
 
         Raises:
-            InputError: saying what is wrong, in words for the model; also if they cannot be written as they are read.
+            InputError: with the reason, in words for the model; or they cannot be written as they are read.
         """
         return self._write_normal(arguments, self.read_arguments(arguments))
 
@@ -267,7 +267,7 @@ class Tool(Generic[P, R]):
         if self.input is None:
             return {}
         given = read_object(arguments) if isinstance(arguments, str) else arguments
-        with contextlib.suppress(Exception):  # whatever a serializer of the user's raises
+        with contextlib.suppress(Exception):  # whatever a user's serializer raises
             plain: dict[str, Any] = self._arguments.dump_python(value, mode="json", by_alias=True)
             kept = {
                 name: item if self._shows(given, name, item, value) else given[name] for name, item in plain.items()
@@ -276,14 +276,14 @@ class Tool(Generic[P, R]):
                 fields = self._input_schema.get("properties", {})
                 both = {name: field["default"] for name, field in fields.items() if "default" in field} | kept
                 return {name: both[name] for name in {**fields, **kept} if name in both}
-        raise InputError(f'Invalid input for tool "{self.name}": arguments that cannot be shown to people as they are')
+        raise InputError(f'Invalid input for tool "{self.name}": these arguments cannot be shown to people unchanged')
 
     def _shows(self, given: dict[str, Any], name: str, item: Any, value: Any) -> bool:
         """Whether a written argument is read back as the same value."""
         return json_problem(item) is None and (name not in given or self.read_arguments({**given, name: item}) == value)
 
     def write_result(self, value: Any, limit: int) -> Outcome:
-        """Turn a handler's value into text for the model: text as it is, anything else as JSON."""
+        """Turn a handler's value into text for the model: text is unchanged, anything else becomes JSON."""
         try:
             result = self._result.validate_python(value)
             is_text = isinstance(result, str)
@@ -291,7 +291,7 @@ class Tool(Generic[P, R]):
             problem = None if is_text else changed_by_json(result, content, self._result)
         except ValidationError as error:
             return Failed(f'Tool "{self.name}" returned invalid output: {explain(error)}')
-        except Exception as error:  # not JSON, or whatever a serializer of the user's raises
+        except Exception as error:  # not JSON, or whatever a user's serializer raises
             return Failed(f'Tool "{self.name}" ran, but its result was lost: it is not JSON ({error_text(error)})')
         if problem is not None:
             return Failed(f'Tool "{self.name}" ran, but its result could not be kept whole: {problem}')
@@ -316,12 +316,12 @@ class Tool(Generic[P, R]):
 
         Args:
             limit: the largest result in bytes.
-            read: calls what reads the arguments; raises `InputError` if that takes too long.
+            read: calls the function that reads the arguments; raises `InputError` if that takes too long.
             write: calls `write_result`; its outcome is `Failed` if that takes too long.
             in_thread: runs a plain function in a thread, where it may block.
             approved: the fingerprint of the tool for which people approved these arguments; "" if none was recorded,
-                None if nobody was asked. A call that needs approval does not run without it.
-            safe_to_retry: of this call; the tool's own if None.
+                None if no one was asked. A call that needs approval does not run without it.
+            safe_to_retry: whether this call is; the tool's own setting if None.
         """
         if self.handler is None:
             return Failed(
@@ -360,7 +360,7 @@ class Tool(Generic[P, R]):
                 return Asked(cut(clean_text(error.question), limit), error.unknown)
             case TerminalError():
                 return Terminated(error)
-            case ToolDurabilityError():  # the handler itself cannot tell
+            case ToolDurabilityError():  # the handler itself does not know
                 return Unknown(error.reason or text)
             case RetryableError():
                 return Failed(text, raised=True, retryable=True, retry_after=error.retry_after)
@@ -374,7 +374,7 @@ class Tool(Generic[P, R]):
         call = None if normal is None else ToolCall(id=context.tool_call_id, name=self.name, arguments=normal)
         if call is None or self.approval_of(call) is None:
             return None
-        return Failed(f'Not run: tool "{self.name}" needs approval, which this call has not. Call it again')
+        return Failed(f'Not run: tool "{self.name}" needs approval, which this call lacks. Call it again')
 
     def not_as_approved(self) -> Failed:
         """Return the outcome of a call if the tool has changed since people approved it."""
@@ -390,7 +390,7 @@ class Tool(Generic[P, R]):
         write: Writes,
         in_thread: InThread,
     ) -> Outcome | None:
-        """Settle an unknown outcome with `verify`: the outcome, or None if the call is to be run."""
+        """Settle an unknown outcome with `verify`: the outcome, or None if the call must run."""
         if self.verify is None:
             return Unknown()
         try:
@@ -410,7 +410,7 @@ class Tool(Generic[P, R]):
                 return Unknown(f"verify returned {type(verdict).__name__} instead of Happened, NotHappened or None")
 
     def bind(self, handler: Callable[..., Any], arguments: Any, context: ToolContext) -> Callable[[], Any]:
-        """Bind a handler's arguments: as keywords if they came from a signature, else as the value that was read."""
+        """Bind a handler's arguments: as keywords if they came from a signature, otherwise as the parsed value."""
         takes = self._takes if handler is self.handler else parameters_of(handler)
         given = arguments if self.by_keyword else () if self.input is None else (arguments,)
         return bind_arguments(handler, takes, given, context)
@@ -420,10 +420,10 @@ class Tool(Generic[P, R]):
         return parameters_of(self.handler)
 
     def next_delay(self, failed: Failed, attempt: int) -> float | None:
-        """Return the seconds until the next attempt, or None if the model is to read the error.
+        """Return the seconds until the next attempt, or None if the model must read the error.
 
-        The table of the design: a tool with effects is never retried; a safe one is when it raised
-        `RetryableError`, or anything under a `retry` policy.
+        The design's table: a tool with effects is never retried; a safe one is when it raised `RetryableError`, or
+        anything under a `retry` policy.
         """
         if not self.safe_to_retry or not (failed.retryable or (failed.raised and self.retry)):
             return None
@@ -438,7 +438,7 @@ def settled_by_verify(lost: Unknown, found: Outcome | None) -> Outcome:
     match found:
         case None if lost.still_runs:
             return Unknown(f"{lost.reason}; {NOT_FOUND_YET}")
-        case None:  # nothing happened, so the error is one like any other
+        case None:  # nothing happened, so it is an ordinary error
             return Failed(lost.reason, raised=True)
         case Unknown(why):
             return Unknown(f"{lost.reason}; {why}" if why else lost.reason)

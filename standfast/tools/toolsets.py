@@ -1,4 +1,4 @@
-"""Toolsets: tools that are known only when a run or a worker begins, such as those of a server."""
+"""Toolsets: tools that are known only when a run or a worker begins, such as a server's tools."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -9,21 +9,21 @@ from standfast.tools.tool import Tool
 
 @runtime_checkable
 class Toolset(Protocol):
-    """Stands among an agent's tools for tools that are found later."""
+    """Represents, among an agent's tools, tools that are found later."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         ...
 
     @property
     def agents(self) -> Sequence[Any]:
-        """The agents that its tools run, which a worker has to have."""
+        """The agents that its tools run, which a worker must have."""
         ...
 
     @property
     def asks_model(self) -> bool:
-        """Whether its tools may ask the model of the agent that calls them."""
+        """Whether its tools may ask the model of the calling agent."""
         ...
 
     def opened(
@@ -33,9 +33,9 @@ class Toolset(Protocol):
 
         Args:
             store: of the run or the worker; None if there is none.
-            renewed: is called with the tools, on the loop of the block, if they are others from then on.
+            renewed: called with the new tools, on the loop of the block, whenever they have changed.
 
         Raises:
-            StandfastError: they cannot be found now; on Temporal it is tried again, and the runs of the agent wait.
+            StandfastError: they cannot be found now; on Temporal this is retried, and the agent's runs wait.
         """
         ...

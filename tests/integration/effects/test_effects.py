@@ -541,7 +541,7 @@ STORE = sqlite_store("never-opened.db")
         wrong(lambda: tool(plain).with_handler(effect(STORE)(plain)), DefinitionError, "'plain': its function has a"),
         wrong(lambda: effect(STORE)(Generating()), DefinitionError, "is a generator"),
         wrong(lambda: effect(STORE)(activity.defn(lambda order: order)), DefinitionError, "below @activity.defn"),
-        wrong(lambda: effect(STORE)(tool(plain)), DefinitionError, "runs at most once as it is"),
+        wrong(lambda: effect(STORE)(tool(plain)), DefinitionError, "already runs at most once"),
         wrong(lambda: effect(STORE, key=plain), DefinitionError, "key= needs a name"),
         wrong(lambda: effect(STORE, "x", key=lambda: "k")(plain), DefinitionError, "key must take the arguments"),
         wrong(lambda: effect(STORE, "x", key="k")(plain), DefinitionError, "must be a function of the arguments"),

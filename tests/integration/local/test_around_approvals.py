@@ -122,7 +122,7 @@ async def test_an_orphan_of_a_tool_that_needs_approval_since_is_not_run(store: S
     ended = assert_complete(await run(Agent("a", tools=[post]), **given))
     assert posted == []
     assert error_of(tool_results(ended.messages)[0]) == (
-        'Not run: tool "post" needs approval, which this call has not. Call it again'
+        'Not run: tool "post" needs approval, which this call lacks. Call it again'
     )
 
 

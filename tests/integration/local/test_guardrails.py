@@ -259,7 +259,7 @@ async def test_a_guardrail_sees_images_and_cannot_change_the_message() -> None:
         ({"input_guardrails": ["x"]}, "input_guardrails: 'x' is not a function"),
         ({"tool_guardrails": no_weapons}, "tool_guardrails must be a list of functions"),
         ({"output_guardrails": [Guardrail(no_secrets, beside=True)]}, "only input guardrails can have beside=True"),
-        ({"handoffs": [Agent("other", input_guardrails=[no_weapons])]}, "has guardrails of its own"),
+        ({"handoffs": [Agent("other", input_guardrails=[no_weapons])]}, "has its own guardrails"),
     ],
     ids=["text", "no list", "beside", "handoff"],
 )

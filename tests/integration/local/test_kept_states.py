@@ -26,7 +26,7 @@ class Wider(Base):
     tenant: str = "ann"
 
 
-CHANGED = "its state is another one once it is kept as JSON"
+CHANGED = "its state would change when it is stored as JSON"
 changed = pytest.mark.parametrize(
     ("kind", "left"),
     [

@@ -96,6 +96,6 @@ class Wider(Base):
 )
 async def test_a_context_that_json_would_change_is_refused(kind: Any, given: Any) -> None:
     model = ScriptedModel([])
-    with pytest.raises(InputError, match="Agent 'host': the context is another one once it is kept as JSON"):
+    with pytest.raises(InputError, match="Agent 'host': the context would change when it is stored as JSON"):
         await run(Agent("host", context=kind), message="go", context=given, llm=model)
     assert model.calls == []

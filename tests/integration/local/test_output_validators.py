@@ -205,7 +205,7 @@ async def test_a_long_reason_is_cut_and_cleaned() -> None:
     [
         ({"output_validators": ["x"]}, "output_validators: 'x' is not a function"),
         ({"output_validators": is_sold}, "output_validators must be a list of functions"),
-        ({"handoffs": [Agent("other", output_validators=[is_sold])]}, "has output_validators of its own"),
+        ({"handoffs": [Agent("other", output_validators=[is_sold])]}, "has its own output_validators"),
     ],
     ids=["text", "no list", "handoff"],
 )

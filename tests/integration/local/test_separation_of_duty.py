@@ -184,7 +184,7 @@ async def test_one_name_in_two_spellings_is_one_person(driver: Driver) -> None:
                 "approvers": ["ada", "bob"], "quorum": 2, "timeout": 1, "on_timeout": "escalate",
                 "escalate_to": Approval(approvers=["eve"]),
             },
-            "quorum is 2, of 1 people who may decide: .* also where an escalation says none",
+            "quorum is 2, of 1 people who may decide: .* an escalation inherits",
         ),
     ],
 )  # fmt: skip

@@ -121,9 +121,9 @@ async def test_a_models_name_or_a_model_of_pydantic_ai_is_refused_with_where_it_
 
 
 async def test_a_provider_that_is_unknown_is_named_as_that() -> None:
-    with pytest.raises(InputError, match="is to call 'gemini:pro', and there is no provider 'gemini': name one as"):
+    with pytest.raises(InputError, match="calls 'gemini:pro', but there is no provider 'gemini': name one as"):
         await run(Agent("a", model="gemini:pro"), message="go")
-    with pytest.raises(InputError, match="is to call 'gpt-5', which names no provider: name one as"):
+    with pytest.raises(InputError, match="calls 'gpt-5', which names no provider: name one as"):
         await run(Agent("a", model="gpt-5"), message="go")
 
 

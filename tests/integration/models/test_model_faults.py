@@ -128,7 +128,7 @@ async def test_when_the_last_cannot_be_called_either_the_run_says_why(driver: Dr
 
 
 async def test_one_adapter_cannot_be_several_models() -> None:
-    with pytest.raises(InputError, match="is to call 'two', but llm= is one adapter"):
+    with pytest.raises(InputError, match="cannot call 'two': llm= is one adapter"):
         await run(Agent("a", model="one", fallback_models=["two"]), message="hi", llm=ScriptedModel([]))
 
 

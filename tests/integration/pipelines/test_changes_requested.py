@@ -304,5 +304,5 @@ def test_what_a_rejection_does_is_declared_in_one_place() -> None:
         Approval(on_reject="a", max_rejections=0)
     with pytest.raises(DefinitionError, match="max_rejections must be at most 100"):
         Approval(on_reject="a", max_rejections=101)
-    with pytest.raises(DefinitionError, match="holds for escalations, too"):
+    with pytest.raises(DefinitionError, match="also applies to escalations"):
         Approval(timeout=1, on_timeout="escalate", escalate_to=Approval(on_reject="a"))

@@ -173,7 +173,7 @@ async def test_the_people_of_an_escalation_decide_on_the_same(temporal: Temporal
         (Table([{"a": 1}, {"b": 2}]), "which no column shows"),
         (Table([[1], [1, 2]], ["a"]), "must have 1 values"),
         (Markdown(5), "takes a text"),  # type: ignore[arg-type]
-        ("x" * 1_100_000, "nobody approves what cannot be shown whole"),
+        ("x" * 1_100_000, "people must see all of it to approve it"),
         (float("nan"), "is not JSON"),
     ],
 )
@@ -187,7 +187,7 @@ async def test_what_cannot_be_shown_is_refused_when_it_is_declared(show: Any, wh
 def test_only_a_pipelines_gate_says_what_it_shows() -> None:
     with pytest.raises(DefinitionError, match="is for a pipeline's gate, not for a call"):
         tool(approval=Approval(show="x"))(count.handler)  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match="holds for escalations, too"):
+    with pytest.raises(DefinitionError, match="also applies to escalations"):
         Approval(timeout="1m", on_timeout="escalate", escalate_to=Approval(show="x"))
 
 
