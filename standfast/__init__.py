@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from standfast.exports import *  # noqa: F403
-else:  # they take 0.3 s to load, which who imports a part of the library need not wait for
+else:  # they take 0.3 s to load, which importing a part of the library must not cost
 
     def __getattr__(name: str) -> Any:
         exports = import_module("standfast.exports")

@@ -38,14 +38,14 @@ class Question(Record):
     """Something that only a person can answer.
 
     Args:
-        tool_call_id: the call whose result the answer becomes; None if the loop itself asks, then the answer
-            becomes a user message. The name of the gate, if that holds something else than a call.
-        gate: the question is whether the call may run, and its answer a `Decision`: who may decide, until when, what
-            is decided so far. It is kept until the call has a result.
-        usage: of the agents that the call ran before it asked, or of the answer that is held.
-        held: the answer that a gate holds; an empty one if it holds what the user said, on which no model has acted.
-        unknown: why the outcome of a call is unknown, if the question is about that; the call is this one, or one of
-            an agent that this one ran. None for any other question.
+        tool_call_id: the call whose result the answer becomes. None if the loop itself asks; the answer then becomes a
+            user message. The name of the gate, if that does not hold a call.
+        gate: the question is whether the call may run, and its answer a `Decision`: who may decide, until when, and the
+            decisions so far. It is kept until the call has a result.
+        usage: of the agents that the call ran before it asked, or of the held answer.
+        held: the answer that a gate holds; an empty one if it holds the user's messages, on which no model has acted.
+        unknown: why the outcome of a call is unknown, if the question is about that; the call is this one, or one of an
+            agent that this one ran. None for any other question.
     """
 
     question: str
@@ -61,30 +61,30 @@ class Question(Record):
         return self.gate is None or "status" not in self.gate
 
     def with_gate(self, **changes: Any) -> "Question":
-        """Return it with changes of its gate."""
+        """Return it with a changed gate."""
         return self.model_copy(update={"gate": {**(self.gate or {}), **changes}})
 
     @property
     def is_held(self) -> bool:
-        """Whether it is a gate that holds something else than a call."""
-        rule = (self.gate or {}).get("rule")  # as anybody may have written it in a checkpoint
+        """Whether it is a gate that does not hold a call."""
+        rule = (self.gate or {}).get("rule")  # it may come from an untrusted checkpoint
         return isinstance(rule, Mapping) and bool(rule.get("holds"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingApproval:
-    """Something that waits for people to approve it: a tool call, or what a guardrail has stopped.
+    """An item that waits for people's approval: a tool call, or a value that a guardrail has stopped.
 
     Args:
-        gate: by which a decision names it: the id of the call, or `answer-<number>` or `message-<number>`.
-        tool, arguments: the call that is to be run; "" and None if it is not a call.
-        shown: what people see of a message or an answer that a guardrail has stopped, as JSON.
-        message: what people are asked.
-        digest: of all that; a decision that carries it counts for nothing else.
+        gate: its name in a decision: the id of the call, or `answer-<number>` or `message-<number>`.
+        tool, arguments: the waiting call; "" and None if it is not a call.
+        shown: the visible part of a message or an answer that a guardrail has stopped, as JSON.
+        message: the question to people.
+        digest: of all of these; a decision with this digest counts for nothing else.
         since, deadline: UTC; without a deadline it waits for ever.
-        approvers: who may decide; anybody if empty.
-        quorum, approved_by: how many must approve, and who has.
-        edited_by, changes: of an edit that others must approve: the editor, and the changes in words.
+        approvers: the people who may decide; anyone if empty.
+        quorum, approved_by: the required number of approvals, and the people who have approved.
+        edited_by, changes: of an edit that other people must approve: the editor, and the changes as text.
     """
 
     gate: str
@@ -108,11 +108,11 @@ class Checkpoint(Record):
     Args:
         iterations: model calls so far, counted against `max_iterations` when the run continues.
         pending_tool_use_id: the call that waits for an answer, the first of `questions`.
-        questions: all open questions of the turn, in call order; and gates that were decided, until it is over.
+        questions: all open questions of the turn, in call order; and decided gates, until the turn is over.
         session_id: the session that holds the same messages, if there is one.
-        exported_from: the session whose run on Temporal was exported, and when it was made; where a store has that one,
-            the checkpoint goes on in it.
-        signature: proves that it was written with the `checkpoint_key` by which it is read; None without one.
+        exported_from: the session whose Temporal run was exported, and its creation time; if a store has that session,
+            the checkpoint continues in it.
+        signature: proves that it was written with the `checkpoint_key` with which it is read; None without one.
     """
 
     messages: tuple[Message, ...] = ()
@@ -126,13 +126,13 @@ class Checkpoint(Record):
 
 
 def show_checkpoint(error: Exception, checkpoint: Checkpoint) -> None:
-    """Let an error that ends a run say what ran before it; of nested runs the outermost has the last word."""
-    with suppress(Exception):  # one that nothing can be added to is raised as it is
+    """Let an error that ends a run report what ran before it; of nested runs the outermost has the last word."""
+    with suppress(Exception):  # an error without attributes is raised unchanged
         error.checkpoint = checkpoint  # type: ignore[attr-defined]  # of any kind: users' hooks raise what they like
 
 
 def show_step_results(error: Exception, results: Mapping[str, "StepResult"], run_key: str | None) -> None:
-    """Let an error that ends a pipeline say what ran before it, and by which key the run goes on."""
+    """Let an error that ends a pipeline report what ran before it, and the key with which the run continues."""
     with suppress(Exception):
         error.step_results = results  # type: ignore[attr-defined]
         error.run_key = run_key  # type: ignore[attr-defined]
@@ -143,10 +143,10 @@ _SHORTEST_KEY = 16  # bytes
 
 
 def check_key(key: object) -> bytes | None:
-    """Return the key that checkpoints are signed with, as bytes.
+    """Return the key for signing checkpoints, as bytes.
 
     Raises:
-        InputError: it can be guessed, or is none.
+        InputError: it is missing or can be guessed.
     """
     if key is None:
         return None
@@ -159,7 +159,7 @@ def check_key(key: object) -> bytes | None:
 
 
 def signed(checkpoint: Checkpoint, agent: str, key: bytes | None) -> Checkpoint:
-    """Return a checkpoint of an agent signed with a key; without one, as it is."""
+    """Return a checkpoint of an agent signed with a key; unchanged without a key."""
     if key is None:
         return checkpoint
     return checkpoint.model_copy(update={"signature": _signature(checkpoint, agent, key)})
@@ -169,7 +169,7 @@ def check_signature(checkpoint: Checkpoint, agent: str, key: bytes) -> None:
     """Refuse a checkpoint that was not signed with this key for this agent, or was changed since.
 
     Raises:
-        InputError: saying so.
+        InputError: with the reason.
     """
     if checkpoint.signature is None:
         raise InputError("the checkpoint is not signed, and checkpoint_key= takes none that is not")
@@ -185,24 +185,24 @@ def _signature(checkpoint: Checkpoint, agent: str, key: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunResult(Generic[T_co]):
-    """What a run of an agent with an `output` of type T returns.
+    """The result of running an agent with an `output` of type T.
 
     Args:
-        status: "complete", "interrupted" if it waits for a person, or why it ended before it was done.
-        response: the text of the last answer; if the model could not be called, what it said.
-        error: what went wrong, with status "error".
+        status: "complete", "interrupted" if it waits for a person, or the reason why it ended early.
+        response: the text of the last answer; if the model could not be called, its last text.
+        error: the error text, with status "error".
         messages: the whole transcript, without the system prompt.
         iterations: model calls of this run.
         session_id: the session it was written to; None without a store.
-        usage: tokens of this run, nested agents included; None if no adapter reported any.
-        budget_percent: how much of `Loop(token_budget=…)` was used; None without a budget or without usage.
-        output: the response read by the agent's `output` type; None unless complete.
-        tool_call_summary: how often each tool was requested, failed calls included; None if none was.
+        usage: tokens of this run, including nested agents; None if no adapter reported any.
+        budget_percent: the used percentage of `Loop(token_budget=…)`; None without a budget or without usage.
+        output: the response parsed as the agent's `output` type; None unless complete.
+        tool_call_summary: how often each tool was requested, including failed calls; None if none was.
         compression_count: how often the context was compressed; None if the loop has no compression.
         checkpoint: the run as plain JSON.
-        question: what the person is asked, with status "interrupted": `resume(agent, checkpoint, answer)`.
-        approvals: what waits to be approved: `resume(agent, checkpoint, decisions=[…])`.
-        tripped: which guardrail ended the run, and why, with status "guardrail-tripped".
+        question: the question to a person, with status "interrupted": `resume(agent, checkpoint, answer)`.
+        approvals: the items that wait for approval: `resume(agent, checkpoint, decisions=[…])`.
+        tripped: the guardrail that ended the run, and the reason, with status "guardrail-tripped".
     """
 
     status: RunStatus
@@ -259,10 +259,10 @@ class InterruptedResponse(RunResult[T_co]):
 
 
 class StepResult(Record):
-    """What an agent or a tool of a pipeline's step came to; plain JSON, to go on from in another process.
+    """The outcome of a pipeline step's agent or tool; plain JSON, from which another process can continue.
 
     Args:
-        status: of the agent's run, also if its answer then did not fit the step; "complete" or "error" for a tool.
+        status: of the agent's run, even if its answer then did not fit the step; "complete" or "error" for a tool.
         response: the agent's answer, or the tool's result.
         iterations: model calls.
     """
@@ -277,22 +277,22 @@ PipelineStatus = Literal["complete", "error", "pending", "cancelled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineResult:
-    """How far a pipeline came.
+    """The progress of a pipeline.
 
     Args:
         step_results: of the agents and tools that ran, by the path of their step.
-        outputs: by the name of the step or stage, read by its type.
-        failed_step, error_reason, error: only with status "error": which, why in one word, and in words.
-        pending_step, approval_message: only with status "pending": the gate that waits, and what it asks.
-        digest, shown: of that gate: of all that it asks, by which people decide on it, and what it shows beside the
-            message, as JSON.
+        outputs: by the name of the step or stage, in its type.
+        failed_step, error_reason, error: only with status "error": the step, the reason in one word, and the text.
+        pending_step, approval_message: only with status "pending": the waiting gate, and its question.
+        digest, shown: of that gate: the digest of its full contents, by which people decide on it, and the contents
+            beside the message, as JSON.
         deadline: of that gate, if it has one.
-        approved_by: who has approved it so far, if more must.
-        pending_steps: all gates that wait, `pending_step` the first of them.
-        approvals: those of them that are of calls of its agents.
-        run_key: by which a durable pipeline goes on, or is restarted; None without a store.
-        journal_key: by which the store has what is kept of the run: `await store.load_decisions(result.journal_key)`
-            is its audit trail. None without a store.
+        approved_by: the people who have approved it so far, if more must.
+        pending_steps: all waiting gates, `pending_step` the first of them.
+        approvals: the waiting gates that belong to calls of its agents.
+        run_key: the key with which a durable pipeline continues or is restarted; None without a store.
+        journal_key: the key of the run's records in the store: `await store.load_decisions(result.journal_key)` is its
+            audit trail. None without a store.
     """
 
     status: PipelineStatus

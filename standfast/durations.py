@@ -1,4 +1,4 @@
-"""Durations as users give them, read in one place."""
+"""Durations as users give them, parsed in one place."""
 
 import re
 from datetime import timedelta
@@ -9,7 +9,7 @@ Duration = str | float | int | timedelta
 WAYS = '"30s", "15m", "2h", "7d", "1w" or seconds'
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_LONGEST = 100 * 365 * 86_400  # a century; what an engine's timers can hold
+_LONGEST = 100 * 365 * 86_400  # a century; the limit of an engine's timers
 
 
 def to_seconds(value: object) -> float | None:

@@ -1,7 +1,7 @@
 """Every error that standfast raises on purpose, in one tree.
 
-A class exists where a caller would catch it by name. What the model should see is a tool message and what a
-caller should branch on is a result; neither is an exception.
+A class exists where a caller would catch it by name. Texts for the model are tool messages, and values for callers to
+branch on are results; neither is an exception.
 
     StandfastError
     ├── DefinitionError              an agent, tool or loop is declared wrongly (also a ValueError)
@@ -31,8 +31,8 @@ from standfast.durations import WAYS, Duration, to_seconds
 class StandfastError(Exception):
     """The root of the tree. `code` is stable and meant for programs; the text is meant for people.
 
-    `checkpoint` is the `Checkpoint` of the run in this process that it ended, with all that ran before; None if none.
-    `step_results` and `run_key` are those of the `run_pipeline` that it ended, as `PipelineResult` has them.
+    `checkpoint` is the `Checkpoint` of the in-process run that the error ended, with everything that ran before; None
+    without one. `step_results` and `run_key` belong to the `run_pipeline` that it ended, as in `PipelineResult`.
     """
 
     code: ClassVar[str] = "STANDFAST_ERROR"
@@ -58,14 +58,14 @@ class DefinitionError(StandfastError, ValueError):
 
 
 class InputError(StandfastError, ValueError):
-    """A message, session id, transcript or answer cannot be used as it is. Nothing was written."""
+    """A message, session id, transcript or answer is invalid. Nothing was written."""
 
     code = "INPUT_ERROR"
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return a question that names the known word closest to a mistyped one, to append to an error; "" if none is."""
-    import difflib  # milliseconds, which only an error needs
+    """Return a question with the known word closest to a mistyped one, to append to an error; "" without one."""
+    import difflib  # it takes milliseconds, which only an error needs
 
     close = difflib.get_close_matches(given[:100], list(known), 1)
     return f". Did you mean '{close[0]}'?" if close else ""
@@ -98,13 +98,13 @@ class SessionAccessDeniedError(_SessionError):
 
 
 class SessionConflictError(StandfastError):
-    """Another run writes to the session, or has written since it was loaded. Nothing was interleaved."""
+    """Another run is writing to the session, or has written since it was loaded. Nothing was interleaved."""
 
     code = "SESSION_CONFLICT"
 
 
 class MemoryStoreNotDurableError(StandfastError):
-    """A memory store was asked to keep something beyond its own lifetime."""
+    """A memory store was asked to keep data beyond its own lifetime."""
 
     code = "MEMORY_STORE_NOT_DURABLE"
 
@@ -116,28 +116,28 @@ class MemoryStoreNotDurableError(StandfastError):
 
 
 class StoreError(StandfastError):
-    """The database behind a store refused. What was acknowledged before is still there; nothing was overwritten."""
+    """The database behind a store refused. Acknowledged writes are still there; nothing was overwritten."""
 
     code = "STORE_ERROR"
 
 
 class SessionStoreError(StoreError):
-    """A worker has another store than the runs of its task queue. It has written nothing for them."""
+    """A worker has another store than the runs of its task queue. It has not written anything for them."""
 
     code = "SESSION_STORE"
 
 
 class StoreBehindError(StoreError):
-    """The store lacks what a run has seen in it: it was put back from a backup, or has lost writes."""
+    """The store lacks data that a run has seen in it: it was restored from a backup, or has lost writes."""
 
     code = "STORE_BEHIND"
 
 
 class NotConfirmedError(StandfastError):
-    """Something was sent to a run, and no worker has said in time whether it counts: it may count later.
+    """A message or decision was sent to a run, and no worker has confirmed it in time: it may count later.
 
     Args:
-        id: of what was sent; sent again with it, it counts once.
+        id: of the message or decision; if it is sent again with this id, it counts once.
     """
 
     code = "NOT_CONFIRMED"
@@ -148,11 +148,11 @@ class NotConfirmedError(StandfastError):
 
 
 class ModelError(StandfastError):
-    """The model could not be called, or answered with something that is not an answer.
+    """The model could not be called, or its reply was not an answer.
 
     Args:
-        transient: calling again, unchanged, may help.
-        retry_after: how long the provider asked to wait before the next call; None if it did not say.
+        transient: another attempt, unchanged, may help.
+        retry_after: how long the provider asked to wait before the next call; None if it gave no time.
     """
 
     code = "MODEL_ERROR"
@@ -163,14 +163,14 @@ class ModelError(StandfastError):
         self.retry_after = _seconds_to_wait("ModelError", retry_after)
 
 
-_ADVICE = " (If running it twice is harmless, declare the tool with safe_to_retry=True.)"  # in stored results only
+_ADVICE = " (If running it twice is harmless, declare the tool with safe_to_retry=True.)"  # only in stored results
 
 
 class ToolDurabilityError(StandfastError):
-    """A call with effects was requested and nobody can tell whether it happened.
+    """A call with effects was requested, and it is unknown whether it happened.
 
-    The model reads it as a tool result; `payload()` is that result, with the keys of the documents. If running the
-    tool twice is harmless, declare it with `safe_to_retry=True`: it then runs again instead.
+    The model reads it as a tool result; `payload()` is that result, with the documented keys. If running the tool twice
+    is harmless, declare it with `safe_to_retry=True`: it then runs again instead.
     """
 
     code = "TOOL_DURABILITY_ERROR"
@@ -187,7 +187,7 @@ class ToolDurabilityError(StandfastError):
 
     @staticmethod
     def sentence(tool_name: str, tool_call_id: str, reason: str = "") -> str:
-        """Return what happened, without what to do."""
+        """Return what happened, without the advice."""
         return (
             f"Tool '{tool_name}' (call {tool_call_id}) was requested but its execution did not complete durably"
             f"{': ' + reason.removesuffix('.') if reason else ''}."
@@ -199,7 +199,7 @@ class ToolDurabilityError(StandfastError):
 
     @classmethod
     def read_reason(cls, payload: Mapping[str, Any]) -> str:
-        """Return the reason in a tool result that `payload` has made; "" if it has none."""
+        """Return the reason in a tool result made by `payload`; "" if it has none."""
         tool, call, text = (str(payload.get(key)) for key in ("toolName", "toolCallId", "error"))
         begin, _, end = str(cls(tool, call, reason="\0")).partition("\0")
         text = text.removesuffix(_ADVICE)
@@ -207,13 +207,13 @@ class ToolDurabilityError(StandfastError):
 
 
 class EffectFailedError(StandfastError):
-    """An effect has failed at an earlier attempt, or its result was lost, and it is not run again.
+    """An effect failed at an earlier attempt, or its result was lost, and it is not run again.
 
     Args:
         name: of the effect.
         key: of the call.
-        reason: the text of the error that it raised then.
-        kind: the name of that error's class; "" if it has run and its result was lost.
+        reason: the text of its error.
+        kind: the class name of that error; "" if it has run and its result was lost.
     """
 
     code = "EFFECT_FAILED"
@@ -225,10 +225,10 @@ class EffectFailedError(StandfastError):
 
 
 class RetryableError(StandfastError):
-    """Raise it in a tool for a fault that passes, such as a busy service.
+    """Raise it in a tool for a transient fault, such as a busy service.
 
-    A tool with `safe_to_retry=True` is tried again by its retry policy before the model sees anything; any other
-    tool is not tried again, and the model reads the message.
+    A tool with `safe_to_retry=True` is retried by its retry policy before the model sees the error; any other tool is
+    not retried, and the model reads the message.
 
     Args:
         retry_after: how long to wait before the next attempt; the policy's own delay if None.
@@ -242,10 +242,10 @@ class RetryableError(StandfastError):
 
 
 class TerminalError(StandfastError):
-    """Raise it in a tool for a fault that no second attempt can mend. Never retried.
+    """Raise it in a tool for a fault that another attempt cannot fix. Never retried.
 
-    What follows is the agent's `on_terminal_tool_error`: the model reads it, the run stops, or the run fails
-    with this error, `status_code` and `metadata` kept through nested agents.
+    The agent's `on_terminal_tool_error` decides what follows: the model reads it, the run stops, or the run fails with
+    this error. `status_code` and `metadata` are kept through nested agents.
     """
 
     code = "TERMINAL"

@@ -1,7 +1,7 @@
-"""Events of a run, in one vocabulary for runs of this process and runs on Temporal.
+"""Events of a run, in one vocabulary for in-process runs and Temporal runs.
 
-Events of a run on Temporal have an `id`, which is the same whenever the run is read, and a time. What a model is just
-saying (`TextDelta`) has neither: the answer that it becomes part of has.
+Events of a Temporal run have an `id`, which is the same whenever the run is read, and a time. The words that a model is
+currently producing (`TextDelta`) have neither; the answer that contains them has both.
 """
 
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ ToolOutcome = Literal["returned", "failed", "asked", "terminated", "unknown", "c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """What all events have.
+    """The common fields of all events.
 
     Args:
-        id: of an event of a run on Temporal: `<run id>/<number in its history>.<place>`; see docs/events.md.
-        at: when it happened, UTC, by the clock of the Temporal server.
+        id: for a Temporal run: `<run id>/<number in its history>.<place>`; see docs/events.md.
+        at: the time of the event, UTC, by the clock of the Temporal server.
     """
 
     id: str | None = None
@@ -40,7 +40,7 @@ def _type(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted(_Event):
-    """A run begins, of the agent or pipeline of this `name`; `message` is what an agent was told."""
+    """A run of the agent or pipeline of this `name` begins; `message` is the agent's input."""
 
     name: str
     message: str | None = None
@@ -51,7 +51,7 @@ class RunStarted(_Event):
 
 @dataclass(frozen=True, slots=True)
 class RunReset(_Event):
-    """An operator has put the run back to an earlier event; what came after that happens again, but for effects."""
+    """An operator has reset the run to an earlier event; later events happen again, except for effects."""
 
     reason: str
     type: Literal["run-reset"] = _type("run-reset")
@@ -59,7 +59,7 @@ class RunReset(_Event):
 
 @dataclass(frozen=True, slots=True)
 class StatusChanged(_Event):
-    """The run begins or ends waiting; `waits_for` has kinds: "approval", "question", "pause", "worker", …"""
+    """The run begins or stops waiting; `waits_for` has kinds: "approval", "question", "pause", "worker", …"""
 
     status: str
     waits_for: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class StatusChanged(_Event):
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested(_Event):
-    """Somebody wants the run to end; `reason` may say who."""
+    """A cancel of the run was requested; `reason` may name the person."""
 
     reason: str = ""
     type: Literal["cancel-requested"] = _type("cancel-requested")
@@ -78,7 +78,7 @@ class CancelRequested(_Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReached(_Event):
-    """Another `checkpoint_interval` iterations are done; of a run in this process."""
+    """Another `checkpoint_interval` iterations are done; only for in-process runs."""
 
     checkpoint: Checkpoint
     type: Literal["checkpoint-reached"] = _type("checkpoint-reached")
@@ -89,9 +89,9 @@ class RunEnded(_Event):
     """The last event.
 
     Args:
-        result: what `run` would have returned; of a run on Temporal, its result as plain JSON.
-        status: that of the result, or "failed", "cancelled", "terminated" or "timed-out".
-        usage: of the whole run, with its cost where that is known.
+        result: the return value of `run`; for a Temporal run, its result as plain JSON.
+        status: the result's status, or "failed", "cancelled", "terminated" or "timed-out".
+        usage: of the whole run, with its cost where known.
     """
 
     result: RunResult | dict[str, Any] | None = None
@@ -107,10 +107,10 @@ class RunEnded(_Event):
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted(_Event):
-    """The model is asked for its next answer; a second time for the same turn if it could not be called before.
+    """The model is called for its next answer; again for the same turn if it could not be called before.
 
     Args:
-        agent: who answers, if the run's agent hands over to others.
+        agent: the agent that answers, if the run's agent hands over to others.
     """
 
     turn: int
@@ -124,8 +124,8 @@ class TextDelta(_Event):
     """A piece of the model's text. An adapter that cannot stream gives the whole text as one piece.
 
     Args:
-        turn, offset: of a run on Temporal, whose answer it is, and where it begins in it. One that begins at 0 again is
-            of another attempt: what was said before is void.
+        turn, offset: for a Temporal run, the turn of the answer, and the position in it. An offset of 0 again belongs
+            to another attempt: the earlier text is void.
     """
 
     text: str
@@ -146,7 +146,7 @@ class ModelRetried(_Event):
 
 @dataclass(frozen=True, slots=True)
 class ModelFailed(_Event):
-    """The model could not be called, or its worker was lost, and no further attempt follows by itself."""
+    """The model could not be called, or its worker was lost, and no automatic attempt follows."""
 
     turn: int
     error: str
@@ -155,12 +155,12 @@ class ModelFailed(_Event):
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded(_Event):
-    """The model has answered; `calls` are the tools that it asks for, none in a last answer.
+    """The model has answered; `calls` are the requested tools, none in a last answer.
 
     Args:
-        seconds: how long the attempt took that gave the answer.
-        thoughts: what people can read of the model's thoughts; of a run on Temporal, the beginning of it.
-        hosted, citations: the calls that the provider made itself, and the sources that the answer names.
+        seconds: the duration of the attempt that gave the answer.
+        thoughts: the readable part of the model's thoughts; for a Temporal run, its beginning.
+        hosted, citations: the provider's own calls, and the sources that the answer names.
     """
 
     turn: int
@@ -176,7 +176,7 @@ class TurnEnded(_Event):
 
 @dataclass(frozen=True, slots=True)
 class MessageAdded(_Event):
-    """A message became part of the transcript, at `index`; with a durable store it is written. In this process only."""
+    """A message was added to the transcript, at `index`; with a durable store it is written. Only in process."""
 
     index: int
     message: Message
@@ -188,11 +188,11 @@ class MessageAdded(_Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted(_Event):
-    """A tool call starts; on Temporal: it is handed to the workers. `run` is the run of an agent that is called.
+    """A tool call starts; on Temporal, it is passed to the workers. `run` is the run of a called agent.
 
     Args:
-        call: with the arguments that it runs with.
-        edited_by, before: of an edited call, the editor, "" for an unnamed one, and the model's arguments.
+        call: with the arguments with which it runs.
+        edited_by, before: of an edited call, the editor, "" if unnamed, and the model's arguments.
         step: of a pipeline's tool step, its path.
     """
 
@@ -216,7 +216,7 @@ class ToolRetried(_Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolLost(_Event):
-    """Nobody has reported how a call ended, because its worker died, say; the ledger is asked before all else."""
+    """The end of a call was not reported, for example because its worker died; the ledger is checked first."""
 
     call: ToolCall
     reason: str
@@ -225,15 +225,15 @@ class ToolLost(_Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded(_Event):
-    """A tool call ended; `result` is what the model will read, None if it asked a question or on Temporal.
+    """A tool call ended; `result` is the text for the model, None if it asked a question or on Temporal.
 
     Args:
-        outcome: "unknown" if it may have happened and nobody can tell; it was not run again.
-        text: the result, error or question; its beginning if it is long, and `size` the number of all bytes.
-        seconds: how long the last attempt took.
-        recovered: the call was lost, and its outcome found, `found_by` the "ledger", the tool's "verify" or a
+        outcome: "unknown" if it may have happened; it was not run again.
+        text: the result, error or question; only its beginning if it is long, and `size` its full size in bytes.
+        seconds: the duration of the last attempt.
+        recovered: the call was lost, and its outcome was found; `found_by` is the "ledger", the tool's "verify" or a
             "person".
-        usage: of the agent that was called.
+        usage: of the called agent.
     """
 
     call: ToolCall
@@ -253,11 +253,11 @@ class ToolEnded(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GateOpened(_Event):
-    """People are asked whether a call may run or a pipeline may go on; again after an edit.
+    """People are asked whether a call may run or a pipeline may continue; again after an edit.
 
     Args:
         gate: the id of the call, or the path of the step.
-        digest: of what is shown; a decision carries it.
+        digest: of the shown contents; a decision includes it.
     """
 
     gate: str
@@ -272,14 +272,14 @@ class GateOpened(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GateDecided(_Event):
-    """Somebody has decided at a gate.
+    """A person has decided at a gate.
 
     Args:
-        refused: why that did not count.
-        standing: the standing approval by which it was decided in advance; None if it was decided live.
-        remember: if later calls are approved with it, the scope, the end and the arguments that they may have.
-        edit: the value or arguments approved instead of those shown.
-        waits: the gate is still open, for more people or for others. False if that is unknown.
+        refused: the reason why that did not count.
+        standing: the standing approval that decided in advance; None for a live decision.
+        remember: if later calls are approved with it, the scope, the end and the permitted arguments.
+        edit: the approved value or arguments, if they differ from the shown ones.
+        waits: the gate is still open, for more or other people. False if that is unknown.
     """
 
     gate: str
@@ -296,7 +296,7 @@ class GateDecided(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GateReminded(_Event):
-    """People are told once more what a gate waits for (`remind_every`)."""
+    """People are reminded of a waiting gate (`remind_every`)."""
 
     gate: str
     type: Literal["gate-reminded"] = _type("gate-reminded")
@@ -304,7 +304,7 @@ class GateReminded(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GateEscalated(_Event):
-    """The time of those who were asked at a gate is over, and it goes on to others (`escalate_to`)."""
+    """The deadline of the people at a gate has passed, and it asks others (`escalate_to`)."""
 
     gate: str
     type: Literal["gate-escalated"] = _type("gate-escalated")
@@ -321,9 +321,9 @@ class QuestionAsked(_Event):
 
 @dataclass(frozen=True, slots=True)
 class MessageReceived(_Event):
-    """Somebody has sent the run a message, an answer, a resume or what became of a call.
+    """A person has sent the run a message, an answer, a resume or the outcome of a call.
 
-    Whether it counts is said by the run, and by the audit trail.
+    The run, and the audit trail, report whether it counts.
     """
 
     kind: Literal["message", "answer", "resume", "resolve"]
@@ -347,7 +347,7 @@ class StepStarted(_Event):
 
 @dataclass(frozen=True, slots=True)
 class StepCompleted(_Event):
-    """A step of a pipeline is done, and its output fits."""
+    """A step of a pipeline is done, and its output is valid."""
 
     step: str
     iterations: int
@@ -396,10 +396,10 @@ EVENT_TYPES: tuple[type, ...] = get_args(Event)
 
 
 def gate_opened(gate: Gate, message: str, call: ToolCall | None) -> GateOpened:
-    """Return the event of a gate that asks people: at first, and whenever it shows something else than before.
+    """Return the event of a gate that asks people: at first, and whenever its contents change.
 
     Args:
-        message: what it asks where its rule has no message.
+        message: its question, if its rule has no message.
         call: with the arguments that people see now.
     """
     rule = gate.rule
@@ -409,7 +409,7 @@ def gate_opened(gate: Gate, message: str, call: ToolCall | None) -> GateOpened:
 
 
 def gate_escalations(gate: Gate, at: datetime) -> list[tuple[Gate, GateEscalated]]:
-    """Return the escalations of a gate until a time, each with the gate as it was afterwards."""
+    """Return the escalations of a gate until a time, each with the gate after it."""
     return [(one, GateEscalated(gate.name)) for one in gate.passing(at) if one.status == "open"]
 
 
@@ -417,8 +417,8 @@ def gate_decided(decision: Decision, refused: str | None, after: Gate | None) ->
     """Return the event of a decision.
 
     Args:
-        refused: why it does not count.
-        after: the gate after a decision that counts; None if that is not known.
+        refused: the reason why it does not count.
+        after: the gate after a decision that counts; None if unknown.
     """
     return GateDecided(
         decision.gate,
@@ -434,7 +434,7 @@ def gate_decided(decision: Decision, refused: str | None, after: Gate | None) ->
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """Return an event as plain JSON data, without what is absent; `type` says which it is."""
+    """Return an event as plain JSON data, without absent values; `type` names the event."""
     plain: dict[str, Any] = EVENTS.dump_python(event, mode="json", exclude_none=True)
     return plain
 
@@ -443,7 +443,7 @@ def read_event(data: object) -> Event:
     """Return the event that `event_json` wrote.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not an event.
     """
     try:
         return EVENTS.validate_python(data)

@@ -1,4 +1,4 @@
-"""The names of daily use, which `standfast` imports on first access."""
+"""The most common names, which `standfast` imports on first access."""
 
 from standfast.agent_loop import Decision, Remember
 from standfast.agents import (

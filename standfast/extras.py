@@ -1,4 +1,4 @@
-"""Explains how to install an extra, under the name by which this package was really installed."""
+"""Explains how to install an extra, under the name with which this package was installed."""
 
 from functools import cache
 from importlib.metadata import distributions
@@ -10,7 +10,7 @@ _HERE = Path(__file__).parent
 
 
 class MissingExtraError(StandfastError, ImportError):
-    """A package that an extra installs is missing; the text says which command installs it."""
+    """A package from an extra is missing; the text names the command that installs it."""
 
 
 def install(extra: str) -> str:
@@ -19,20 +19,20 @@ def install(extra: str) -> str:
 
 
 def install_package(requirement: str) -> str:
-    """Return the command that installs somebody else's package, for instance with an extra of its own."""
+    """Return the command that installs a third-party package, for example with one of its extras."""
     return f"pip install '{requirement}'"
 
 
 def distribution() -> str:
-    """Return under which name this package was installed."""
+    """Return the name under which this package was installed."""
     return distribution_in(_HERE.parent)
 
 
 @cache
 def distribution_in(folder: Path) -> str:
-    """Return which distribution brought the package into a folder: a fork or a mirror has a name of its own.
+    """Return the distribution that installed the package into a folder: a fork or a mirror has a different name.
 
-    One that is not copied there, as in a clone, has the package's name.
+    If it was not installed there, as in a clone, the package's name is used.
     """
     for found in distributions(path=[str(folder)]):
         if f"{_HERE.name}/{Path(__file__).name}," in (found.read_text("RECORD") or ""):

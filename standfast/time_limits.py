@@ -1,7 +1,7 @@
-"""Limits the time of what is awaited, also in a task that was cancelled before, as clean-up code often is.
+"""Limits the time of awaited code, even in a task that was already cancelled, as clean-up code often is.
 
-`asyncio.timeout` alone does so from Python 3.11.3 on. Debian 12 has 3.11.2: there such a task was told that it is
-cancelled once more, and not that its time is over.
+`asyncio.timeout` alone does so only from Python 3.11.3 on. Debian 12 has 3.11.2, where such a task gets another cancel
+instead of a timeout.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def time_limit(seconds: float | None) -> AsyncGenerator[asyncio.Timeout, None]:
-    """Cancel what is awaited within after so many seconds; None is as long as it takes.
+    """Cancel the awaited code after so many seconds; None means no limit.
 
     Raises:
-        TimeoutError: the time was over.
+        TimeoutError: the time limit has passed.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0

@@ -1,4 +1,4 @@
-"""Loads the agents and pipelines of a Python file or module, with the store and the model that it names."""
+"""Loads the agents and pipelines of a Python file or module, with its store and model."""
 
 import asyncio
 import concurrent.futures
@@ -19,7 +19,7 @@ from standfast.pipelines import Pipeline
 from standfast.pipelines.builders import PipelineBuilder
 from standfast.stores import open_store, sqlite_store
 
-# Files whose frames say nothing to users.
+# Files whose frames are useless to users.
 _OTHERS = ("<frozen", "<string>", str(Path(__file__).parents[1]), str(Path(concurrent.futures.__file__).parent))
 
 
@@ -28,8 +28,8 @@ class Application:
     """The definitions of a module.
 
     Args:
-        agents, pipelines: by name: those at its top, by themselves or in lists, and the agents that those use.
-        store, llm, tools, webhooks, fill_context: its values of these names, if it has any.
+        agents, pipelines: by name: the module's top-level ones, alone or in lists, and the agents that those use.
+        store, llm, tools, webhooks, fill_context: the module's values of these names, if any.
     """
 
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -52,11 +52,11 @@ class Application:
 
 
 class BrokenApplicationError(InputError):
-    """A file or module raised an error when it was loaded; its last line says which."""
+    """A file or module raised an error when it was loaded; its last line names the error."""
 
 
 def _foreign_in(module: ModuleType) -> str:
-    """Return what to do with the agents of another framework, which may be parts of each other, if there are any."""
+    """Return advice on another framework's agents, which may be parts of each other, if there are any."""
     for name, value in vars(module).items():
         if (integration := integration_of(value)) is not None:
             return (
@@ -67,7 +67,7 @@ def _foreign_in(module: ModuleType) -> str:
 
 
 def _unfinished_in(module: ModuleType) -> str:
-    """Return what makes an agent or a pipeline of a function that was not called, or of a builder, if there is one."""
+    """Return how to make an agent or a pipeline from an uncalled function, or a builder, if there is one."""
     for name, value in vars(module).items():
         if isinstance(value, PipelineBuilder):
             return f"; {name} is not built: write `{name} = {name}.build()`"
@@ -85,7 +85,7 @@ def load_application(where: str, store: str | None) -> Application:
     """Load a file (`app.py`) or a module (`package.module`).
 
     Args:
-        store: address of a store, in place of the module's own.
+        store: address of a store, instead of the module's own.
 
     Raises:
         InputError: there is no such file or module, or it has no agent and no pipeline.
@@ -116,7 +116,7 @@ def load_application(where: str, store: str | None) -> Application:
 
 
 def _broken(where: str, error: Exception) -> BrokenApplicationError:
-    """Return an error that says where a file is wrong, with only the user's own files in its traceback."""
+    """Return an error that names the fault's place in a file, with only the user's own files in its traceback."""
     told = TracebackException.from_exception(error, compact=True)
     told.stack = StackSummary.from_list(frame for frame in told.stack if not frame.filename.startswith(_OTHERS))
     lines = [line for line in told.format(chain=False) if not line.startswith("Traceback")]
@@ -136,7 +136,7 @@ def _take(found: Application, item: Any) -> None:
 
 
 def _loaded_outside_of_loops(where: str) -> ModuleType:
-    """Load a file as Python would, so that it may read something by `asyncio.run`, such as the tools of a server."""
+    """Load a file as Python would, so that it may use `asyncio.run`, for example to read a server's tools."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -148,7 +148,7 @@ def _loaded_outside_of_loops(where: str) -> ModuleType:
 def _load(where: str) -> ModuleType:
     path = Path(where)
     if path.suffix != ".py" and len(path.parts) == 1 and not path.exists():
-        sys.path.append(str(Path.cwd()))  # last: no file there takes the place of an installed module
+        sys.path.append(str(Path.cwd()))  # last: a file there must not replace an installed module
         try:
             return importlib.import_module(where)
         except ModuleNotFoundError as error:
@@ -164,6 +164,6 @@ def _load(where: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # as `python app.py` would find it again
+    sys.modules[path.stem] = module  # as `python app.py` would find it
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""Puts the acts of people who use commands on a store's audit trail before they are done, and shows the trail."""
+"""Puts people's acts by commands on a store's audit trail before they are done, and shows the trail."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ AUDITED = from_application(
 
 @asynccontextmanager
 async def on_record(client: "Client", output: Output, named: Named | None) -> AsyncIterator["StandfastClient"]:
-    """Give a client that speaks to runs, and that records each act before it is done."""
+    """Return a client for runs that records each act before it is done."""
     from standfast.temporal import StandfastClient
 
     async with store_of_workers(client, output, named, is_record=True) as store:
@@ -31,7 +31,7 @@ async def on_record(client: "Client", output: Output, named: Named | None) -> As
 
 
 async def acts_of(store: Named, run: str, seen: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the audit trail of a run, as JSON data; for one that does not exist, the acts that were to start it."""
+    """Return the audit trail of a run, as JSON data; for a missing run, the acts that were meant to start it."""
     from standfast.temporal.client.audits import load_acts
 
     told = [part for part in (seen.get("state"), seen.get("result"), seen) if isinstance(part, dict)]
@@ -48,7 +48,7 @@ async def acts_of(store: Named, run: str, seen: dict[str, Any]) -> list[dict[str
 
 
 def _plain(change: "Change") -> dict[str, Any]:
-    """Return a change as JSON data, without a value that was not there."""
+    """Return a change as JSON data, without absent values."""
     both = {"before": change.before, "after": change.after}
     both.pop({"added": "before", "removed": "after"}.get(change.how, ""), None)
     lines = {} if change.lines is None else {"lines": change.lines}

@@ -64,8 +64,8 @@ def chat(
 
     You answer its questions in place. /quit, Ctrl-D or Ctrl-C leaves.
 
-    With --app the agent runs here, and its words appear as they come. Without --app it is a run on Temporal, which
-    continues without you; its words appear as they come if --store is that of a worker with --stream.
+    With --app the agent runs here, and its words appear as they arrive. Without --app it is a run on Temporal, which
+    continues without you; its words appear as they arrive if --store is the store of a worker with --stream.
     """
     if not output.is_text:
         raise click.UsageError("chat writes for people: leave out --output.")
@@ -75,7 +75,7 @@ def chat(
     with suppress(ImportError):
         import readline  # noqa: F401  # lines can be edited, and called back
 
-    # A line is read outside of the runner: a thread that reads cannot be stopped.
+    # A line is read outside the runner: a thread that reads cannot be stopped.
     with _quiet(), asyncio.Runner() as runner:
         if app is not None:
             here = load_application(app, store)
@@ -102,7 +102,7 @@ def chat(
 
 
 def _tell_new_store(output: Output, store: Any) -> None:
-    """Say that a conversation creates a file, since commands without --store read the usual one."""
+    """Announce that a conversation creates a file, since commands without --store read the usual one."""
     if not isinstance(store, SQLiteStore) or store.path == ":memory:" or Path(store.path).exists():
         return
     usual = Path(store.path).absolute() == Path(USUAL).absolute()
@@ -112,7 +112,7 @@ def _tell_new_store(output: Output, store: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep log lines out of the conversation, which tells people of errors itself."""
+    """Keep log lines out of the conversation, which reports errors itself."""
     log = logging.getLogger("standfast")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -123,19 +123,19 @@ def _quiet() -> Iterator[None]:
 
 
 class _Talk(Protocol):
-    """A conversation; saying or settling something returns the agent's next question, if it asks one."""
+    """A conversation; sending a message or settling a call returns the agent's next question, if any."""
 
     async def begin(self) -> Any: ...
     async def say(self, line: str) -> Any: ...
     def ask(self, asked: Any) -> Any:
-        """Ask the person; None if they leave it open."""
+        """Ask the person; None if the question stays open."""
 
     async def settle(self, told: Any) -> Any: ...
     async def close(self) -> None: ...
 
 
 def _read_line(prompt: str = "> ") -> str | None:
-    """Return the next line that somebody types; None at the end of the input."""
+    """Return the next line that a person types; None at the end of the input."""
     while True:
         try:
             line = input(prompt if sys.stdin.isatty() else "").strip()
@@ -184,7 +184,7 @@ class _LocalConversation:
         self._unheard: tuple[str, str] | None = None  # a line whose run failed, and the id of that message
 
     async def begin(self) -> InterruptedResponse | None:
-        """Return to the session's open question, if it has one."""
+        """Return to the session's open question, if any."""
         session = await self._options["store"].load_session(self._options["session_id"])
         return await self.settle({}) if session is not None and session.questions else None
 
@@ -197,7 +197,7 @@ class _LocalConversation:
         return await self.settle(told)
 
     async def settle(self, told: Mapping[str, Any]) -> InterruptedResponse | None:
-        """Run until it is the person's turn, and show what happens."""
+        """Run until it is the person's turn, and show the events."""
         written, ended = False, None
         try:
             async for event in run_streaming(self._agent, **told, **self._options):
@@ -266,7 +266,7 @@ class _LocalConversation:
 
 
 class _Words:
-    """Writes the words of a run's model as they come, from the store that its worker puts them into."""
+    """Writes the words of a run's model as they arrive, from the store of its worker."""
 
     def __init__(self, store: Store | None) -> None:
         self._store, self._said = store, ""
@@ -311,7 +311,7 @@ class _Words:
 
 
 class _TemporalConversation:
-    """A conversation with runs on Temporal, which continue without anybody."""
+    """A conversation with runs on Temporal, which continue without a person."""
 
     def __init__(
         self,
@@ -405,6 +405,6 @@ class _TemporalConversation:
         return await self._followed()
 
     async def close(self) -> None:
-        """Leave the run to itself; it continues."""
+        """Leave the run; it continues."""
         if self._store is not None:
             await self._store.close()

@@ -25,11 +25,11 @@ from standfast.stores import session_key_of, sqlite_store
 if TYPE_CHECKING:
     from temporalio.client import Client, WorkflowHistory
 
-_RUNS = 100  # in flight, that are looked at
+_RUNS = 100  # runs in flight that are checked
 _CHAIN = 100  # runs that continue each other
 _SHOWN = 5
 _DIFFERENCES = 3  # of a history, that are shown
-Check = tuple[str, bool, str]  # the thing checked, whether it is well, and the finding or what to do
+Check = tuple[str, bool, str]  # the subject of the check, whether it passed, and the finding or what to do
 
 
 # --- doctor ---
@@ -45,7 +45,7 @@ Check = tuple[str, bool, str]  # the thing checked, whether it is well, and the 
 def doctor(output: Output, task_queue: str, store: Named | None, server: dict[str, Any]) -> None:
     """Check versions, server, workers, runs and store.
 
-    Exit code 1 if something is wrong; each line says what to do about it.
+    Exit code 1 if a check fails; each line says what to do about it.
     """
     if store is None and Path(USUAL).is_file():  # as `pending` does
         store = USUAL
@@ -123,7 +123,7 @@ async def _store(path: Named) -> tuple[bool, str]:
 
 
 async def _held_tools(path: Named) -> tuple[bool, str]:
-    """Look for tools of MCP servers whose calls are refused since they changed, or that cannot be used at all."""
+    """Find MCP tools whose calls are refused since they changed, or that are unusable."""
     async with existing_store(path) as store:
         servers = await known_servers(store)
         tools = [(name, tool) for name, known in servers.items() for tool in (await known.load()).values()]
@@ -172,13 +172,13 @@ async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
 
 
 async def _store_of_workers(client: "Client", task_queue: str, path: Named | None) -> tuple[bool, str]:
-    """Compare the store of a queue's workers, of which none starts with another one, with that of `--store`."""
+    """Compare the store of a queue's workers, none of which starts with another one, with the store in `--store`."""
     from standfast.temporal.client.queue_stores import how_to_move, noted_store
 
     noted = await noted_store(client, task_queue)
     if noted is None:
         return True, f"none is noted for queue {task_queue!r} yet: a worker notes its own when it starts"
-    is_missing = isinstance(path, str) and is_file(path) and not Path(path).is_file()  # another check says that
+    is_missing = isinstance(path, str) and is_file(path) and not Path(path).is_file()  # another check reports that
     if path is None or is_missing:
         return True, f"all workers of queue {task_queue!r} have the store {noted}"
     async with existing_store(path) as store:
@@ -192,7 +192,7 @@ async def _store_of_workers(client: "Client", task_queue: str, path: Named | Non
 
 
 async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
-    """Look for runs that no worker can continue, because their workflow task fails whenever it is tried."""
+    """Find runs that no worker can continue, because their workflow task fails at each attempt."""
     from standfast.temporal.client.stuck import find_stuck
 
     found = await find_stuck(client, task_queue, _RUNS)
@@ -203,7 +203,7 @@ async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
 
 
 async def _sessions(client: "Client", task_queue: str, path: Named) -> tuple[bool, str]:
-    """Check that the sessions of runs are in the store; a worker with another store would not find them, either."""
+    """Check that the sessions of runs are in the store; a worker with another store would not find them either."""
     from standfast.temporal.client.runs import listed
     from standfast.temporal.wire import names
 
@@ -211,7 +211,7 @@ async def _sessions(client: "Client", task_queue: str, path: Named) -> tuple[boo
     async with existing_store(path) as store:
         async for run in client.list_workflows(query, limit=_RUNS):
             seen = listed(run)
-            has_begun = not {"worker", "store"} & {*seen["waiting"]}  # otherwise nothing may be written yet
+            has_begun = not {"worker", "store"} & {*seen["waiting"]}  # otherwise the store may still be empty
             if run.task_queue == task_queue and has_begun:
                 count += 1
                 if await store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"])) is None:
@@ -223,7 +223,7 @@ async def _sessions(client: "Client", task_queue: str, path: Named) -> tuple[boo
 
 
 async def _board(client: "Client", path: Named) -> tuple[bool, str]:
-    """Compare what the store shows to wait with what does."""
+    """Compare the board in the store with the items that really wait."""
     from standfast.temporal.client.board_keeping import mend_board
     from standfast.temporal.client.boards import kept_board
 
@@ -249,10 +249,10 @@ async def _board(client: "Client", path: Named) -> tuple[bool, str]:
 def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> None:
     """Replay histories with this version of the code.
 
-    A run that began with another version can continue with this one if its replay agrees: in what it does, and in what
-    it passes to activities, to agents that it starts, and to the run as which it continues. The replay does not check
-    what activities then do, nor the runs that it has started: replay those, too. A FILE is what `temporal workflow
-    show --output json` writes; a RUN is fetched from the server, with the runs that it continues.
+    A run that began with another version can continue with this one if its replay agrees: in its commands, and in its
+    inputs to activities, to agents that it starts, and to the run that continues it. The replay checks neither the work
+    of activities nor the runs that it has started: replay those as well. A FILE is the output of `temporal workflow
+    show --output json`; a RUN is fetched from the server, with the runs that it continues.
     """
     rows = asyncio.run(_replayed(what, app, server))
     output.rows(
@@ -280,14 +280,14 @@ async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, An
         agents, pipelines = _definitions(history, app)
         plugin = StandfastPlugin(
             agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=ScriptedModel([])
-        )  # nothing is asked or written in a replay
+        )  # a replay sends and writes nothing
         found = await differences(history, plugin)
         rows.append({"history": one, "ok": not found} | ({"error": "; ".join(found[:_DIFFERENCES])} if found else {}))
     return rows
 
 
 async def _histories(what: str, server: dict[str, Any]) -> list["WorkflowHistory"]:
-    """Return the history of a file, or those of a run and of the runs that it continues, the last first."""
+    """Return the history of a file, or the histories of a run and of the runs that it continues, the last first."""
     from temporalio.service import RPCError, RPCStatusCode
 
     histories = [await _history(what, server)]
@@ -327,7 +327,7 @@ async def _history(what: str, server: dict[str, Any]) -> "WorkflowHistory":
 
 
 def _definitions(history: "WorkflowHistory", app: str | None) -> tuple[list[Agent], list[Any]]:
-    """Return definitions of a history's type. Bare ones suffice, because a workflow reads what was recorded."""
+    """Return definitions of a history's type. Empty ones suffice, because a workflow reads its recorded facts."""
     if app is not None:
         found = load_application(app, ":memory:")
         return list(found.agents.values()), list(found.pipelines.values())

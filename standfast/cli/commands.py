@@ -17,13 +17,13 @@ from standfast.errors import InputError, StandfastError
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-FAILED = 1  # the command could not do it
-INCOMPLETE = 3  # it did, and the run that it waited for did not complete, or failed at once
+FAILED = 1  # the command failed
+INCOMPLETE = 3  # the command succeeded, but the run that it waited for did not complete, or failed at once
 STOPPED = 130  # by Ctrl-C, as in shells
-SDK_LOG = "temporalio.core"  # what the SDK's Rust core logs
+SDK_LOG = "temporalio.core"  # the logger of the SDK's Rust core
 
 _DEBUG = "standfast.debug"
-_OPTIONS = {  # words in the library's errors, and the command's words for them
+_OPTIONS = {  # texts in the library's errors, and the command's terms for them
     'if_running="message"': "--say",
     "session_id": "--session",
     "user_id": "--user",
@@ -40,16 +40,16 @@ _OPTIONS = {  # words in the library's errors, and the command's words for them
 
 
 class IncompleteError(click.ClickException):
-    """A run that a command has started failed."""
+    """A run that a command started has failed."""
 
     exit_code = INCOMPLETE
 
 
 class Commands(click.Group):
-    """A group whose expected errors are a message and an exit code, not a traceback."""
+    """A group whose expected errors produce a message and an exit code instead of a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which they are used."""
+        """Return the commands in the order of use."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -57,7 +57,7 @@ class Commands(click.Group):
             read_secret_files()
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
-            raise  # click ends quietly on each of these, also if `head` has read enough
+            raise  # click exits quietly on each of these, even if `head` has read enough
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             sys.exit(STOPPED)
@@ -68,7 +68,7 @@ class Commands(click.Group):
 
 
 def _expected() -> tuple[type[Exception], ...]:
-    # An OSError is about a file or an address that the user gave. The SDK is there only if a command has used it.
+    # An OSError is about a file or an address from the user. The SDK is loaded only if a command has used it.
     service = sys.modules.get("temporalio.service")
     return (StandfastError, OSError, *(() if service is None else (service.RPCError,)))
 
@@ -135,7 +135,7 @@ _SERVER = {
 
 
 def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command its options of output, and `output` as its first argument."""
+    """Give a command its output options, and `output` as its first argument."""
 
     @functools.wraps(function)
     def run(*, form: Any, color: str, **options: Any) -> Any:
@@ -147,7 +147,7 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that name a server, as its argument `server`; see `client_of`."""
+    """Give a command the server options, as its argument `server`; see `client_of`."""
 
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
@@ -165,11 +165,12 @@ def on_temporal(
     check: Callable[..., None] = lambda **options: None,
     needs_server: Callable[..., Awaitable[bool]] | None = None,
 ) -> Callable[..., Any]:
-    """Give an async command the options of a server and of output; its first arguments are the client and `output`.
+    """Give an async command the server and output options; its first arguments are the client and `output`.
 
     Args:
-        check: gets the command's own options, and refuses wrong ones before anybody is connected to.
-        needs_server: gets them too, and says whether a server has to answer; else the client connects when it is used.
+        check: gets the command's own options, and refuses wrong ones before a connection is made.
+        needs_server: also gets them, and returns whether a server must answer; otherwise the client connects when it is
+            used.
     """
 
     @functools.wraps(function)
@@ -186,13 +187,13 @@ def on_temporal(
 
 
 async def client_of(server: dict[str, Any], *, lazy: bool = False) -> "Client":
-    """Connect to the server that options name.
+    """Connect to the server named by options.
 
     Args:
         lazy: connect when the client is first used.
 
     Raises:
-        InputError: they do not go together.
+        InputError: they contradict each other.
         StandfastError: no server answers.
     """
     from temporalio.service import TLSConfig
@@ -218,23 +219,23 @@ async def client_of(server: dict[str, Any], *, lazy: bool = False) -> "Client":
     if server["api_key"] is not None:
         more["api_key"] = server["api_key"]
     if codec := server["codec"] or os.environ.get("STANDFAST_CODEC"):
-        sys.path.append(os.getcwd())  # so that modules of the user are found, as for APP
+        sys.path.append(os.getcwd())  # so that the user's modules are found, as for APP
         more["codec"] = codec
     log_as_python_does()
     return await connect(server["address"], namespace=server["namespace"], profile=server["profile"], **more)
 
 
 def log_as_python_does(metrics: str | None = None) -> None:
-    """Keep the SDK's Rust core from writing to standard output, where a program reads JSON; only workers show its log.
+    """Keep the SDK's Rust core off standard output, where programs read JSON; only workers show its log.
 
     It reports a lost server for every call and attempt; here the command that needs the server reports it once. Done
-    once a process.
+    once per process.
 
     Args:
-        metrics: `HOST:PORT` at which the SDK serves its metrics and ours for Prometheus.
+        metrics: `HOST:PORT` at which the SDK serves its own and standfast's metrics for Prometheus.
 
     Raises:
-        InputError: nobody can listen there.
+        InputError: the address cannot be used.
     """
     from temporalio.runtime import LogForwardingConfig, LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig
 

@@ -1,4 +1,4 @@
-"""The commands `approve` and `reject`, which decide at one gate of a run or at several of them."""
+"""The commands `approve` and `reject`, which decide on one or several gates of a run."""
 
 import sys
 from contextlib import suppress
@@ -63,20 +63,20 @@ async def approve(
     store: Named,
     **given: Any,
 ) -> None:
-    """Approve at gates of a run, after showing what is approved.
+    """Approve at gates of a run, after showing their contents.
 
-    The terminal shows what would be approved (what is over 16 KB from the store) and asks, for each gate. In a script,
-    in a pipe or with -o json nobody can be asked: --digest then says what was looked at, or --yes that nobody needs to
-    look. What is over 16 KB then needs its --digest.
+    For each gate, the terminal shows the contents (over 16 KB, from the store) and asks for confirmation. A script, a
+    pipe or -o json cannot ask: pass --digest of the contents that were reviewed, or --yes to approve without a review.
+    Contents over 16 KB then need their --digest.
 
-    GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits. If
-    several are named, each is decided for itself, and those that were refused are named at the end.
+    GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits.
+    Several gates are decided independently, and refused ones are named at the end.
 
-    What waits is read from the board in the store, and needs no worker. If no worker answers, the decision was sent and
-    may count later; the command then says so, and fails.
+    Waiting items are read from the board in the store, without a worker. If no worker answers, the decision was sent
+    and may count later; the command then reports that, and fails.
 
-    --remember approves later calls of the tool, too, if its Approval allows that: with exactly these arguments, but for
-    what --any and --at-most name. `standfast standing` lists what was approved so, and ends it.
+    --remember also approves later calls of the tool, if its Approval allows that: calls with exactly these arguments,
+    except as --any and --at-most allow. `standfast standing` lists and ends such approvals.
     """
     wish = wish_of(scope, until, anything, at_most)
     async with store_of_workers(client, output, store, run=run) as board:
@@ -120,11 +120,11 @@ async def reject(
 ) -> None:
     """Reject at gates of a run.
 
-    GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits. If
-    several are named, each is decided for itself, and those that were refused are named at the end.
+    GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits.
+    Several gates are decided independently, and refused ones are named at the end.
 
-    What waits is read from the board in the store, and needs no worker. If no worker answers, the decision was sent and
-    may count later; the command then says so, and fails.
+    Waiting items are read from the board in the store, without a worker. If no worker answers, the decision was sent
+    and may count later; the command then reports that, and fails.
     """
     async with store_of_workers(client, output, store, run=run) as board:
         people = people_of(client, board)
@@ -132,7 +132,7 @@ async def reject(
 
 
 def _check_unseen(item: Item, run: str, *, yes: bool) -> None:
-    """Refuse to approve what nobody has looked at, unless somebody says that nobody needs to."""
+    """Refuse to approve unreviewed contents, unless the caller waives the review."""
     from standfast.temporal.client.asked import is_cut
 
     if is_cut(item):
@@ -148,7 +148,7 @@ def _check_unseen(item: Item, run: str, *, yes: bool) -> None:
 
 
 def _shown_whole(item: Item) -> Item:
-    """Return an item, unless it has what cannot be shown whole."""
+    """Return an item, unless it has contents that cannot be shown in full."""
     left = [one["label"] for one in item.get("shown", ()) if one["kind"] == "left-out"]
     if left:
         raise InputError(
@@ -161,7 +161,7 @@ def _shown_whole(item: Item) -> Item:
 async def _chosen(
     people: "StandfastClient", run: str, gates: tuple[str, ...], digests: tuple[str, ...]
 ) -> list[tuple[Item, str | None]]:
-    """Return the gates that are named, or the only one that waits, each with the digest that was given for it."""
+    """Return the named gates, or the only one that waits, each with its given digest."""
     waits = [item for item in await people.pending(run) if item["kind"] == "approval"]
     names = ", ".join(item["name"] for item in waits)
     if not gates and len(waits) != 1:
@@ -188,7 +188,7 @@ async def _decide(
     decision: Literal["approve", "reject"],
     **given: Any,
 ) -> None:
-    """Decide at each gate on what was shown of it; one that is refused does not keep the others from being decided."""
+    """Decide on each gate's shown contents; a refused decision does not block the others."""
     from standfast.temporal.client.decisions import Choice, decide_each
 
     by, word = who(given.pop("by")), "Approved" if decision == "approve" else "Rejected"
@@ -220,11 +220,11 @@ async def _decide(
 
 
 async def _left(people: "StandfastClient", run: str, gate: str) -> Item:
-    """Return who has approved at a gate that waits for more, and how many it needs; nothing once it has them."""
+    """Return who has approved at a gate that needs more approvals, and their required number; empty when complete."""
     from standfast.runtime.stored_gates import is_in_process
     from standfast.temporal import StandfastClient
 
-    # The run itself is asked: the board in the store may be a moment behind it.
+    # The run itself is queried: the board in the store may be a moment behind it.
     asked = people if is_in_process(run) else StandfastClient(people.client)
     with suppress(StandfastError):
         for item in await asked.pending(run):

@@ -19,9 +19,9 @@ from standfast.runtime.processes import child_process, until_stopped
 from standfast.stores.private_files import private
 
 _STANDFAST = (sys.executable, "-P", "-m", "standfast")  # -P: not a file of that name in the current folder
-DRAIN = 120.0  # seconds for a worker that is told to stop; a tool that takes longer is cut off
-FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a worker that has ended is started again
-HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a loop of ending
+DRAIN = 120.0  # seconds for a worker that is asked to stop; a longer tool call is cut off
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a worker that has ended is restarted
+HEALTHY = 10.0  # seconds; a worker that has lived this long is not in a restart loop
 
 
 @click.command()
@@ -63,8 +63,8 @@ def dev(
 ) -> None:
     """Run a Temporal server, its Web UI, the page, and a worker, until Ctrl-C.
 
-    The worker has the agents and pipelines of APP, a file or a module, as with `standfast worker`; or it is a program
-    of your own. Ctrl-C (or SIGTERM) lets the worker finish what it runs, then stops the server; a second one does not
+    The worker has the agents and pipelines of APP, a file or a module, as with `standfast worker`; or it is your own
+    program. Ctrl-C (or SIGTERM) lets the worker finish its current work, then stops the server; a second one does not
     wait. Nothing keeps running. Unfinished work continues at the next start.
     """
     if app is not None and worker is not None:
@@ -80,10 +80,10 @@ def dev(
 
 @contextmanager
 def _alone(db_filename: str) -> Iterator[None]:
-    """Keep two servers from sharing one file: each would miss what the other one writes.
+    """Keep two servers from sharing one file: each would miss the other's writes.
 
     Raises:
-        StandfastError: another server has it.
+        StandfastError: another server uses it.
     """
     with open(f"{db_filename}-lock", "a", opener=private) as lock:
         try:
@@ -156,10 +156,10 @@ def _page(
 async def _served(
     page: tuple[str, ...] | None, environment: dict[str, str], folder: Path | None
 ) -> AsyncIterator[None]:
-    """Serve the page; the rest continues if that fails. Restart it when the files of a folder change."""
+    """Serve the page; the other processes continue if that fails. Restart it when the files of a folder change."""
 
     async def serve(words: tuple[str, ...]) -> None:
-        # So that a form that is open can be sent to the next process, too.
+        # So that an open form can also be sent to the next process.
         secret = {"STANDFAST_SECRET": token_urlsafe(32)} | environment
         while True:
             async with child_process(*words, environment=secret):
@@ -181,7 +181,7 @@ def _tell_stopping() -> None:
 async def _keep_running(
     worker: _Program, environment: dict[str, str], gone: "asyncio.Future[None]", *, reload: bool
 ) -> None:
-    """Start the worker, and again whenever it ends or its files change, until the server is gone."""
+    """Start the worker, and restart it whenever it ends or its files change, until the server is gone."""
     delay = FIRST_DELAY
     while True:
         begun = time.monotonic()
@@ -211,7 +211,7 @@ async def _keep_running(
 
 
 async def _changed(folder: Path | None) -> None:
-    """Wait until a Python file of a folder changes; for ever if there is none."""
+    """Wait until a Python file of a folder changes; for ever without a folder."""
     if folder is None:
         await asyncio.Event().wait()
         return
@@ -229,7 +229,7 @@ async def _watch(address: str) -> None:
     """Wait until the server ends, which is an error.
 
     Raises:
-        StandfastError: nobody listens there any more.
+        StandfastError: the server no longer listens.
     """
     host, _, port = address.rpartition(":")
     while True:

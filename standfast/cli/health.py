@@ -1,7 +1,7 @@
-"""Serves `/live` and `/ready` for what starts, restarts and stops workers, such as Kubernetes.
+"""Serves `/live` and `/ready` for process managers, such as Kubernetes.
 
-Live is a process whose event loop answers. Ready is a worker that polls, has its store, which is that of its queue,
-reaches its server, and was not told to stop. Both answer 200, or 503 with the reason, as one line of text.
+A process is live if its event loop answers. A worker is ready if it polls, has its queue's store, reaches its server,
+and was not asked to stop. Both endpoints answer 200, or 503 with the reason, as one line of text.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from standfast.cli.outputs import shown
 from standfast.errors import InputError
 from standfast.time_limits import time_limit
 
-PATIENCE = 5.0  # seconds that a check, or a client, may take
+PATIENCE = 5.0  # time limit in seconds for a check, or a client
 
 Check = Callable[[], Awaitable[str | None]]
 
@@ -29,7 +29,7 @@ class _Server(ThreadingHTTPServer):
         self._loop, self._checks = loop, checks
 
     def problem(self, path: str) -> str | None:
-        """Return what is wrong, asked in the event loop that does the work, as a check or its error says."""
+        """Return the fault, from a check in the worker's event loop or its error."""
 
         async def ask() -> str | None:
             async with time_limit(PATIENCE):
@@ -45,7 +45,7 @@ class _Server(ThreadingHTTPServer):
             return f"{type(error).__name__}: {error}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write nothing: whoever asked has gone away."""
+        """Write nothing: the client is gone."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -70,18 +70,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Write nothing: somebody asks every few seconds."""
+        """Write nothing: there is a request every few seconds."""
 
 
 @contextmanager
 def health(address: str | None, ready: Check) -> Iterator[str | None]:
-    """Answer at `HOST:PORT` while the block runs, and yield the address with its true port; do nothing for None.
+    """Answer at `HOST:PORT` while the block runs, and yield the address with the actual port; do nothing for None.
 
     Args:
         ready: returns why the worker is not ready, or None if it is.
 
     Raises:
-        InputError: nobody can listen there.
+        InputError: the address cannot be used.
     """
     if address is None:
         yield None

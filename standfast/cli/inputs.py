@@ -1,4 +1,4 @@
-"""Reads people's texts, JSON and images, given as arguments, in files or on standard input."""
+"""Reads people's texts, JSON and images, from arguments, files or standard input."""
 
 import getpass
 import json
@@ -12,7 +12,7 @@ from standfast.messages import Image
 
 
 def who(by: str | None) -> str:
-    """Return the name of the person who gives a command: the one that they give, else the login name."""
+    """Return the name of the person who runs a command: the given one, or else the login name."""
     return by or os.environ.get("STANDFAST_USER") or getpass.getuser()
 
 
@@ -48,7 +48,7 @@ def image_of(given: str) -> Image:
 
 def read_json_option(name: str, given: str) -> Any:
     """Read an option's JSON: the text itself, a file (@FILE), or standard input (-)."""
-    if given.startswith("@") and not Path(given[1:]).exists():  # /dev/stdin and <(…) are no regular files
+    if given.startswith("@") and not Path(given[1:]).exists():  # /dev/stdin and <(…) are not regular files
         raise InputError(f"{name}: there is no file {given[1:]!r}")
     text = Path(given[1:]).read_text() if given.startswith("@") else _raw(given)
     try:

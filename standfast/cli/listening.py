@@ -1,4 +1,4 @@
-"""Serves people over HTTP: the options that say where, behind which proxy and for whom; serving until a stop."""
+"""Serves people over HTTP: the options for the address, the proxy and the people; serving until a stop."""
 
 import asyncio
 import os
@@ -23,11 +23,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def listening_options(what: str, port: int) -> Callable[[Command], Command]:
-    """Return a decorator: the options of a server of ours, which say where it listens, behind which proxy, for whom.
+    """Return a decorator that adds a server's options: the address, the proxy and the people.
 
     Args:
-        what: the server, in words.
-        port: that it has by default.
+        what: the server, as text.
+        port: the default port.
     """
     options = [
         click.option(
@@ -117,7 +117,7 @@ def people_in(path: str) -> "list[Person]":
     """Return the people of FILE.toml.
 
     Raises:
-        InputError: it cannot be read, naming the setting.
+        InputError: it cannot be read; names the setting.
     """
     from standfast.web import Person
 
@@ -153,11 +153,11 @@ def _rules(name: str, rules: dict[str, Any]) -> dict[str, Any]:
 async def serve_until_stopped(
     app: Any, host: str, port: int, proxies: Sequence[str], tell: Callable[[str], None]
 ) -> None:
-    """Serve an application of ours until somebody stops this process.
+    """Serve an application until this process is stopped.
 
     Args:
-        proxies: the server also listens at the sockets of those that have one of their own.
-        tell: is told the address.
+        proxies: the server also listens at the sockets of proxies that have one.
+        tell: called with the address.
     """
     from standfast.web.servers import Sparing, server_of
 
@@ -172,10 +172,10 @@ async def serve_until_stopped(
 
 
 async def _serve(server: Any, listeners: Sequence[socket.socket], close: Callable[[], object]) -> None:
-    """Serve until somebody stops this process.
+    """Serve until this process is stopped.
 
     Args:
-        close: ends what would keep the server from ending.
+        close: ends connections that would keep the server from ending.
     """
 
     async def serve() -> None:
@@ -200,11 +200,11 @@ def listening_at(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def _at_socket(path: str) -> Iterator[socket.socket]:
-    """Listen at a socket of the file system for its owner and group, and remove it at the end."""
+    """Listen at a Unix socket for its owner and group, and remove it at the end."""
     with suppress(ConnectionRefusedError, FileNotFoundError), socket.socket(socket.AF_UNIX) as other:
         other.connect(path)
         raise InputError(f"Another process already listens on {path}")
-    with suppress(FileNotFoundError):  # of a process that was killed
+    with suppress(FileNotFoundError):  # left by a killed process
         os.unlink(path)
     with socket.socket(socket.AF_UNIX) as listener:
         before = os.umask(0o117)

@@ -1,4 +1,4 @@
-"""Writes the log of a worker or the page to standard error, a line for each record, as text or as JSON."""
+"""Writes the log of a worker or the page to standard error, one line per record, as text or as JSON."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ from standfast.cli.outputs import shown
 
 LogFormat = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
-_STOPS = "temporalio.worker._worker"  # the log in which the SDK says that a worker stops
+_STOPS = "temporalio.worker._worker"  # the logger in which the SDK reports that a worker stops
 
 
 class _Safe(logging.Formatter):
@@ -27,8 +27,8 @@ class _Safe(logging.Formatter):
 class _Json(logging.Formatter):
     """Writes a record as one JSON object: `time` (UTC), `level`, `logger`, `message`, and the record's own fields.
 
-    A run's lines have fields of their own, such as `event`, `run`, `session`, `tool`, `outcome` and `ms`; a traceback
-    is in `exception`.
+    A run's lines have further fields, such as `event`, `run`, `session`, `tool`, `outcome` and `ms`; a traceback is in
+    `exception`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -49,8 +49,8 @@ def log_safely(which: logging.Filter, form: LogFormat = "text", level: str = "in
     """Let this process write its log to standard error.
 
     Args:
-        which: refuses records that are not to be written.
-        level: of the least important records that are, one of `LEVELS`.
+        which: filters out records that must not be written.
+        level: the lowest level that is written, one of `LEVELS`.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if form == "json" else _Safe("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -59,9 +59,9 @@ def log_safely(which: logging.Filter, form: LogFormat = "text", level: str = "in
 
 
 class OfTheSDK(logging.Filter):
-    """Reports once a minute that the server does not answer; the SDK does so for each poller and attempt.
+    """Reports once a minute that the server does not answer; the SDK reports it for each poller and attempt.
 
-    The SDK's lines about a worker that stops are left out, since the command says so itself.
+    The SDK's lines about a stopping worker are left out, since the command reports that itself.
     """
 
     _told = 0.0

@@ -1,4 +1,4 @@
-"""`standfast mcp`: logs in at MCP servers, and shows and accepts what they declare about their tools."""
+"""`standfast mcp`: logs in at MCP servers, and shows and accepts their tool declarations."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ _TENANT = click.option("--tenant", help="Tenant of the user.")
 
 @click.group()
 def mcp() -> None:
-    """Log in at MCP servers, look at what they say about their tools, and serve agents as tools."""
+    """Log in at MCP servers, review their tool declarations, and serve agents as tools."""
 
 
 @mcp.command()
@@ -56,10 +56,10 @@ def login(
     port: int,
     issuer: str | None,
 ) -> None:
-    """Log a user in at the MCP server URL, and keep the token in the store of the workers.
+    """Log a user in at the MCP server URL, and save the token in the workers' store.
 
-    Open the address that is shown in a browser on this machine. The token is encrypted with STANDFAST_MCP_KEY, which
-    the workers have, too.
+    Open the shown address in a browser on this machine. The token is encrypted with STANDFAST_MCP_KEY, which the
+    workers also need.
     """
 
     def show(page: str) -> None:
@@ -88,7 +88,7 @@ def login(
 @_TENANT
 @with_output
 def logout(output: Output, url: str, app: str | None, store: str | None, user: str | None, tenant: str | None) -> None:
-    """Forget the token of a user at the MCP server URL."""
+    """Delete a user's token for the MCP server URL."""
 
     async def forgotten() -> bool:
         kept, oauth = _place(url, app, store)
@@ -107,7 +107,7 @@ def logout(output: Output, url: str, app: str | None, store: str | None, user: s
 @BOARD
 @with_output
 def tools(output: Output, server: str | None, store: Named) -> None:
-    """List the tools of MCP servers as they were accepted, and those that are held back or left out, and why."""
+    """List accepted MCP tools, and those that are held back or left out, with the reasons."""
     found = asyncio.run(_tools(store, server))
     columns = {
         "Server": lambda row: row["server"],
@@ -133,13 +133,13 @@ def tools(output: Output, server: str | None, store: Named) -> None:
 @BOARD
 @with_output
 def accept(output: Output, server: str, tool: str, digest: str | None, by: str | None, store: Named) -> None:
-    """Accept what an MCP server says of a tool now. Workers offer it so from the next call on."""
+    """Accept an MCP server's current declaration of a tool. Workers offer it from the next call on."""
     row = asyncio.run(_accepted(store, server, tool, digest, who(by)))
     output.item(row, lambda: output.line(f"{tool} of {server} is accepted as {row['accepted']}"))
 
 
 def _place(url: str, app: str | None, store: str | None) -> tuple[Any, OAuth]:
-    """Return the store of logins, and how users log in at a server."""
+    """Return the store of logins, and a server's login settings."""
     if app is None:
         return open_store(store or "standfast.db"), OAuth()
     application = load_application(app, store)

@@ -57,14 +57,13 @@ async def serve(
     https: bool,
     store: str | None,
 ) -> None:
-    """Serve agents and pipelines as tools of MCP: a model elsewhere starts runs, and reads what came of them.
+    """Serve agents and pipelines as MCP tools: a model elsewhere starts runs, and reads their results.
 
-    Runs are those of the workers, and go on without this server. Over stdio, which a client such as an editor starts,
-    you are the person who acts, under your login name. Over HTTP people send a token, and FILE.toml says what they may
-    do, as for `standfast web`.
+    Runs belong to the workers, and continue without this server. Over stdio, where a client such as an editor starts
+    it, you are the person who acts, under your login name. Over HTTP people send a token, and FILE.toml defines their
+    rights, as for `standfast web`.
 
-    Without --allow-decisions nobody can approve anything here: a model could otherwise approve what it has asked for
-    itself.
+    Without --allow-decisions nothing can be approved here: otherwise a model could approve its own requests.
     """
     from standfast.web import Person, create_mcp_app, mcp_protocol, serve_mcp_stdio  # noqa: F401  # needs the package
     from standfast.web.mcp_server import PATH
@@ -83,7 +82,8 @@ async def serve(
     }
     try:
         if not http:
-            # A thread that reads standard input cannot be stopped, and nothing is lost: a signal ends all at once.
+            # A thread that reads standard input cannot be stopped, and nothing is lost: a signal ends the process at
+            # once.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             await serve_mcp_stdio(client, person=local, **offered)
             return

@@ -1,4 +1,4 @@
-"""Commands that move runs as files: from Temporal into one, and from one to Temporal."""
+"""Commands that move runs as files: out of Temporal, and into Temporal."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +27,8 @@ async def export_run(client: "Client", output: Output, run: str, file: Path | No
     """Write a run as a checkpoint, plain JSON.
 
     `import` or `run(checkpoint=…)` continues from it. If the store has the session, the run continues in that session,
-    once this run has ended. With another store, cancel this run first, or both will do the next steps. A run that is
-    calling a tool is exported when the call is done.
+    once this run has ended. With another store, cancel this run first, or both will run the next steps. If a run is
+    calling a tool, the export waits for the call.
     """
     from standfast.temporal import StandfastClient
     from standfast.temporal.client.runs import looked_at
@@ -66,13 +66,13 @@ async def import_run(
 ) -> None:
     """Start a run that continues from a checkpoint.
 
-    FILE is what `export` wrote; - reads standard input.
+    FILE is the output of `export`; - reads standard input.
     """
     from standfast.temporal import OnRecord, start_agent
 
     data = read_json_option("FILE", "-" if file == "-" else f"@{file}")
     if isinstance(data, dict) and "signature" not in data:
-        data.pop("session_id", None)  # the run begins another one
+        data.pop("session_id", None)  # the run begins a new one
     async with store_of_workers(client, output, store, task_queue=task_queue, is_record=True) as trail:
         handle = await start_agent(
             client,

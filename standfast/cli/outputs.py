@@ -1,4 +1,4 @@
-"""Writes text for people or JSON for programs, without anything that a terminal would take for a command."""
+"""Writes text for people or JSON for programs, without terminal escape sequences."""
 
 import json
 import signal
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 Form = Literal["text", "json", "jsonl"]
 Row = Mapping[str, Any]
 
-_WIDE = 10_000  # columns if nobody is watching: lines of a table are not broken
-_FOLDED = 12  # columns in which a longer text can still be read when it is folded
-_IDS = ("RUN", "NAME", "SESSION")  # columns that are copied into other commands
+_WIDE = 10_000  # columns without a terminal: lines of a table are not broken
+_FOLDED = 12  # columns in which a folded text is still readable
+_IDS = ("RUN", "NAME", "SESSION")  # columns that people copy into other commands
 
 
 def shown(value: Any) -> str:
@@ -36,7 +36,7 @@ class Output:
     """The output of a command.
 
     Args:
-        form: "json" is one document, "jsonl" one line for each thing.
+        form: "json" is one document, "jsonl" one line per item.
         color: None lets the terminal decide.
     """
 
@@ -53,7 +53,7 @@ class Output:
 
     @cached_property
     def errors(self) -> "Console":
-        """The console for progress and remarks, which must not get into a pipe."""
+        """The console for progress and notes, which must not get into a pipe."""
         return self._console(stderr=True)
 
     def _console(self, *, stderr: bool) -> "Console":
@@ -72,7 +72,7 @@ class Output:
         return console
 
     def rows(self, rows: Iterable[Row], columns: Mapping[str, Callable[[Row], Any]], *, nothing: str) -> None:
-        """Write a list: a table of these columns, or each row as it is."""
+        """Write a list: a table of these columns, or each row unchanged."""
         found = list(rows)
         if self.form == "json":
             click.echo(_json(found, indent=2))
@@ -96,7 +96,7 @@ class Output:
             if _table_width(least) > self.console.width and name not in _IDS:
                 del least[name]
         needed = _table_width(least)
-        wider = needed if needed > self.console.width else None  # than the terminal, whose own breaks are not copied
+        wider = needed if needed > self.console.width else None  # than the terminal, whose line breaks are not copied
         table = Table(box=None, pad_edge=False, header_style="bold", width=wider)
         for name in least:
             table.add_column(name, overflow="fold", no_wrap=widths[name] == least[name])
@@ -110,7 +110,7 @@ class Output:
         click.echo("\n".join(line.rstrip() for line in written.get().splitlines()))
 
     def item(self, item: Row, text: Callable[[], None]) -> None:
-        """Write one item: with `text` for people, else as it is."""
+        """Write one item: with `text` for people, otherwise unchanged."""
         if self.is_text:
             text()
         else:
@@ -121,7 +121,7 @@ class Output:
         self.console.print(shown(text), style=style, soft_wrap=True)
 
     def fields(self, fields: Mapping[str, Any]) -> None:
-        """Write names and values for people, without those that are empty. No line of a value looks like a field."""
+        """Write names and values for people, without empty ones. No line of a value looks like a field."""
         width = max((len(name) for name, value in fields.items() if value not in (None, "")), default=0)
         for name, value in fields.items():
             if value not in (None, ""):
@@ -129,7 +129,7 @@ class Output:
                 self.line(f"{name:<{width}}  {text}")
 
     def note(self, text: str) -> None:
-        """Write a remark, apart from the output."""
+        """Write a note, separate from the output."""
         self.errors.print(shown(text), style="dim", soft_wrap=True)
 
 
@@ -138,13 +138,13 @@ def _table_width(columns: Mapping[str, int]) -> int:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """Return JSON that is also safe in a terminal, and from which programs read the same value."""
+    """Return JSON that is also safe in a terminal, and that programs read as the same value."""
     return visible_json(value, indent=indent, default=str)
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let Ctrl-C end a prompt at once; asyncio would only note it."""
+    """Let Ctrl-C end a prompt at once; asyncio would only record it."""
     if threading.current_thread() is not threading.main_thread():  # signals cannot be set there
         yield
         return
@@ -156,12 +156,12 @@ def stoppable() -> Iterator[None]:
 
 
 def number_of(number: int, what: str) -> str:
-    """Say how many there are of something: "1 run", "2 runs"."""
+    """Return a number of things as text: "1 run", "2 runs"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def ago(at: datetime | str | None) -> str:
-    """Say how long ago, or in how long, in one unit: "3 min", "in 2 d"."""
+    """Return a time difference in one unit: "3 min", "in 2 d"."""
     if at is None:
         return ""
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at

@@ -1,4 +1,4 @@
-"""Commands that show people what waits for them, and send their decisions. Each says whether it counts."""
+"""Commands that show people their waiting items, and send their decisions. Each reports whether it counts."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from standfast.temporal import StandfastClient
     from standfast.temporal.client.resumes import Resumed
 
-_TOLD_EVERY = 5.0  # seconds between two lines about how far a command is
+_TOLD_EVERY = 5.0  # seconds between two lines about a command's progress
 
 
 # --- questions, messages ---
@@ -78,9 +78,9 @@ async def message(
     by: str | None,
     store: Named | None,
 ) -> None:
-    """Say something to a run.
+    """Send a message to a run.
 
-    Its agent hears it before it calls the model again. TEXT - reads standard input.
+    Its agent reads the message before the next model call. TEXT - reads standard input.
     """
     said = read_text(text)
     shown = [image_of(one) for one in images]
@@ -144,8 +144,8 @@ async def resume(
     """Let a paused run try again, give up, or continue without a call or step that no worker has.
 
     With --all, do so for all paused runs, those of one cause (--cause model), or those that match --query. The command
-    asks first, or needs --yes, and names the runs that could not be resumed. It can be stopped, and to run it again
-    does no harm: runs that go on are left alone.
+    asks first, or needs --yes, and lists the runs that could not be resumed. It can be stopped and run again safely:
+    runs that have continued are left alone.
     """
     action: Literal["retry", "abort", "skip"] = "skip" if skip else "abort" if abort else "retry"
     given["by"] = who(by)
@@ -160,7 +160,7 @@ async def resume(
 
 @contextmanager
 def _counted(output: Output, outcomes: "list[Resumed]", of: int) -> Iterator[Callable[["Resumed"], None]]:
-    """Keep what came of runs, and show for how many it is known: on one line in a terminal, else every few seconds."""
+    """Collect the outcomes of runs, and show their number: on one line in a terminal, otherwise every few seconds."""
     live = output.errors.status("") if output.errors.is_terminal else None
     told = time.monotonic()
 
@@ -189,7 +189,7 @@ async def _resume_all(
     yes: bool,
     **given: Any,
 ) -> None:
-    """Resume the paused runs, after somebody has agreed to that; say how many were resumed, and which were not."""
+    """Resume the paused runs after a confirmation; report how many were resumed, and which were not."""
     from temporalio.service import RPCError
 
     from standfast.temporal.client.resumes import paused_runs, resume_each

@@ -30,8 +30,8 @@ def main() -> None:
     A RUN is a workflow id, such as triage/issue-42. The server is named as for the `temporal` command: by options,
     TEMPORAL_* or a profile.
 
-    Exit codes: 0 done; 1 it could not be done; 2 wrong usage; 3 the run that was waited for did not complete, or
-    the one that was started failed at once; 130 Ctrl-C.
+    Exit codes: 0 success; 1 failure; 2 wrong usage; 3 the awaited run did not complete, or the started run failed at
+    once; 130 Ctrl-C.
     """
 
 

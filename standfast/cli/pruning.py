@@ -1,4 +1,4 @@
-"""`standfast store prune`: deletes what a store keeps of runs that are long over."""
+"""`standfast store prune`: deletes a store's records of runs that ended long ago."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -26,10 +26,10 @@ from standfast.stores.deletion import is_temporal_run
 @server_options
 @with_output
 def prune(output: Output, store: str, server: dict[str, Any], older_than: str, **wanted: bool) -> None:
-    """Delete what a store keeps of runs that are over: calls, models' replies, partial answers, decisions.
+    """Delete a store's records of ended runs: calls, models' replies, partial answers, decisions.
 
-    The server is asked about each run: all of a run that it still knows of stays, and so do the calls of its session.
-    Sessions stay unless --sessions is given, and so does the end of a transcript whose calls are still open.
+    The server is asked about each run: the records of a run that it still knows stay, and so do the calls of the run's
+    session. Sessions stay unless --sessions is given, and so does the end of a transcript with open calls.
     """
     age = to_seconds(older_than)
     if age is None and older_than.isdigit():

@@ -152,17 +152,17 @@ async def _start_pipeline(
 
 
 async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
-    """Check how a new run begins: it may fail at once, for instance if it refuses its input, or find no worker.
+    """Check how a new run begins: it may fail at once, for example if it refuses its input, or find no worker.
 
     Raises:
-        IncompleteError: it failed; what is known about it was written first, for programs.
+        IncompleteError: it failed; the known facts were written first, for programs.
     """
     from temporalio.service import RPCError
 
     from standfast.temporal.client.runs import described, failed_at_once, listed
 
     try:
-        with suppress(RPCError):  # it was started, even if it cannot be looked at
+        with suppress(RPCError):  # it was started, even if it cannot be inspected
             if (seen := await failed_at_once(client, run)) is not None:
                 output.item(seen, lambda: None)
                 raise IncompleteError(shown(f"Run {run} failed at once: {seen.get('error')}"))
@@ -223,7 +223,7 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
 @BOARD
 @partial(on_temporal, check=not_in_process)
 async def show(client: "Client", output: Output, run: str, messages: int | None, audit: bool, store: Named) -> None:
-    """Show how far a run is, or its result."""
+    """Show the progress of a run, or its result."""
     from standfast.temporal.client.runs import looked_at
 
     if audit or messages is not None:
@@ -234,7 +234,7 @@ async def show(client: "Client", output: Output, run: str, messages: int | None,
     except InputError as error:
         if not audit or not (acts := await acts_of(store, run, {})):
             raise
-        output.note(str(error))  # it was to be started, and was not, or is gone
+        output.note(str(error))  # it was never started, or is gone
         output.item({"workflow_id": run, "audit": acts}, lambda: write_acts(output, acts))
         return
     if audit:
@@ -282,7 +282,7 @@ async def _until_ended(client: "Client", output: Output, run: str) -> None:
 
 
 class progress:  # noqa: N801  # reads as a verb where it is used
-    """Shows what a run does: on one changing line in a terminal, else as lines."""
+    """Shows a run's activity: on one changing line in a terminal, else as lines."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -329,7 +329,7 @@ def _retried(item: dict[str, Any]) -> str:
 
 
 def _running(state: dict[str, Any]) -> str:
-    """Return what runs now: the tools of an agent, or the steps of a pipeline."""
+    """Return the running parts: the tools of an agent, or the steps of a pipeline."""
     return ", ".join(one if isinstance(one, str) else str(one["tool"]) for one in state.get("running", ()))
 
 
@@ -380,7 +380,7 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
 async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str | None, store: Named | None) -> None:
     """Cancel a run.
 
-    What has finished is kept, running calls are told to stop, and nothing new begins.
+    Finished work is kept, running calls are asked to stop, and nothing new begins.
     """
     from standfast.temporal.client.runs import CANCELLED, outcome, watched
 

@@ -1,4 +1,4 @@
-"""Reads secrets from files, as containers get them: NAME_FILE names the file that has the value of NAME."""
+"""Reads secrets from files, as in containers: NAME_FILE names the file with the value of NAME."""
 
 import os
 from pathlib import Path
@@ -21,10 +21,10 @@ NAMES = (
 
 
 def read_secret_files() -> None:
-    """Put each secret that is in a file into the environment of this process.
+    """Put each secret from a file into the environment of this process.
 
     Raises:
-        InputError: a file cannot be read, is empty, or its variable is set as well.
+        InputError: a file cannot be read or is empty, or its variable is also set.
     """
     for name in NAMES:
         if not (path := os.environ.get(f"{name}_FILE")):

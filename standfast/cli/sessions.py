@@ -42,7 +42,7 @@ def sessions(
 ) -> None:
     """List sessions in a store, show the messages of one, or delete one.
 
-    A session is not deleted while a run is at work on it. A run that waits, or is reset later, ends then.
+    A session is not deleted while a run is working on it. A run that waits, or is reset later, then ends.
     """
     if session is None and delete:
         raise click.UsageError("--delete needs a SESSION.")
@@ -57,7 +57,7 @@ def sessions(
 async def _delete(
     output: Output, path: str, session_id: str, tenant: str | None, keep_decisions: bool, by: str | None
 ) -> None:
-    await transcript(path, session_id, tenant)  # which says it if there is none
+    await transcript(path, session_id, tenant)  # raises an error if there is none
     async with existing_store(path) as store:
         key = session_key_of(tenant, session_id)
         session = await delete_session(store, key, keep_decisions=keep_decisions, by=who(by))

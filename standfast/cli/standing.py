@@ -1,4 +1,4 @@
-"""`standfast standing`: lists standing approvals, by which later calls are approved in advance, and ends them."""
+"""`standfast standing`: lists and ends standing approvals, which approve later calls in advance."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ AT_MOST = click.option(
 def wish_of(
     scope: str | None, until: str, anything: tuple[str, ...], at_most: tuple[str, ...]
 ) -> dict[str, Any] | None:
-    """Return what is to be approved beside the call, from the options of `approve`; None if nothing is."""
+    """Return the standing approval that the options of `approve` ask for; None without one."""
     if scope is None:
         if anything or at_most:
             raise click.UsageError("--any and --at-most go with --remember")
@@ -57,7 +57,7 @@ def wish_of(
 
 @click.group()
 def standing() -> None:
-    """List standing approvals, by which later calls are approved in advance, and end them."""
+    """List and end standing approvals, which approve later calls in advance."""
 
 
 PEOPLE = click.option(
@@ -78,7 +78,7 @@ PEOPLE = click.option(
 def list_standing(
     output: Output, store: Named, agent: str | None, tenant: str | None, also_ended: bool, people: str | None
 ) -> None:
-    """List standing approvals, the last given first: who has approved which calls, how far and until when."""
+    """List standing approvals, the latest first: who has approved which calls, in which scope and until when."""
     why = _outdated(people)
     wanted = StandingFilter(agent=agent, tenant_id=tenant, in_force_at=None if also_ended else datetime.now(UTC))
     found = [one.model_dump(mode="json") | why(one) for one in asyncio.run(_listed(store, wanted))]
@@ -109,9 +109,10 @@ def list_standing(
 def revoke_standing(
     output: Output, approval: str | None, outdated: bool, people: str | None, by: str | None, store: Named
 ) -> None:
-    """End a standing approval: no call passes by it any more that is not approved yet.
+    """End a standing approval: calls that are not approved yet no longer pass by it.
 
-    Workers do not read FILE.toml. After removing somebody from it, --outdated --people FILE.toml ends what they gave.
+    Workers do not read FILE.toml. After removing a person from it, --outdated --people FILE.toml ends that person's
+    approvals.
     """
     if (approval is None) != outdated or (people is not None) != outdated:
         raise click.UsageError("Give ID, or --outdated with --people FILE.toml.")
@@ -131,7 +132,7 @@ def _end_of(ended: StandingApproval) -> str:
 
 
 def _outdated(people: str | None) -> Callable[[StandingApproval], dict[str, str | None]]:
-    """Return what is added to a standing approval's data: why its giver could not give it now."""
+    """Return an addition to a standing approval's data: why its giver could not give it now."""
     if people is None:
         return lambda _: {}
 
@@ -163,5 +164,5 @@ async def _revoked_each(
 
 
 def arguments_in_words(arguments: Mapping[str, Any]) -> str:
-    """Return what the arguments of later calls may be, for people."""
+    """Return the permitted arguments of later calls, for people."""
     return ", ".join(f"{name} {pattern_in_words(one)}" for name, one in arguments.items()) or "none"

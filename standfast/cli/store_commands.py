@@ -1,4 +1,4 @@
-"""`standfast store`: looks after a store."""
+"""`standfast store`: maintains a store."""
 
 import asyncio
 import os
@@ -22,16 +22,16 @@ _NOT_THERE = ": FROM is the store to move, TO the empty one"
 
 @click.group()
 def store() -> None:
-    """Look after a store: what it is, where its data are, and how much it keeps."""
+    """Maintain a store: show its identity, place and size, move it, and restore it."""
 
 
 @store.command()
 @STORED
 @with_output
 def check(output: Output, store: str) -> None:
-    """Open a store, bring its tables up to date, and say what it is.
+    """Open a store, migrate its tables, and show its identity.
 
-    The tables of a PostgreSQL schema or a D1 database that has none are made. A SQLite file has to be there.
+    The tables of an empty PostgreSQL schema or D1 database are created. A SQLite file must exist.
     """
     found = asyncio.run(_checked(store))
     output.item(found, lambda: output.fields({name.capitalize(): value for name, value in found.items()}))
@@ -41,10 +41,10 @@ def check(output: Output, store: str) -> None:
 @STORED
 @with_output
 def restored(output: Output, store: str) -> None:
-    """Say that a store was put back from a backup, before workers have it again.
+    """Report that a store was restored from a backup, before workers use it again.
 
-    What was written after the backup is gone. Calls of earlier runs of which the store knows nothing are from now on
-    of unknown outcome, and not taken for calls that never ran.
+    Data written after the backup is lost. Calls of earlier runs that are missing from the store count from now on as
+    calls of unknown outcome, and not as calls that never ran.
     """
     found = asyncio.run(_restored(store))
     output.item(found, lambda: output.fields({name.capitalize(): value for name, value in found.items()}))
@@ -58,7 +58,7 @@ def restore(output: Output, backup: str, store: str) -> None:
     """Restore a SQLite store from the backup FILE, and begin an epoch: see `restored`.
 
     Stop all workers and runs first; the command refuses a store that is in use, and a backup of another store. If the
-    command is killed, the store is as it was, or restored: run it again.
+    command is killed, the store is either unchanged or restored: run it again.
     """
     if not is_file(store):
         raise InputError(
@@ -81,10 +81,10 @@ async def _restored(address: str) -> dict[str, Any]:
 @click.option("--give-up", is_flag=True, help="Open FROM again, whose move has not ended.")
 @with_output
 def copy(output: Output, source: str, target: str, give_up: bool) -> None:
-    """Move all that the store FROM has to the empty store TO: sessions, calls, replies, decisions, its identity.
+    """Move everything in the store FROM to the empty store TO: sessions, calls, replies, decisions, its identity.
 
-    Both are the path of a SQLite file, postgresql://… or d1://…. End all workers and runs that have FROM first. Run it
-    again if it was broken off: it goes on. In the end FROM is closed, and says where its data are.
+    Both are the path of a SQLite file, postgresql://… or d1://…. End all workers and runs that use FROM first. If it is
+    interrupted, run it again: it continues. In the end FROM is closed, and names the new place of its data.
     """
     if give_up:
         asyncio.run(_given_up(source, target))

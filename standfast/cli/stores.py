@@ -1,4 +1,4 @@
-"""The store of a command: its option, and how it is opened."""
+"""The store of a command: its option, and how the store is opened."""
 
 import functools
 from collections.abc import AsyncIterator, Callable
@@ -29,8 +29,8 @@ def store_option(
     """Return the option `--store`: the path of a SQLite file, postgresql://…, or d1://ACCOUNT/DATABASE.
 
     Args:
-        otherwise: says what is used without it.
-        exists: refuse a store that is named and not there, before a server is looked for; see `existing_store`.
+        otherwise: describes the default.
+        exists: refuse a named store that does not exist, before a server is contacted; see `existing_store`.
     """
     help = f"{what}.  [env: STANDFAST_STORE{otherwise and f'; else {otherwise}'}]"  # noqa: A001
     shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
@@ -69,7 +69,7 @@ BOARD = from_application(STORED)
 
 
 def is_file(address: str) -> bool:
-    """Whether an address is that of a SQLite file."""
+    """Whether an address names a SQLite file."""
     return "://" not in address
 
 
@@ -84,7 +84,7 @@ def shown_address(address: Named) -> str:
 
 
 def existing_store(address: Named, hint: str = _ANOTHER) -> Store:
-    """Open a store that is there.
+    """Open an existing store.
 
     Raises:
         InputError: there is none.
@@ -96,7 +96,7 @@ def existing_store(address: Named, hint: str = _ANOTHER) -> Store:
 
 
 def check_exists(address: str, hint: str = _ANOTHER) -> None:
-    """Check that a store is there, as far as this machine can tell: opening a file would create it.
+    """Check that a store exists, as far as this machine can tell: opening a file would create it.
 
     Raises:
         InputError: there is none.
@@ -109,7 +109,7 @@ def store_if_any(address: Named | None) -> Store | None:
     """Open the named store, or standfast.db if it exists.
 
     Raises:
-        InputError: the one that is named is not there.
+        InputError: the named store does not exist.
     """
     address = USUAL if address is None else address
     return None if address == USUAL and not Path(USUAL).is_file() else existing_store(address)
@@ -125,12 +125,12 @@ async def store_of_workers(
     task_queue: str | None = None,
     is_record: bool = False,
 ) -> AsyncIterator[Store | None]:
-    """Open the store that is named, or the usual one if it is there, and check that it is the workers' store.
+    """Open the named store, or the usual one if it exists, and check that it is the workers' store.
 
     Args:
         run: the workflow id that the command is about; an in-process run needs no server.
         task_queue: the queue whose workers have the store; any queue of the namespace if None.
-        is_record: an act is to be put on its audit trail before it is sent.
+        is_record: an act must be recorded on its audit trail before it is sent.
 
     Raises:
         InputError: there is none, or the workers have another.
@@ -157,7 +157,7 @@ async def check_workers_store(
     run: str | None = None,
     task_queue: str | None = None,
 ) -> None:
-    """Check that a store is the workers' store, as `store_of_workers` does, and say which store it is.
+    """Check that a store is the workers' store, as `store_of_workers` does, and report which store it is.
 
     Raises:
         InputError: the workers have another.
@@ -185,7 +185,7 @@ async def check_workers_store(
 
 
 async def needs_server(*, run: str | None, store: Named, **_: Any) -> bool:
-    """Whether only a server can say what waits in a run, or in all: the store alone knows of runs in process."""
+    """Whether only a server has the waiting items of a run, or of all: only the store has in-process runs."""
     from standfast.runtime.stored_gates import is_in_process
     from standfast.temporal.client.boards import is_without_temporal
 
@@ -198,10 +198,10 @@ async def needs_server(*, run: str | None, store: Named, **_: Any) -> bool:
 
 
 def not_in_process(*, run: str, **_: Any) -> None:
-    """Refuse a run in process, of which no server knows.
+    """Refuse an in-process run, which no server knows.
 
     Raises:
-        InputError: it is one; the text says which commands show it.
+        InputError: it is one; the text names the commands that show it.
     """
     from standfast.runtime.stored_gates import is_in_process
 

@@ -1,4 +1,4 @@
-"""The command that shows people what waits for them: in one run, or in all of them, by filters."""
+"""The command that shows people their waiting items: in one run, or in all of them, by filters."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -42,10 +42,11 @@ def people_of(client: "Client", store: "AgentStore | None" = None) -> "Standfast
 async def pending(
     client: "Client", output: Output, run: str | None, full: bool, limit: int | None, store: Named, **filters: Any
 ) -> None:
-    """Show what waits for people, for one RUN or for all, the nearest deadline first.
+    """Show the items that wait for people, for one RUN or for all, the nearest deadline first.
 
-    It is read from the board in the store, also if no worker runs. Without a store each run is asked instead; then only
-    --group and --limit can be used. A RUN that begins with in-process: is in the store alone, and needs no server.
+    They are read from the board in the store, even without a running worker. Without a store, each run is queried
+    instead, and only --group and --limit can be used. A RUN that begins with in-process: is only in the store, and does
+    not need a server.
     """
     if run is not None and any(value is not None for value in (limit, *filters.values())):
         raise InputError("Filters are for all runs: leave out RUN, or the filters")
@@ -78,7 +79,7 @@ async def pending(
 
 
 async def whole_item(item: dict[str, Any], store: Named) -> dict[str, Any]:
-    """Return an item with all that it asks about; what is large is in the store."""
+    """Return an item with its full contents; large values are in the store."""
     from standfast.temporal.client.asked import is_cut, load_item
 
     if not is_cut(item):

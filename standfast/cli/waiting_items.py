@@ -1,4 +1,4 @@
-"""Writes what waits for people in a terminal: everything that is decided on, who may decide, and how."""
+"""Writes waiting items in a terminal: everything that is decided on, who may decide, and how."""
 
 import shlex
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ _HOW = {
 
 
 def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, store: Named = USUAL) -> None:
-    """Write an item that waits: everything that is decided on, who may decide, until when, and how.
+    """Write a waiting item: everything that is decided on, who may decide, until when, and how.
 
     Args:
-        store: where a run in process is found.
+        store: the store of an in-process run.
     """
     name = f" {item['name']}" if item["name"] else ""
     given = item.get("approved_by") or ()
@@ -56,7 +56,7 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True, sto
 
 
 def _where(item: Mapping[str, Any], store: Named) -> str:
-    """Return the option without which the commands do not find a run in process."""
+    """Return the option that commands need to find an in-process run."""
     from standfast.runtime.stored_gates import is_in_process
 
     if store == USUAL or not is_in_process(item["workflow_id"]):
@@ -65,7 +65,7 @@ def _where(item: Mapping[str, Any], store: Named) -> str:
 
 
 def _again(item: Mapping[str, Any]) -> str | None:
-    """Return when a pause that may pass is tried again; `standfast show` has the exact time of each attempt."""
+    """Return when a temporary pause is retried; `standfast show` has the exact time of each attempt."""
     if "retry_at" not in item:
         return None
     soon = ago(item["retry_at"])
@@ -91,7 +91,7 @@ def _lines(one: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """Return a cell that cannot be taken for two, or for two rows."""
+    """Return a cell that cannot be mistaken for two cells or two rows."""
     return value if isinstance(value, str) and "|" not in value and value.isprintable() else _json(value)
 
 

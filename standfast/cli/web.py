@@ -1,4 +1,4 @@
-"""`standfast web`: serves the page on which people decide, answer and look after runs."""
+"""`standfast web`: serves the page on which people decide, answer and manage runs."""
 
 import os
 from functools import partial
@@ -65,20 +65,20 @@ async def web(
     task_queue: str,
     store: str | None,
 ) -> None:
-    """Serve the page: what waits for people, runs, decisions; with --app also forms to start runs.
+    """Serve the page: waiting items, runs, decisions; with --app also forms to start runs.
 
-    On this machine you may do everything, under your login name. Elsewhere people sign in, or a proxy says who they
-    are; FILE.toml says what they may do:
+    On this machine you may do everything, under your login name. Elsewhere people sign in, or a proxy identifies them;
+    FILE.toml defines their rights:
 
     \b
     [people.ada]
     role = "approver"            # or "viewer", "operator"
     token = "sha256:…"           # --new-token makes both
 
-    STANDFAST_SECRET signs cookies; without it everybody signs in again after a restart. STANDFAST_LINK_SECRET is
-    the secret of the workers that send approval links. With STANDFAST_SLACK_SIGNING_SECRET, and STANDFAST_SLACK_TOKEN
-    for forms, people also decide by buttons in Slack; FILE.toml then has their ids: slack = "T024BE7LD/U0G9QF9C6".
-    With STANDFAST_TEAMS_APP_ID and STANDFAST_TEAMS_TENANT_ID they do so in Microsoft Teams: teams = "TENANT/USER".
+    STANDFAST_SECRET signs cookies; without it everyone must sign in again after a restart. STANDFAST_LINK_SECRET is the
+    secret of the workers that send approval links. With STANDFAST_SLACK_SIGNING_SECRET, and STANDFAST_SLACK_TOKEN for
+    forms, people also decide with buttons in Slack; FILE.toml then has their ids: slack = "T024BE7LD/U0G9QF9C6". With
+    STANDFAST_TEAMS_APP_ID and STANDFAST_TEAMS_TENANT_ID they do so in Microsoft Teams: teams = "TENANT/USER".
     """
     from standfast.web import Person, create_app
 
@@ -129,7 +129,7 @@ def application_of(output: Output, app: str | None, store: str | None) -> Applic
 async def check_application_store(
     client: "Client", output: Output, loaded: Application, app: str | None, store: str | None, task_queue: str
 ) -> None:
-    """Check that the store is the workers' store: that of the queue if an application is served, else of any queue.
+    """Check that the store is the workers' store: the queue's if an application is served, otherwise any queue's.
 
     The server may start before the first worker of its application, in a namespace that other applications share.
 

@@ -1,4 +1,4 @@
-"""`standfast worker`: runs a worker of the agents and pipelines of a file."""
+"""`standfast worker`: runs a worker for the agents and pipelines of a file."""
 
 import asyncio
 from functools import partial
@@ -83,9 +83,9 @@ async def worker(
 ) -> None:
     """Run a worker of an application until Ctrl-C.
 
-    APP is a file (app.py) or a module. The worker runs the agents and pipelines at the top of the module, which may
-    also have a `store`, an `llm`, `tools` and `webhooks`, as StandfastPlugin takes them. Ctrl-C (or SIGTERM) lets it
-    finish what runs; a second one does not wait.
+    APP is a file (app.py) or a module. The worker runs the top-level agents and pipelines of the module, which may also
+    have a `store`, an `llm`, `tools` and `webhooks`, as in StandfastPlugin. Ctrl-C (or SIGTERM) lets it finish its
+    current work; a second one does not wait.
     """
     from temporalio.worker import Worker
 
@@ -147,7 +147,7 @@ async def worker(
 
 
 def _deployment(deployment: str | None, build_id: str | None, versioning: str, **_: Any) -> Any:
-    """Return the version of the code as Temporal's worker versioning has it; None without one."""
+    """Return the version of the code in Temporal's worker versioning; None without one."""
     if deployment is None or build_id is None:
         return None
     from temporalio.common import VersioningBehavior, WorkerDeploymentVersion

@@ -1,1 +1,1 @@
-"""Runs agents of other frameworks as our own, or puts the guard of `standfast.effects` around their tools."""
+"""Runs other frameworks' agents like standfast's own, or puts the guard of `standfast.effects` around their tools."""

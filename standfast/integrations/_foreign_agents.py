@@ -1,6 +1,6 @@
-"""Makes agents of those of a framework; internal, and shared by the integrations.
+"""Makes standfast agents from a framework's agents; internal, and shared by the integrations.
 
-Who runs such an agent reaches its adapter in place of a system prompt: the foreign agent writes its own.
+The adapter gets the user and run instead of a system prompt: the foreign agent writes its own.
 """
 
 import json
@@ -21,7 +21,7 @@ _LONGEST_DESCRIPTION = 16 * 1024  # bytes
 
 
 class Options(TypedDict, total=False):
-    """The arguments of `Agent` that a foreign agent may be given, too."""
+    """The arguments of `Agent` that a foreign agent also accepts."""
 
     formerly: Sequence[str]
     description: str | None
@@ -37,10 +37,10 @@ def name_of(given: object, name: str | None, said: object) -> str:
     """Return the name of a foreign agent: the given one, or its own.
 
     Raises:
-        DefinitionError: its own cannot be the name of an agent, and none is given.
+        DefinitionError: its own name is not valid for an agent, and no other is given.
     """
     if name is not None:
-        return name  # which `Agent` checks
+        return name  # `Agent` checks it
     if not isinstance(said, str) or not NAME.fullmatch(said):
         raise DefinitionError(
             f"{type(given).__name__} {said!r:.80} needs a name that matches ^{NAME.pattern}$: give as_agent(…, name=…)"
@@ -57,10 +57,10 @@ def make_agent(
     output: Any,
     options: Options,
 ) -> Agent[Any]:
-    """Return the agent that is run by an adapter.
+    """Return an agent that an adapter runs.
 
     Raises:
-        DefinitionError: an option is none that a foreign agent can have.
+        DefinitionError: a foreign agent does not have such an option.
     """
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
         raise DefinitionError(
@@ -76,21 +76,21 @@ def _runner(context: AgentContext) -> str:
 
 
 def nobody() -> AgentContext:
-    """Return the context of nobody, in which tools are found when a run or a worker begins."""
+    """Return a context without a user, with which tools are found when a run or a worker begins."""
     return AgentContext(AgentIdentity("-", "-"), None)
 
 
 def split(messages: Sequence[Message]) -> tuple[AgentContext, list[Message]]:
-    """Return who runs the agent, without a state, and the messages of the conversation."""
+    """Return the user and run of the agent, without a state, and the messages of the conversation."""
     (ident, name, *known), _ = json.JSONDecoder().raw_decode(messages[0].content)
     return AgentContext(AgentIdentity(ident, name), None, *known), list(messages[1:])
 
 
 class Declared:
-    """What the user says of the tools of a foreign agent, by their names.
+    """The user's declarations about a foreign agent's tools, by name.
 
     Raises:
-        DefinitionError: it names a tool that the agent does not have, or a tool is there twice, or has no name.
+        DefinitionError: they name an unknown tool, or a tool is duplicated or unnamed.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Declared:
         self._sources: dict[str, object] = {}
 
     def add(self, source: object, name: str, *described: Any, **declared: Any) -> None:
-        """Add a tool, of which `source` is the original: the same one may come again.
+        """Add a tool; `source` is its original, and the same one may come again.
 
         Args:
             described, declared: see `tool`.
@@ -141,12 +141,12 @@ class Declared:
         fingerprint: str = "",
         has_guard: bool = False,
     ) -> Tool[..., Any]:
-        """Return a tool of ours.
+        """Return a standfast tool.
 
         Args:
-            check: returns arguments that fit, and raises a `ValueError` for others.
-            fingerprint: tells the tool from another of the same name.
-            has_guard: there is a guard around it already.
+            check: returns valid arguments, and raises a `ValueError` for others.
+            fingerprint: distinguishes the tool from another of the same name.
+            has_guard: it is already guarded.
         """
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
             raise DefinitionError(
@@ -174,21 +174,21 @@ class Declared:
         )
 
     def is_safe(self, name: str, said: bool = False) -> bool:
-        """Whether a tool may run twice: its framework's user has said so, or ours."""
+        """Whether a tool may run twice, according to the user or the framework's declaration."""
         return said or name in self._safe
 
     def is_gated(self, name: str, approval: Gate | None) -> bool:
-        """Whether somebody has judged a tool's call before it runs: a gate, or a user who lets all of them through."""
+        """Whether a tool's call is judged before it runs: by a gate, or by a user who approves all calls."""
         return approval is not None or name in self._approval
 
     def check(self, toolsets: Sequence[Toolset] = ()) -> list[Tool[..., Any] | Toolset]:
-        """Return the tools, and the toolsets of those that are found later."""
+        """Return the tools, and the toolsets of tools that are found later."""
         if not toolsets:
             self._check_names(self.tools)
         return [*self.tools.values(), *toolsets]
 
     def check_found(self, found: Iterable[Sequence[Tool[..., Any]]]) -> None:
-        """Check the names, now that all tools of all toolsets are known."""
+        """Check the names, now that all toolsets' tools are known."""
         known = dict[str, Any](self.tools)
         for tool in (one for several in found for one in several):
             if tool.name in known:
@@ -208,12 +208,12 @@ class Declared:
 
 
 def valued(given: Any, runner: Runner) -> Any:
-    """Return what a user gives as a value, or as a function of who runs the agent."""
+    """Return a user's setting: a value, or the result of a function of the run."""
     return given(runner) if callable(given) else given
 
 
 def json_of(content: str) -> Any:
-    """Return a tool's result as the model is to read it, JSON or text, with the note that people changed its call."""
+    """Return a tool's result for the model, JSON or text, with a note if people changed its call."""
     try:
         return json.loads(content)
     except ValueError:
@@ -221,6 +221,6 @@ def json_of(content: str) -> Any:
 
 
 def data_of(content: str) -> Any:
-    """Return a tool's result as it was before it was written, JSON or text, without the note of a change."""
+    """Return the original form of a tool's written result, JSON or text, without the note of a change."""
     found = json_of(content)
     return found["result"] if isinstance(found, dict) and is_edited(found) else found

@@ -21,15 +21,15 @@ from standfast.tools.given_arguments import hash_of
 GuardKey = str | EffectKey | None
 _Running = tuple[str, str, GuardKey, str]  # a call: its tool, its id, its key, and the hash of its arguments
 _LOG = logging.getLogger("standfast")
-_guarded: ContextVar[frozenset[_Running]] = ContextVar("_guarded", default=frozenset())  # those that run here
+_guarded: ContextVar[frozenset[_Running]] = ContextVar("_guarded", default=frozenset())  # the calls that run here
 
 
 def check_version(package: str, lowest: str, below: str, extra: str) -> None:
-    """Check the version of a framework's package, and warn if it is newer than those that the adapter is tested with.
+    """Check the version of a framework's package, and warn if it is newer than the tested versions.
 
     Args:
-        lowest: the first version that has all that the adapter uses.
-        below: the first version that the adapter is not tested with.
+        lowest: the first version with all features that the adapter uses.
+        below: the first version with which the adapter is not tested.
 
     Raises:
         ImportError: the package is missing, or older.
@@ -46,10 +46,10 @@ def check_version(package: str, lowest: str, below: str, extra: str) -> None:
 
 
 def check_key(key: object, takes: str, *, is_optional: bool = True) -> None:
-    """Check what a user has given as `key=` of an adapter, before an agent runs.
+    """Check the `key=` of an adapter, before an agent runs.
 
     Args:
-        takes: what it is a function of.
+        takes: the argument of the function.
 
     Raises:
         DefinitionError: it is not a function.
@@ -59,11 +59,11 @@ def check_key(key: object, takes: str, *, is_optional: bool = True) -> None:
 
 
 class AroundTool:
-    """What stands in a tool's place, with the guard around it."""
+    """A replacement for a tool, with the guard around it."""
 
 
 def has_guard(*functions: object) -> bool:
-    """Whether one of a tool's own functions has a guard already."""
+    """Whether one of a tool's own functions is already guarded."""
     return any(isinstance(one, AroundTool) or is_guarded(one) for one in functions)
 
 
@@ -79,13 +79,13 @@ class ToolGuard:
 
     Args:
         store: a durable one.
-        not_run: what a tool raises to say that it has not run: it passes, and the call may be made again.
-        told: what a tool raises to tell the model something: it passes, and is raised again, with the same text, where
-            the call is made again.
+        not_run: errors with which a tool reports that it has not run: they propagate, and the call may be made again.
+        told: errors with which a tool tells the model something: they propagate, and are raised again, with the same
+            text, if the call is repeated.
 
     Raises:
         DefinitionError: it is not a store.
-        MemoryStoreNotDurableError: it forgets.
+        MemoryStoreNotDurableError: the store is not durable.
     """
 
     def __init__(
@@ -109,18 +109,18 @@ class ToolGuard:
         returns: Any = Any,
         safe_to_retry: bool = False,
     ) -> Any:
-        """Run a tool's call unless it has been, or may have been, and return its result, or what the model reads of it.
+        """Run a tool's call unless it has run, or may have; return its result, or the text for the model.
 
-        What the function raises passes, in the process that runs it. After that the model reads it. A call that another
+        The function's errors propagate, in the process that runs it. Later, the model reads them. A call that another
         guard has let through runs.
 
         Args:
-            key: of the call, by `key_of`, or as the ledger has it; None in an activity of Temporal, which has one.
-            returns: the type of the result, by which it is kept as JSON.
+            key: of the call, from `key_of`, or as in the ledger; None in a Temporal activity, which has one.
+            returns: the type of the result, used for storing it as JSON.
             safe_to_retry: running it twice is harmless: a call that was lost, or has raised, may run again.
 
         Raises:
-            InputError: the call cannot be told from others, or was made with other arguments.
+            InputError: the call cannot be distinguished from others, or was made with other arguments.
             StoreError: the store does not answer; nothing was run.
         """
         guarded, running = self._effect(tool, key, safe_to_retry), (tool, call_id, key, hash_of(arguments))
@@ -147,7 +147,7 @@ class ToolGuard:
         key: str | None,
         returns: Any = Any,
     ) -> Any:
-        """Do what `run` does, with a plain function, in any thread."""
+        """Do the same as `run`, with a plain function, in any thread."""
         guarded, running = self._effect(tool, key), (tool, call_id, key, hash_of(arguments))
         if running in _guarded.get():
             return function()
@@ -186,7 +186,7 @@ def _inside(running: _Running) -> Iterator[None]:
 
 
 def key_of(*parts: str) -> str:
-    """Return the key of a call: a text that no other parts have, such as a conversation's id and the call's.
+    """Return the key of a call: a text that is unique to its parts, such as a conversation's id and the call's.
 
     Raises:
         InputError: a part is missing.
@@ -198,14 +198,14 @@ def key_of(*parts: str) -> str:
 
 
 def _effect_name(tool: str) -> str:
-    """Return the name of a tool's effect: the tool's own, or one that no other tool has if that is too long."""
+    """Return the name of a tool's effect: the tool's own, or a unique short one if that is too long."""
     if len(tool) <= LONGEST_NAME:
         return tool
     return f"{tool[: LONGEST_NAME - 17]}-{hashlib.sha256(tool.encode()).hexdigest()[:16]}"
 
 
 def said_safe(hints: Any) -> bool:
-    """Whether MCP's hints, by their names in a mapping or an object, say that a tool may run twice."""
+    """Whether MCP's hints, by name in a mapping or an object, allow a tool to run twice."""
     names = ("readOnlyHint", "idempotentHint", "read_only_hint", "idempotent_hint")
     if isinstance(hints, Mapping):
         return any(hints.get(name) is True for name in names)
@@ -213,7 +213,7 @@ def said_safe(hints: Any) -> bool:
 
 
 def _numbers(text: str) -> list[int]:
-    """Return the numbers of a version; what follows them, such as "rc1", does not count."""
+    """Return the numbers of a version; suffixes, such as "rc1", are ignored."""
     found = list[int]()
     for part in text.split("."):
         if not part.isdigit():

@@ -1,7 +1,7 @@
-"""Compares a tool of `langchain-mcp-adapters` with its server, in the session of a call, before the call; internal.
+"""Compares a `langchain-mcp-adapters` tool with its server before each call, in the call's session; internal.
 
-The adapters keep a tool as its server described it when it was read. What else they need for a call is in the closure
-of the tool's function; a function of the user's around it hides that, and the call is made as it is.
+The adapters keep a tool as its server described it when it was read. The other data for a call is in the closure of the
+tool's function. A user's function around it hides that, and the call is made unchecked.
 """
 
 import inspect
@@ -19,7 +19,7 @@ _WITH_HEADERS = ("sse", "http", "streamable_http", "streamable-http")
 
 
 def is_of_server(tool: Any) -> bool:
-    """Whether a tool of LangChain is one of an MCP server's."""
+    """Whether a LangChain tool belongs to an MCP server."""
     return getattr(getattr(tool, "coroutine", None), "__module__", "").startswith("langchain_mcp_adapters")
 
 
@@ -30,7 +30,7 @@ def fingerprint_of(tool: Any) -> str:
 
 
 def compared(tool: Any) -> Any:
-    """Return a tool whose calls its server gets only if it describes it as it did; any other tool as it is."""
+    """Return a tool that calls its server only if the description is unchanged; any other tool unchanged."""
     known = _known_of(tool)
     if known is None:
         return tool
@@ -57,7 +57,7 @@ def _known_of(tool: Any) -> dict[str, Any] | None:
 def _compared_call(
     theirs: Any, session: Any, tool: Any, connection: Any, callbacks: Any, server_name: str | None, **_: Any
 ) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
-    """Return the innermost interceptor of a call, which makes it in the session in which it has compared the tool.
+    """Return the innermost interceptor of a call, which makes the call in the session that compared the tool.
 
     Args:
         theirs: the module of the adapters' tools.
@@ -80,7 +80,7 @@ def _compared_call(
         where, sent, found, failed = _with_headers(connection, request.headers), False, None, Exception()
         try:
             async with theirs.create_session(where, mcp_callbacks=told) as opened:
-                # What is raised in here would be one of several errors outside.
+                # An error raised in here would be one of several errors outside.
                 try:
                     await opened.initialize()
                     await compare(opened)
@@ -106,7 +106,7 @@ def _unsent(tool: Any, error: Exception) -> StandfastError:
 
 
 def _with_headers(connection: Any, headers: Any) -> dict[str, Any]:
-    """Return a connection with the headers that an interceptor of the user's has added for one call."""
+    """Return a connection with the headers that a user's interceptor has added for one call."""
     if headers is None or connection["transport"] not in _WITH_HEADERS:
         return dict(connection)
     return {**connection, "headers": {**(connection.get("headers") or {}), **headers}}

@@ -1,7 +1,7 @@
-"""Keeps what tools of LangGraph return, as a checkpoint keeps it; internal.
+"""Stores the results of LangGraph tools in the form of a checkpoint; internal.
 
-Only what LangGraph holds to be safe is made anew: those who can write to the store must not be able to run code here.
-Other objects come back as the data that they consist of.
+Only types that LangGraph considers safe are restored: anyone who can write to the store must not be able to run code
+here. Other objects come back as their plain data.
 """
 
 import json
@@ -15,7 +15,7 @@ from langgraph.types import Command
 from standfast.integrations._foreign_agents import data_of
 from standfast.messages import with_article
 
-_UPDATE = "graph_update"  # in a tool's result: what it gives to the graph besides its words
+_UPDATE = "graph_update"  # in a tool's result: its updates to the graph, besides its text
 
 
 def dump(result: Any) -> list[str]:
@@ -25,21 +25,21 @@ def dump(result: Any) -> list[str]:
 
 
 def load(kept: Any) -> Any:
-    """Return what was kept."""
+    """Return the stored result."""
     if not isinstance(kept, list):
         return kept
     return JsonPlusSerializer(allowed_msgpack_modules=None).loads_typed((kept[0], b64decode(kept[1])))
 
 
 def written(result: Any, call_id: str, *, keeps: bool) -> Any:
-    """Return what a tool has returned, as a result of ours: its words, and what it changes in the graph.
+    """Return a tool's result in our form: its text, and its changes to the graph.
 
     Args:
-        keeps: whether the graph goes on where it stands, so that a change can be given to it.
+        keeps: whether the graph continues from its current state, so that a change can be applied to it.
 
     Raises:
         RuntimeError: the tool has reported an error.
-        TypeError: the graph cannot be given what it returned.
+        TypeError: the result cannot be passed to the graph.
     """
     if isinstance(result, ToolMessage):
         if result.status == "error":
@@ -48,7 +48,7 @@ def written(result: Any, call_id: str, *, keeps: bool) -> Any:
         is_alike = (
             isinstance(found := data_of(content) if isinstance(content, str) else content, dict) and _UPDATE in found
         )
-        return {"result": content} if is_alike else content  # a tool's words change nothing in the graph
+        return {"result": content} if is_alike else content  # a tool's text does not change the graph
     if not keeps:
         raise TypeError(
             f"it ran, and returned {with_article(type(result).__name__)} for the graph, which cannot be given to it: "
@@ -59,13 +59,13 @@ def written(result: Any, call_id: str, *, keeps: bool) -> Any:
 
 
 def for_graph(call: Any, content: str, *, failed: bool) -> Any:
-    """Return the form that a tool's result in our transcript has in the graph."""
+    """Return a tool's result from our transcript in the graph's form."""
     found = data_of(content)
     if failed or not isinstance(found, dict) or found.keys() != {"result", _UPDATE}:
         status = "error" if failed else "success"
         return ToolMessage(content, name=call["name"], tool_call_id=call["id"], status=status)
     result = load(found[_UPDATE])
-    if json.loads(content) != found:  # people have changed the call, and the model is told so
+    if json.loads(content) != found:  # people have changed the call, and the model reads that
         for one in _messages(result):
             if one.tool_call_id == call["id"]:
                 one.content = json.dumps({**json.loads(content), "result": one.content}, ensure_ascii=False)

@@ -1,9 +1,9 @@
-"""Runs graphs of LangGraph on our loop, from stop to stop; internal.
+"""Runs LangGraph graphs on our loop, from stop to stop; internal.
 
-In the graph that is run a tool's call is an interrupt: our loop runs the tool, and the result resumes the graph. What a
-graph asks people by an interrupt of its own is a call that asks them here. A graph with a checkpointer goes on from its
-checkpoint, which the transcript names. One without begins at its start with the messages of the transcript each time,
-which is what a graph of `create_agent` does in its loop anyway.
+In the executed graph, a tool's call is an interrupt: our loop runs the tool, and the result resumes the graph. If a
+graph asks people by its own interrupt, that is a call that asks them here. A graph with a checkpointer continues from
+its checkpoint, which the transcript names. A graph without one starts over with the messages of the transcript each
+time, as a graph of `create_agent` does in its loop anyway.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from standfast.llm.prices import Price
 from standfast.messages import LLMResponse, Message, Reasoning, ToolCall, Usage, error_text
 
 PROVIDER = "langgraph"
-_TURN = "standfast_turn"  # in the metadata of checkpoints: the turn that has made them
+_TURN = "standfast_turn"  # in the metadata of checkpoints: the turn that made them
 
 
 class _Used(BaseCallbackHandler):
-    """Counts what the models of a run use."""
+    """Counts the usage of the models in a run."""
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
@@ -58,7 +58,7 @@ class _Used(BaseCallbackHandler):
 class GraphRun:
     """The adapter of a graph: each call runs it to its end, or until it asks for tools or people."""
 
-    may_answer_nothing = True  # a graph may end without a word
+    may_answer_nothing = True  # a graph may end without text
 
     def __init__(
         self,
@@ -115,12 +115,12 @@ class GraphRun:
         blocks = tuple({"message": message_to_dict(one)} for one in new)
         return self._response(values, waiting, blocks)[0]
 
-    # --- with one ---
+    # --- with a checkpointer ---
 
     async def _go_on(self, said: Sequence[Message], runner: AgentContext, used: _Used, context: Any) -> LLMResponse:
-        """Run the graph from where it stands: give it the results of calls, or what the user says.
+        """Continue the graph from its current state, with the results of calls, or the user's messages.
 
-        What an earlier attempt at this turn has done is in the checkpoints that have its mark.
+        An earlier attempt's work on this turn is in the checkpoints with its mark.
         """
         stands = await self._find(said, runner)
         run = partial(self._run, self._graph, thread=stands.thread, used=used, context=context)
@@ -137,7 +137,7 @@ class GraphRun:
             values, waiting = await run(start, turn=mark, checkpoint=None if is_last else stands.checkpoint)
         if not stands.waits or found == heard:
             words = []
-        if words and not waiting:  # the graph has heard of its calls: now it hears what was said meanwhile
+        if words and not waiting:  # it has its calls' results: now the newer messages
             values, waiting = await run(_given(words), turn=heard)
             words = []
         state = await self._graph.aget_state(at(stands.thread))
@@ -152,9 +152,9 @@ class GraphRun:
         return response.model_copy(update={"reasoning": Reasoning(provider=PROVIDER, blocks=(block,))})
 
     async def _find(self, said: Sequence[Message], runner: AgentContext) -> "_Stands":
-        """Return where the graph stands, by the last answer that says it.
+        """Return the current position of the graph, from the last answer that has it.
 
-        A thread is gone on with in its own session alone: a transcript may come from anywhere, and name any thread.
+        A thread continues only in its own session: a transcript may come from anywhere, and name any thread.
         """
         whose = session_of(runner)
         places = (place for place, one in enumerate(said) if f"/{whose}/" in _kept(one).get("thread", ""))
@@ -165,7 +165,7 @@ class GraphRun:
             words = [*kept["owed"], *(one for one in news if one.role == "user")]
             turn = digest([kept["checkpoint"], *map(_told, news)])
             return _Stands(kept["thread"], turn, kept["checkpoint"], kept["waits"], said[last], news, words)
-        # A new session, or one that ran with other threads: the transcript is all that there is.
+        # A new session, or one that ran with other threads: only the transcript exists.
         turn = digest([*map(_told, said)])
         async for thread, found in self._threads.numbered(runner):
             if found is None or found.metadata.get(_TURN) == turn:
@@ -196,7 +196,7 @@ class GraphRun:
             raise
         except Exception as error:
             if isinstance(getattr(error, "status_code", None), int):
-                raise  # a provider's, which says whether it may pass
+                raise  # a provider's error, which tells whether it is transient
             raise ModelError(f"The graph of agent '{self._name}' failed: {error_text(error)}") from error
         values = dict(values) if isinstance(values, Mapping) else {"value": values}
         return values, list(values.pop("__interrupt__", ()))
@@ -204,7 +204,7 @@ class GraphRun:
     def _response(
         self, values: Any, waiting: Sequence[Any], blocks: tuple[dict[str, Any], ...], place: tuple[str, str] = ("", "")
     ) -> tuple[LLMResponse, list[Any]]:
-        """Return the calls for which a graph waits, or its answer; and which interrupt each call stands for."""
+        """Return the calls for which a graph waits, or its answer; and the interrupt behind each call."""
         calls, waits = list[ToolCall](), list[Any]()
         for one in waiting:
             for call in _calls_of(one, place):
@@ -227,7 +227,7 @@ class GraphRun:
 
 
 def _calls_of(waiting: Any, place: tuple[str, str]) -> list[ToolCall]:
-    """Return the calls that an interrupt stands for: a tool's, reviews of calls, or a question to people."""
+    """Return the calls for an interrupt: a tool's, reviews of calls, or a question to people."""
     value = waiting.value
     if isinstance(value, dict) and OURS in value:
         call = value[OURS]
@@ -245,15 +245,15 @@ def _calls_of(waiting: Any, place: tuple[str, str]) -> list[ToolCall]:
 
 @dataclass(frozen=True, slots=True)
 class _Stands:
-    """Where a graph stands.
+    """The current position of a graph.
 
     Args:
-        turn: tells the turn that is to come from all others of the thread.
-        checkpoint: at which it goes on; None at the beginning.
-        waits: for each call, the interrupt that it stands for, and whether it is a review.
+        turn: distinguishes the next turn from all others of the thread.
+        checkpoint: the checkpoint to continue from; None at the beginning.
+        waits: for each call, its interrupt, and whether it is a review.
         asked: the answer that made the calls.
-        news: what came after it.
-        words: what the graph has not heard yet.
+        news: the messages after it.
+        words: the messages that the graph has not received yet.
     """
 
     thread: str
@@ -274,7 +274,7 @@ def _given(messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def _resumed(stands: _Stands) -> dict[str, Any]:
-    """Return by interrupt the value with which it resumes."""
+    """Return the value with which each interrupt resumes."""
     results = {one.tool_call_id: one for one in stands.news if one.role == "tool"}
     calls = (stands.asked.tool_calls if stands.asked is not None else None) or ()
     found = dict[str, Any]()
@@ -305,7 +305,7 @@ def _kept(message: Message) -> dict[str, Any]:
 
 
 def _theirs(message: Message) -> list[Any]:
-    """Return a message as LangChain's; an answer as the model gave it, with the ids that its calls have here."""
+    """Return a message in LangChain's form; an answer as the model gave it, with the ids that its calls have here."""
     match message.role:
         case "user" if message.images:
             parts = [{"type": "image_url", "image_url": {"url": image.address}} for image in message.images]

@@ -1,6 +1,6 @@
-"""Uses a checkpointer of LangGraph from the event loop of a worker's handlers; internal.
+"""Uses a LangGraph checkpointer from the event loop of a worker's handlers; internal.
 
-Async ones belong to the event loop on which they were made, and plain ones refuse async calls.
+Async checkpointers belong to the event loop on which they were made, and plain ones refuse async calls.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class SaverAnywhere(BaseCheckpointSaver[Any]):
-    """A checkpointer that may be used from any event loop."""
+    """A checkpointer that works from any event loop."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
         super().__init__(serde=saver.serde)

@@ -12,19 +12,19 @@ from standfast.errors import StandfastError
 from standfast.integrations._langgraph_savers import SaverAnywhere
 from standfast.tools import ToolContext
 
-OURS = "standfast_call"  # the key of a tool's call in the interrupt that stands for it
-_PLACE = "graph"  # begins the id of a call whose state is in a checkpoint
-_STATE = "state"  # in such a call, if its tool needs the graph: the state that it is given
+OURS = "standfast_call"  # the key of a tool's call in its interrupt
+_PLACE = "graph"  # the prefix of the id of a call whose state is in a checkpoint
+_STATE = "state"  # in such a call, if its tool needs the graph: the state that the tool gets
 
 
 @dataclass(frozen=True)
 class AskedCall:
-    """A call as the graph has made it.
+    """A call in the graph's form.
 
     Args:
-        call: LangChain's, with the id that it has there.
-        state: of the graph, as the node of the tool had it.
-        config: of the thread.
+        call: LangChain's call, with its id there.
+        state: the graph's state, as the tool's node had it.
+        config: the thread's configuration.
     """
 
     call: dict[str, Any]
@@ -43,7 +43,7 @@ class Threads:
         self._name, self.saver = name, saver
 
     async def numbered(self, runner: AgentContext) -> AsyncIterator[tuple[str, Any]]:
-        """Yield the threads that a run may have had, and their last checkpoints; the last one is not there yet."""
+        """Yield the threads that a run may have had, and their last checkpoints; the last thread does not exist yet."""
         assert self.saver is not None
         base, number = f"{self._base(runner)}/{digest(runner.agent.id)[:12]}", 1
         while found := await self.saver.aget_tuple(at(thread := f"{base}/{number}")):
@@ -55,10 +55,10 @@ class Threads:
         return f"{self._name}/{runner.session_id or '-'}/{session_of(runner)}"
 
     async def asked(self, ctx: ToolContext) -> AskedCall:
-        """Return the call that a tool's context belongs to, which is of its own session.
+        """Return the call of a tool's context, which belongs to its session.
 
         Raises:
-            StandfastError: its checkpoint is gone.
+            StandfastError: its checkpoint no longer exists.
         """
         assert self.saver is not None
         match ctx.tool_call_id.split("|"):
@@ -74,12 +74,12 @@ class Threads:
 
 
 def call_with(call: Any, state: Any) -> dict[str, Any]:
-    """Return the value of the interrupt that stands for a call, with the state that its tool needs."""
+    """Return the value of a call's interrupt, with the state that its tool needs."""
     return {OURS: {"id": call["id"], "name": call["name"], "args": call["args"], _STATE: state}}
 
 
 def call_id(call: dict[str, Any], thread: str, checkpoint: str, interrupt: str) -> str:
-    """Return the id of a call here, by which its state is found, also if people change its arguments."""
+    """Return the id of a call here, which locates its state even if people change its arguments."""
     if _STATE not in call:
         return call["id"] or ""
     *_, run, number = thread.split("/")
@@ -87,22 +87,22 @@ def call_id(call: dict[str, Any], thread: str, checkpoint: str, interrupt: str) 
 
 
 def provider_id(call: str) -> str:
-    """Return the id of a call in a form that suits any provider, for a graph that is begun again with a transcript."""
+    """Return the id of a call in a form for any provider, for a graph that starts over with a transcript."""
     return f"call_{digest(call)[:24]}" if call.startswith(f"{_PLACE}|") else call
 
 
 def runner_of(ctx: ToolContext) -> AgentContext:
-    """Return who runs the agent that makes a call."""
+    """Return the user and run of the agent that makes a call."""
     return AgentContext(AgentIdentity(ctx.agent_id, ctx.agent_name), None, ctx.user_id, ctx.tenant_id, ctx.session_id)
 
 
 def session_of(runner: AgentContext) -> str:
-    """Return what tells a session from those of other tenants, which may have any name."""
+    """Return a name that distinguishes a session from other tenants' sessions, which may have any name."""
     return digest([runner.tenant_id, runner.session_id])
 
 
 def at(thread: str, checkpoint: str | None = None) -> dict[str, Any]:
-    """Return the configuration that names a thread, or a checkpoint of it."""
+    """Return the configuration for a thread, or one of its checkpoints."""
     place = {"thread_id": thread, "checkpoint_ns": ""}
     return {"configurable": place if checkpoint is None else {**place, "checkpoint_id": checkpoint}}
 

@@ -1,4 +1,4 @@
-"""Makes the tools of a graph of LangGraph ours: in a copy of the graph, a call is an interrupt; internal."""
+"""Turns a LangGraph graph's tools into standfast tools: in a copy of the graph, a call is an interrupt; internal."""
 
 import copy
 import json
@@ -28,7 +28,7 @@ QUESTION, REVIEW = "graph_question", "graph_review"
 
 
 def tool_nodes(graph: Pregel[Any, Any, Any, Any]) -> Iterator[ToolNode]:
-    """Yield the nodes of a graph, and of the graphs that are its nodes, that run tools."""
+    """Yield the tool nodes of a graph, and of the graphs that are its nodes."""
     for node in graph.nodes.values():
         if isinstance(node.bound, ToolNode):
             yield node.bound
@@ -75,7 +75,7 @@ def _dispatching(node: ToolNode, names: frozenset[str]) -> ToolNode:
         return dispatch(request) if wrapped_plainly is None else wrapped_plainly(request, dispatch)
 
     twin._awrap_tool_call = wrap
-    twin.func, twin.afunc = twin._func, twin._afunc  # they were those of the original
+    twin.func, twin.afunc = twin._func, twin._afunc  # they belonged to the original
     return twin
 
 
@@ -85,13 +85,13 @@ def _dispatching(node: ToolNode, names: frozenset[str]) -> ToolNode:
 def declare(
     graph: Any, declared: Declared, threads: Threads, context: Any, config: Mapping[str, Any] | None
 ) -> frozenset[str]:
-    """Declare the tools of a graph, and return the names of those that our loop runs.
+    """Declare the tools of a graph, and return the names of the tools that our loop runs.
 
     Args:
         context, config: of the graph's runs.
 
     Raises:
-        DefinitionError: a tool with effects cannot run outside of the graph.
+        DefinitionError: a tool with effects cannot run outside the graph.
     """
     names = set[str]()
     for node in tool_nodes(graph):
@@ -127,7 +127,7 @@ def declare(
 
 
 def declared_safe(tool: Any) -> bool:
-    """Whether the user has declared a tool safe; `langchain-mcp-adapters` copies what a server says into metadata."""
+    """Whether the user has declared a tool safe; `langchain-mcp-adapters` copies a server's hints into metadata."""
     return (getattr(tool, "metadata", None) or {}).get("safe_to_retry") is True and not is_of_server(tool)
 
 
@@ -138,7 +138,7 @@ def _functions(tool: Any) -> tuple[Any, Any]:
 def _needs_graph(node: ToolNode, tool: BaseTool) -> bool:
     injected = node._injected_args[tool.name]
     if injected.state or injected.store or injected.runtime:
-        return not is_of_server(tool)  # whose adapter asks for a runtime that it can do without
+        return not is_of_server(tool)  # its adapter requests a runtime that it does not need
     return any(
         isinstance(one, InjectedToolCallId) or one is InjectedToolCallId
         for field in tool.get_input_schema().model_fields.values()

@@ -1,4 +1,4 @@
-"""Asks here about calls that OpenAI makes of MCP servers which it hosts; internal."""
+"""Asks people here about OpenAI's calls of MCP servers that it hosts; internal."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from standfast.integrations._foreign_agents import valued
 from standfast.messages import ToolCall as OurCall
 from standfast.tools import Approval, ToolContext
 
-HOSTED = "hosted_mcp_call"  # stands for a call that OpenAI makes of a server's tool, once it is approved
+HOSTED = "hosted_mcp_call"  # represents OpenAI's call of a server's tool, once it is approved
 HOSTED_TEXT = "A call of an MCP server that OpenAI makes, once it is approved."
 HOSTED_SCHEMA = {
     "properties": {"server": {"type": "string"}, "name": {"type": "string"}, "arguments": {}},
@@ -21,7 +21,7 @@ HOSTED_SCHEMA = {
 
 
 class HostedReview:
-    """Decides about the calls of servers that OpenAI hosts: by the user's function, or people are asked."""
+    """Decides on the calls of servers that OpenAI hosts, by the user's function or by asking people."""
 
     def __init__(self, tools: Mapping[str | None, HostedMCPTool], context: Any) -> None:
         self._tools, self._context = tools, context
@@ -37,7 +37,7 @@ class HostedReview:
     async def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
         ask = self._asked(arguments["server"])
         if ask is None:
-            return {"approve": True}  # the gate has let it through
+            return {"approve": True}  # the gate has approved it
         request = McpApprovalRequest(
             type="mcp_approval_request",
             id=ctx.tool_call_id,

@@ -1,8 +1,8 @@
-"""Runs agents of the OpenAI Agents SDK on our loop, a turn of the model at a time; internal.
+"""Runs OpenAI Agents SDK agents on our loop, one turn of the model at a time; internal.
 
-The SDK's runner gets the transcript as its input, calls the model once, and stops at the calls of tools, since each
-tool that it is shown needs an approval. Our loop runs the tools and the handoffs. So nothing of the SDK's is kept from
-turn to turn but the items of the model, which are in the transcript.
+The SDK's runner gets the transcript as its input, calls the model once, and stops at tool calls, since each tool in its
+view needs an approval. Our loop runs the tools and the handoffs. So the only SDK data kept between turns is the model's
+items, which are in the transcript.
 """
 
 import copy
@@ -38,13 +38,13 @@ from standfast.messages import LLMResponse, Message, Reasoning, Usage, error_tex
 from standfast.messages import ToolCall as OurCall
 
 PROVIDER = "openai-agents"
-_CALLS = 5  # of the model in a turn, at most: it is called again only if it has thought and said nothing
-_ASKS = "mcp_approval_request"  # the type of an item by which OpenAI asks whether it may call a server
-_SPOKE = "standfast_agent"  # the type of an item that says which agent the turn's is
+_CALLS = 5  # most model calls in a turn: it is called again only after thoughts without text
+_ASKS = "mcp_approval_request"  # the type of an item with which OpenAI asks whether it may call a server
+_SPOKE = "standfast_agent"  # the type of an item that names the turn's agent
 
 
 class _Heard(RunHooks[Any]):
-    """Keeps the answers of a turn's model, also those that the SDK cannot use."""
+    """Keeps the answers of a turn's model, including answers that the SDK cannot use."""
 
     def __init__(self) -> None:
         self.answers: list[ModelResponse] = []
@@ -54,7 +54,7 @@ class _Heard(RunHooks[Any]):
 
 
 class OpenAIRun:
-    """The adapter of an agent: each call is one of its model."""
+    """The adapter of an agent: each call is one call of its model."""
 
     may_answer_nothing = True  # its framework decides when a run has ended
 
@@ -103,17 +103,17 @@ class OpenAIRun:
         except ModelBehaviorError as error:
             if not heard.answers:
                 raise ModelError(f"Agent '{agent.name}': {error_text(error)}") from error
-            # Our loop tells the model of its mistake: a tool that is not there, or an answer that does not fit.
+            # Our loop tells the model of its mistake: an unknown tool, or an invalid answer.
         except AgentsException as error:
             raise ModelError(f"{type(error).__name__} of agent '{agent.name}': {_reason(error)}") from error
         except openai.APIConnectionError as error:
             raise ModelError(error_text(error), transient=True) from error
         return self._response(agent, heard.answers, final)
 
-    # --- who speaks ---
+    # --- the current agent ---
 
     def _turn_of(self, said: Sequence[Message]) -> tuple[str | None, Agent[Any]]:
-        """Return the agent that made the calls whose results are last, if any are, and the agent that speaks now."""
+        """Return the agent that made the calls whose results come last, if any, and the current agent."""
         name, asked = self._root.name, None
         for message in said:
             if message.role == "assistant":
@@ -131,14 +131,14 @@ class OpenAIRun:
         return asked, self._agents[name]
 
     def _for_turn(self, agent: Agent[Any], said: Sequence[Message]) -> Agent[Any]:
-        """Return an agent that calls the model once, and no tool."""
+        """Return an agent that calls the model once, without tools."""
         since = list[Message]()
         for message in reversed(said):
             if message.role == "user":
                 break
             since.append(message)
         changed: dict[str, Any] = {"tools": self._shown[agent.name], "handoffs": [], "mcp_servers": []}
-        if since:  # the user's words were checked when they came
+        if since:  # the user's messages were checked when they arrived
             changed["input_guardrails"] = []
         if agent.reset_tool_choice and any(message.tool_calls for message in since):
             changed["model_settings"] = replace(agent.model_settings, tool_choice=None)
@@ -189,7 +189,7 @@ class OpenAIRun:
         return items
 
     def _response(self, agent: Agent[Any], answers: Sequence[ModelResponse], final: Any) -> LLMResponse:
-        """Return what the model has answered; `final` is the answer as the SDK has read it, if it could."""
+        """Return the model's answer; `final` is the answer as parsed by the SDK, if it could parse it."""
         items = [item for answer in answers for item in answer.to_input_items() if isinstance(item, dict)]
         calls = [item for item in items if item.get("type") in ("function_call", _ASKS)]
         text = "".join(ItemHelpers.extract_text(item) or "" for item in answers[-1].output if item.type == "message")
@@ -219,7 +219,7 @@ def _kept(message: Message) -> Sequence[dict[str, Any]]:
 
 
 def _answer_items(message: Message) -> list[Any]:
-    """Return the items of an answer: as the model gave them, with the ids that their calls have here."""
+    """Return the items of an answer as the model gave them, with the ids that their calls have here."""
     calls = [
         {
             "type": "function_call",
@@ -251,7 +251,7 @@ def _our_call(item: Mapping[str, Any]) -> OurCall:
 
 
 def _approvals_asked(message: Message) -> dict[str, str]:
-    """Return by the ids of calls here which of OpenAI's requests for an approval they stand for."""
+    """Return OpenAI's approval requests by the ids of their calls here."""
     calls = [call.id for call in message.tool_calls or () if call.name == HOSTED]
     return dict(zip(calls, (item["id"] for item in _kept(message) if item.get("type") == _ASKS), strict=False))
 
@@ -272,7 +272,7 @@ def _user_content(message: Message) -> Any:
 
 
 def _output_of(content: str) -> Any:
-    """Return a tool's result as the model is to read it: texts, images and files as such, with what people changed."""
+    """Return a tool's result for the model: texts, images and files in their own form, with people's changes."""
     output, read = data_of(content), json_of(content)
     if not _is_structured(output):
         return content

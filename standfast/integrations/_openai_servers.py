@@ -1,7 +1,7 @@
 """Finds the tools of an OpenAI agent's MCP servers when a run or a worker begins, and makes their calls; internal.
 
-Each opening has a copy of the server and a connection of its own, so the user's server need not be connected. The SDK's
-own retries are off in it: they would make a call with effects twice.
+Each opening has a copy of the server and a separate connection, so the user's server need not be connected. The SDK's
+retries are off in it: they would run a call with effects twice.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ _LOG = logging.getLogger("standfast")
 
 
 class ServerTools(tuple[Tool[..., Any], ...]):
-    """The tools of a server, and by the names of the agents that have it, what their models are shown of them."""
+    """The tools of a server, and their versions for the models of each agent that has it, by agent name."""
 
     shown: Mapping[str, Sequence[FunctionTool]]
 
 
 @dataclass(frozen=True, eq=False)
 class OpenAIServer:
-    """The toolset of one server, which several agents may have."""
+    """The toolset of one server, which several agents may share."""
 
     server: MCPServer
     owners: tuple[Agent[Any], ...]
@@ -57,7 +57,7 @@ class OpenAIServer:
 
     @property
     def asks_model(self) -> bool:
-        """Whether they may ask the agent's model: not by us."""
+        """Whether they may ask the agent's model: not through standfast."""
         return False
 
     @asynccontextmanager
@@ -90,7 +90,7 @@ class OpenAIServer:
             reserved_tool_names={tool.name for tool in agent.tools},
             server_index=agent.mcp_servers.index(self.server),
         )
-        # They are in the order of the listing; their names may be those of the listing after the server's.
+        # They are in the order of the listing; the names in the listing may follow the server's.
         items = await client.server.list_tools(RunContextWrapper(context=None), agent)
         found = []
         for item, tool in zip(items, theirs, strict=True):
@@ -115,7 +115,7 @@ class OpenAIServer:
         return found
 
     def _is_enabled(self, item: Any) -> Any:
-        """Return what a filter that is a function says in each turn, with its context."""
+        """Return a filter function's results in each turn, with its context."""
         accepts = self.server.tool_filter if callable(getattr(self.server, "tool_filter", None)) else None
         if accepts is None:
             return True
@@ -129,7 +129,7 @@ class OpenAIServer:
 
 @dataclass(frozen=True)
 class _ServerCall:
-    """The handler of a server's tool: the SDK calls it, and the call goes through our connection."""
+    """The handler of a server's tool: the SDK calls it, and the call uses our connection."""
 
     toolset: OpenAIServer
     agent: Agent[Any]
@@ -175,13 +175,13 @@ class _ServerCall:
             if outcome:
                 raise outcome[0] from None
             raise
-        if outcome:  # the SDK has made a text of it
+        if outcome:  # the SDK has turned it into text
             raise outcome[0]
         return result
 
 
 class _Client:
-    """A connected server, and digests of its tools as it has described them last."""
+    """A connected server, and digests of its tools as last described."""
 
     def __init__(self, server: Any) -> None:
         self.server, self._unfiltered = server, copy.copy(server)
@@ -194,10 +194,10 @@ class _Client:
         self._digests = {item.name: _fingerprint(item) for item in items}
 
     def check_unchanged(self, item: Any) -> None:
-        """Refuse a tool that has changed since it was read, and perhaps approved: it may do something else.
+        """Refuse a tool that has changed since it was read and perhaps approved: it may do something else.
 
         Raises:
-            StandfastError: it has changed.
+            StandfastError: the tool has changed.
         """
         if self._digests.get(item.name) != _fingerprint(item):
             raise has_changed(item.name)

@@ -1,4 +1,4 @@
-"""Declares the agents, tools and handoffs of the OpenAI Agents SDK as ours, and runs their calls; internal."""
+"""Declares OpenAI Agents SDK agents, tools and handoffs as standfast's own, and runs their calls; internal."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,7 +41,7 @@ _HOSTED = (WebSearchTool, FileSearchTool, CodeInterpreterTool, ImageGenerationTo
 
 
 def agents_of(root: Agent[Any]) -> dict[str, Agent[Any]]:
-    """Return an agent and those that it may hand over to, by name.
+    """Return an agent and the agents that it may hand over to, by name.
 
     Raises:
         DefinitionError: one of them cannot be run.
@@ -61,7 +61,7 @@ def agents_of(root: Agent[Any]) -> dict[str, Agent[Any]]:
 
 
 def handoffs_of(agent: Agent[Any]) -> list[tuple[Any, Handoff[Any, Any]]]:
-    """Return what an agent declares as handoffs, and the handoffs."""
+    """Return an agent's declared handoffs, and the handoffs."""
     return [(one, one if isinstance(one, Handoff) else handoff(one)) for one in agent.handoffs]
 
 
@@ -79,7 +79,7 @@ def _target(agent: Agent[Any], given: Any) -> Any:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What the user gives to the SDK's runs: their context, as a value or a function, and their configuration."""
+    """The user's settings for the SDK's runs: the context, as a value or a function, and the configuration."""
 
     context: Any
     config: RunConfig
@@ -136,7 +136,7 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, settings: RunS
                 one.tool_description,
                 one.input_json_schema,
                 _HandoffCall(one, settings.context).run,
-                safe=given is not one,  # a Handoff may have a function that is called
+                safe=given is not one,  # a Handoff may call a function
             )
     if hosted:
         review = HostedReview({one.tool_config.get("server_label"): one for one in hosted}, settings.context)
@@ -144,12 +144,12 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, settings: RunS
 
 
 def _time_of(tool: FunctionTool) -> float | None:
-    """Return the time that a call has: more than the SDK gives it, so that the SDK says that it was too long."""
+    """Return the time limit of a call: above the SDK's, so that the SDK reports the timeout."""
     return None if tool.timeout_seconds is None else tool.timeout_seconds + 5
 
 
 def gate_of(tool: FunctionTool) -> Gate | None:
-    """Return the gate of a tool that needs an approval. A function that cannot tell at once asks people."""
+    """Return the gate of a tool that needs approval. A function that cannot decide at once asks people."""
     needs, gate = tool.needs_approval, Approval(message=f"Run {tool.name}?")
     if not callable(needs):
         return gate if needs else None
@@ -173,7 +173,7 @@ class FunctionCall:
     """Runs the calls of a function tool as the SDK's runner does, with its guardrails and the agent's hooks.
 
     Args:
-        is_safe: its timeout is then a result, if the tool does not say otherwise; else the outcome is unknown.
+        is_safe: its timeout is then a result, unless the tool says otherwise; if not, the outcome is unknown.
     """
 
     def __init__(self, agent: Agent[Any], tool: FunctionTool, settings: RunSettings, *, is_safe: bool) -> None:
@@ -225,7 +225,7 @@ def raising(tool: FunctionTool, invoke: Any = None) -> FunctionTool:
     The SDK turns an error into a result, by default "An error occurred … Please try again".
 
     Args:
-        invoke: invokes the copy; by default what invokes the tool.
+        invoke: invokes the copy; by default the function that invokes the tool.
     """
 
     def failure(context: RunContextWrapper[Any], error: Exception) -> Any:
@@ -240,7 +240,7 @@ def raising(tool: FunctionTool, invoke: Any = None) -> FunctionTool:
 
 
 def _said(name: str, checked: Any) -> str | None:
-    """Return what a guardrail lets the model read in the place of a result, if anything."""
+    """Return a guardrail's replacement for a result, if any."""
     match checked.behavior:
         case {"type": "reject_content", "message": message}:
             return str(message)
@@ -250,7 +250,7 @@ def _said(name: str, checked: Any) -> str | None:
 
 
 class _HandoffCall:
-    """Makes a handoff, whose result names the agent that speaks next."""
+    """Makes a handoff, whose result names the next agent."""
 
     def __init__(self, one: Handoff[Any, Any], context: Any) -> None:
         self._handoff, self._context = one, context
@@ -262,7 +262,7 @@ class _HandoffCall:
 
 
 def written_result(result: Any) -> Any:
-    """Return a tool's result as JSON: structured output as it is, and what the SDK would make a text as that text."""
+    """Return a tool's result as JSON: structured output unchanged, other values as the text that the SDK would make."""
     if hasattr(result, "model_dump") and hasattr(result, "type"):
         return result.model_dump(mode="json", exclude_none=True)
     if isinstance(result, list | tuple):
@@ -271,7 +271,7 @@ def written_result(result: Any) -> Any:
 
 
 def output_of(agents: Iterable[Agent[Any]]) -> Any:
-    """Return the type of the agents' final answers; None if that is text, or they differ."""
+    """Return the type of the agents' final answers; None if it is text, or they differ."""
     found = {one.output_type for one in agents}
     output = found.pop() if len(found) == 1 else None
     if isinstance(output, AgentOutputSchema):
@@ -286,11 +286,11 @@ def model_name(agent: Agent[Any]) -> str | None:
 
 
 def shown_tools(agent: Agent[Any]) -> list[Any]:
-    """Return the tools as the model sees them: at each call of one the runner stops."""
+    """Return the tools as the model sees them: the runner stops at each of their calls."""
     shown = list[Any]()
     for tool in agent.tools:
         if isinstance(tool, HostedMCPTool):
-            shown.append(replace(tool, on_approval_request=None))  # which our loop asks
+            shown.append(replace(tool, on_approval_request=None))  # our loop asks instead
         else:
             shown.append(stub(tool, tool.is_enabled) if isinstance(tool, FunctionTool) else tool)
     for _, one in handoffs_of(agent):

@@ -1,7 +1,7 @@
-"""Connects to MCP servers through the clients of a framework, anew when a connection is lost; internal.
+"""Connects to MCP servers through a framework's clients, again when a connection is lost; internal.
 
-A call that a server has not answered may have run, so nothing here makes it again. Before each call the server is asked
-for its tools: what was lost or changed since the last one is found before the call is sent.
+A call that a server has not answered may have run, so nothing here repeats it. Before each call the tools are listed:
+this detects a lost connection or a changed tool before the call is sent.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from standfast.time_limits import time_limit
 C = TypeVar("C")
 T = TypeVar("T")
 _CONNECT_TIMEOUT, _LISTING_TIMEOUT = 30.0, 10.0  # seconds
-# The codes of errors that the SDK of MCP, or a gateway, may have made: they do not say that the server did not run it.
+# Error codes that the MCP SDK, or a gateway, may have generated: they do not prove that the server did not run it.
 _UNCERTAIN = (-32000, -32001, -32600, -32603, -32700, 408)
 
 
 def is_answer(error: BaseException) -> bool:
-    """Whether an error of MCP's SDK, in any of its versions, is the server's own answer to a request."""
+    """Whether an error of the MCP SDK, in any version, is the server's own answer to a request."""
     code = getattr(getattr(error, "error", None), "code", getattr(error, "code", None))
     return isinstance(code, int) and code not in _UNCERTAIN
 
 
 def unknown(name: str, call_id: str, error: BaseException) -> ToolDurabilityError:
-    """Return the outcome of a call that was sent, and not answered."""
+    """Return the outcome of a call that was sent but not answered."""
     return ToolDurabilityError(
         name,
         call_id,
@@ -37,7 +37,7 @@ def unknown(name: str, call_id: str, error: BaseException) -> ToolDurabilityErro
 
 
 def has_changed(tool: str) -> StandfastError:
-    """Return the error of a call whose tool has changed since it was read, and perhaps approved."""
+    """Return the error of a call whose tool has changed since it was read and perhaps approved."""
     return StandfastError(
         f"Not called: the MCP server describes its tool {tool!r} otherwise than when it was read. Start this process "
         "anew to take it as it is now"
@@ -45,12 +45,12 @@ def has_changed(tool: str) -> StandfastError:
 
 
 class ServerConnection(Generic[C]):
-    """A connection to one server, on the loop that made this; calls may come from any other, such as a worker's.
+    """A connection to one server, on the loop that created it; calls may come from any other, such as a worker's.
 
     Args:
         server: its name for people.
         connect: opens a new connection.
-        listed: takes in what the server says of its tools now, which is its sign of life, too.
+        listed: takes the server's current list of tools, which also shows that it is alive.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class ServerConnection(Generic[C]):
         self._is_closed = False
 
     async def read(self, work: Callable[[C], Awaitable[T]]) -> T:
-        """Return what a function reads from the server.
+        """Return the result of a function that reads from the server.
 
         Raises:
-            StandfastError: it cannot be reached.
+            StandfastError: the server cannot be reached.
         """
         session = await self._connected()
         try:
@@ -90,14 +90,14 @@ class ServerConnection(Generic[C]):
         work: Callable[[C], Awaitable[T]],
         answers: Callable[[BaseException], bool] = is_answer,
     ) -> T:
-        """Return what a function makes of one call of a tool.
+        """Return the result of a function that makes one tool call.
 
         Args:
             answers: whether an error is the server's answer.
 
         Raises:
             RetryableError: the call was not sent.
-            ToolDurabilityError: nobody can tell whether it ran.
+            ToolDurabilityError: it is unknown whether it ran.
         """
 
         async def here() -> T:
@@ -125,10 +125,10 @@ class ServerConnection(Generic[C]):
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def _alive(self) -> "_Session[C]":
-        """Return a connection whose server has just said which tools it has.
+        """Return a connection whose server has just listed its tools.
 
         Raises:
-            RetryableError: it cannot be reached.
+            RetryableError: the server cannot be reached.
         """
         for attempt in range(2):
             try:
@@ -168,7 +168,7 @@ class ServerConnection(Generic[C]):
             return self._current
 
     async def _give_up(self, session: "_Session[C]") -> None:
-        """Give new calls a new connection; the calls on this one may be healthy, and end in their own time."""
+        """Give new calls a new connection. Calls on this one may be healthy, and end in their own time."""
         if self._current is session:
             self._current = None
         if not session.calls:

@@ -53,21 +53,21 @@ _Kept = Annotated[Any, PlainSerializer(_dump), PlainValidator(_load)]
 
 
 class AtMostOnce(FunctionMiddleware):
-    """Middleware by which a tool's call runs at most once: `Agent(…, middleware=[AtMostOnce(store)])`; put it last.
+    """Middleware that runs a tool's call at most once: `Agent(…, middleware=[AtMostOnce(store)])`; put it last.
 
     A tool is safe, and not guarded, if its `additional_properties` have `{"safe_to_retry": True}`. All others have
-    effects, those of MCP servers, too.
+    effects, including MCP tools.
 
     Args:
         store: a durable one, which may be shared.
-        key: tells a call from all others, by its `FunctionInvocationContext`. By default the ids of the session and of
-            the call, the model's and the framework's; in an activity of Temporal, that of the activity.
+        key: distinguishes a call from all others, from its `FunctionInvocationContext`. By default, the ids of the
+            session and of the call, both the model's and the framework's; in a Temporal activity, the activity's id.
 
     Raises:
-        MemoryStoreNotDurableError: the store forgets.
+        MemoryStoreNotDurableError: the store is not durable.
 
-    A call that cannot be guarded does not run and ends the agent's run with the framework's `MiddlewareFailure`: it has
-    no key, since its run has no session; or it was made before with other arguments; or the store does not answer.
+    A call that cannot be guarded does not run, and ends the agent's run with the framework's `MiddlewareFailure`: it
+    has no key, since its run has no session; or it was made before with other arguments; or the store does not answer.
     """
 
     def __init__(self, store: DurableStore, *, key: Callable[[FunctionInvocationContext], str] | None = None) -> None:
@@ -107,7 +107,7 @@ class AtMostOnce(FunctionMiddleware):
         if self._key is not None:
             try:
                 return self._key(context)
-            except Exception as error:  # which the framework would tell the model as a failure of the tool
+            except Exception as error:  # the framework would report it to the model as a failure of the tool
                 raise InputError(
                     f"Tool '{context.function.name}': key= has raised {type(error).__name__}: {error_text(error)}. "
                     "Nothing was run"
@@ -119,7 +119,7 @@ class AtMostOnce(FunctionMiddleware):
                 f"Tool '{context.function.name}' cannot be guarded: its run has no session, by which a call is known "
                 "again. Give the run a session=, or AtMostOnce a key=. Nothing was run"
             )
-        # A model may count its calls from 0 in every answer; the framework gives each of them an id, and keeps it.
+        # A model may count its calls from 0 in every answer; the framework gives each of them a lasting id.
         occurrence = context.metadata.get("function_call_occurrence_id")
         return key_of(context.session.session_id, str(context.metadata.get("call_id") or ""), str(occurrence or "-"))
 

@@ -1,8 +1,8 @@
-"""Guards the tools that an application gives the Claude Agent SDK, those of its in-process MCP servers.
+"""Guards an application's own tools in the Claude Agent SDK, which are the tools of in-process MCP servers.
 
-The guard sits around `SdkMcpTool.handler`, which gets the arguments alone: the ids of the call and the session end at
-the SDK. A `PreToolUse` hook knows them, but only lets a call through or not; and after a crash Claude Code never makes
-the same call again. It tells the model to try again, whose call then has another id. So the key comes from the user.
+The guard is around `SdkMcpTool.handler`, which only gets the arguments: the SDK does not pass on the ids of the call
+and the session. A `PreToolUse` hook has them, but can only allow or deny a call. After a crash, Claude Code never
+repeats the same call. It tells the model to try again, and that call has another id. So the key comes from the user.
 """
 
 import json
@@ -31,21 +31,21 @@ __all__ = ["guarded"]
 def guarded(tool: SdkMcpTool[Any], *, store: DurableStore, key: Callable[[dict[str, Any]], str]) -> SdkMcpTool[Any]:
     """Guard a tool, and return the same object, for `create_sdk_mcp_server`.
 
-    A tool is safe, and not guarded, by `annotations` with `readOnlyHint` or `idempotentHint`: here they are the
-    application's own words.
+    A tool is safe, and not guarded, if its `annotations` have `readOnlyHint` or `idempotentHint`: here the application
+    itself writes them.
 
     Args:
         tool: changed in place.
         store: a durable one.
-        key: tells a call from all others of the tool, by its arguments: what the call is about, such as the number of
-            an order.
+        key: distinguishes a call from all others of the tool, from its arguments: the subject of the call, such as the
+            number of an order.
 
     Raises:
-        DefinitionError: it is not such a tool, has no name, or has a guard already.
-        MemoryStoreNotDurableError: the store forgets.
+        DefinitionError: it is not such a tool, has no name, or is already guarded.
+        MemoryStoreNotDurableError: the store is not durable.
 
-    A call that cannot be guarded does not run, and the model reads why: its key was used with other arguments, or the
-    store does not answer.
+    A call that cannot be guarded does not run, and the model reads the reason: its key was used with other arguments,
+    or the store does not answer.
     """
     guard = ToolGuard(store)
     if not isinstance(tool, SdkMcpTool):

@@ -1,7 +1,7 @@
 """Guards the tools of Google's ADK: each call runs at most once in its session.
 
-A plugin sees a call before the agent's own callbacks, which may answer it, and before its confirmation. So it only puts
-the guard around the tool's `run_async`: what lies behind that is the tool itself.
+A plugin sees a call before the agent's own callbacks, which may answer it, and before its confirmation. So the plugin
+only puts the guard around the tool's `run_async`: behind that is the tool itself.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ __all__ = ["AtMostOnce"]
 
 @dataclass(frozen=True)
 class _Result:
-    """What a tool has returned, and what it has done to its context: the session's state, a transfer, and the like."""
+    """A tool's result, and its changes to its context: the session's state, a transfer, and so on."""
 
     value: Any
     actions: dict[str, Any]
@@ -45,19 +45,19 @@ _Kept = Annotated[Any, PlainSerializer(_dump), PlainValidator(_load)]
 
 
 class AtMostOnce(BasePlugin):
-    """A plugin by which a tool's call runs at most once: `App(…, plugins=[AtMostOnce(store)])`, or a `Runner`'s.
+    """A plugin that runs a tool's call at most once: `App(…, plugins=[AtMostOnce(store)])`, or a `Runner`'s.
 
     A tool is safe, and not guarded, if its `custom_metadata` has `{"safe_to_retry": True}`. All others have effects,
-    also agents that are tools, each as one call.
+    including agents that are tools, each as one call.
 
     Args:
         store: a durable one, which may be shared.
-        key: tells a call from all others of its tool, by the arguments and the `ToolContext`. By default the ids of the
-            app, the user, the session and the call; in an activity of Temporal, that of the activity.
-        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
+        key: distinguishes a call from all others of its tool, from the arguments and the `ToolContext`. By default, the
+            ids of the app, the user, the session and the call; in a Temporal activity, the activity's id.
+        trust_hints: trust MCP servers' hints: a tool is safe if its `readOnlyHint` or `idempotentHint` is set.
 
     Raises:
-        MemoryStoreNotDurableError: the store forgets.
+        MemoryStoreNotDurableError: the store is not durable.
 
     A guarded call raises:
         InputError: it has no id, or was made before with other arguments.
@@ -123,7 +123,7 @@ class AtMostOnce(BasePlugin):
         if in_activity():
             return None
         session, call_id = context.session, context.function_call_id
-        # A model may count its calls from 0, so that an id comes again.
+        # A model may count its calls from 0, so ids may repeat.
         answered = sum(part.id == call_id for event in session.events for part in event.get_function_responses())
         return key_of(session.app_name, session.user_id, session.id, call_id or "", str(answered))
 
@@ -136,7 +136,7 @@ class _AskedError(Exception):
 
 
 def _act(context: ToolContext, kept: dict[str, Any]) -> None:
-    """Do to a context what the tool has done to that of its first call."""
+    """Apply the first call's changes to a context."""
     for name, value in EventActions.model_validate(kept):
         if name not in kept:
             continue
@@ -148,7 +148,7 @@ def _act(context: ToolContext, kept: dict[str, Any]) -> None:
             setattr(context.actions, name, value)
 
 
-_MEDIA = {"part": types.Part, "response": types.FunctionResponse}  # what a tool returns beside JSON
+_MEDIA = {"part": types.Part, "response": types.FunctionResponse}  # a tool may return these besides JSON
 
 
 def _dump_value(value: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Runs graphs of LangGraph and agents of LangChain; guards the tools of those that are run elsewhere."""
+"""Runs LangGraph graphs and LangChain agents; guards the tools of graphs and agents that run elsewhere."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -53,28 +53,28 @@ def as_agent(
     price: Price | None = None,
     **options: Unpack[Options],
 ) -> Agent[Any]:
-    """Return an agent of standfast that runs a graph whose state has `messages`; we run the calls of its tools.
+    """Return a standfast agent that runs a graph whose state has `messages`; standfast runs its tool calls.
 
     Args:
-        graph: a compiled one, such as that of `create_agent`. With a checkpointer, which should be durable, it goes on
-            where it stands. Without one it begins at its start with each turn, with all messages.
+        graph: a compiled graph, such as one from `create_agent`. With a checkpointer, which should be durable, it
+            continues from its last state. Without one, it starts over at each turn, with all messages.
         name: by default the graph's own.
-        context: the graph's runtime context, also of its tools: a value, or a function of the `AgentContext` that
+        context: the graph's runtime context, also for its tools: a value, or a function of the `AgentContext` that
             returns it.
-        approval: gates by the name of a tool.
-        safe_to_retry: names of tools that may run twice, besides those that say so in their `metadata`.
-        timeout: of calls, by the name of a tool.
-        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
+        approval: gates by tool name.
+        safe_to_retry: names of tools that may run twice, besides those declared in their `metadata`.
+        timeout: of calls, by tool name.
+        trust_hints: trust MCP servers' hints: a tool is safe if its `readOnlyHint` or `idempotentHint` is set.
         output: the type of the final answer.
-        answer: a function of the graph's last values that gives the answer: text, or what is written as JSON. By
-            default that is `structured_response`, or the text of the last message.
-        config: of each run of the graph, such as its `recursion_limit`.
+        answer: a function of the graph's last values that returns the answer: text, or a value to write as JSON. By
+            default, `structured_response`, or the text of the last message.
+        config: for each run of the graph, such as its `recursion_limit`.
         price: of the models' tokens.
         options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
 
     Raises:
-        DefinitionError: naming what cannot be run: a name, a tool with effects that needs the state of a graph
-            without a checkpointer, two tools of one name, a graph that runs elsewhere.
+        DefinitionError: naming the invalid part: a name, a tool with effects that needs the state of a graph without a
+            checkpointer, two tools of one name, a graph that runs elsewhere.
     """
     if not isinstance(graph, Pregel):
         raise DefinitionError(f"Of LangGraph only a compiled graph can be run, got {type(graph).__name__}")
@@ -88,21 +88,21 @@ def as_agent(
 
 
 class AtMostOnce(AgentMiddleware[Any, Any, Any]):
-    """Middleware for `create_agent`, by which a tool's call runs at most once; put it last, next to the tools.
+    """Middleware for `create_agent` that runs a tool's call at most once; put it last, next to the tools.
 
-    A tool is safe, and not guarded, if its `metadata` has `{"safe_to_retry": True}`. All others have effects. What a
-    server says in the metadata of an MCP tool counts only with `trust_hints`.
+    A tool is safe, and not guarded, if its `metadata` has `{"safe_to_retry": True}`. All others have effects. A
+    server's hints in the metadata of an MCP tool count only with `trust_hints`.
 
     Elsewhere: `ToolNode(tools, wrap_tool_call=guard.wrap_tool_call, awrap_tool_call=guard.awrap_tool_call)`.
 
     Args:
         store: a durable one, which may be shared.
-        key: tells a call from all others, by its request. By default the thread's id, and those of the model's message
-            and call; in an activity of Temporal, that of the activity.
-        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
+        key: distinguishes a call from all others, from its request. By default, the ids of the thread, the model's
+            message and the call; in a Temporal activity, the activity's id.
+        trust_hints: trust MCP servers' hints: a tool is safe if its `readOnlyHint` or `idempotentHint` is set.
 
     Raises:
-        MemoryStoreNotDurableError: the store forgets.
+        MemoryStoreNotDurableError: the store is not durable.
 
     A guarded call raises:
         InputError: it has no key, since its graph has no thread; or it was made before with other arguments.
@@ -169,7 +169,7 @@ def _id_of(request: ToolCallRequest) -> str:
 
 
 def _message_id(request: ToolCallRequest) -> str:
-    """Return the id of the message that asks for the call; some models count their calls from 0 in each message."""
+    """Return the id of the message with the call; some models count their calls from 0 in each message."""
     state = request.state
     messages = state if isinstance(state, list) else state.get("messages", []) if isinstance(state, dict) else []
     for message in reversed(messages or getattr(state, "messages", [])):
@@ -179,7 +179,7 @@ def _message_id(request: ToolCallRequest) -> str:
 
 
 def _message(request: ToolCallRequest, found: Any) -> Result:
-    """Return a result, or the message in which the model reads that there is none."""
+    """Return a result, or the message that tells the model that there is none."""
     if not isinstance(found, dict):
         return cast(Result, found)
     text = json.dumps(found, ensure_ascii=False)

@@ -1,6 +1,6 @@
-"""Runs agents of the OpenAI Agents SDK; guards its function tools, also those of its Temporal integration.
+"""Runs OpenAI Agents SDK agents; guards its function tools, including those of its Temporal integration.
 
-The guard sits around `FunctionTool.on_invoke_tool`. Guardrails and hooks of the SDK cannot give back a kept result.
+The guard is around `FunctionTool.on_invoke_tool`. The SDK's guardrails and hooks cannot return a stored result.
 """
 
 import json
@@ -64,24 +64,24 @@ def as_agent(
     price: Price | None = None,
     **options: Unpack[Options],
 ) -> OurAgent[Any]:
-    """Return an agent of standfast; the SDK runs it, one turn of the model at a time, and we run tools and handoffs.
+    """Return a standfast agent. The SDK runs it, one model turn at a time, and standfast runs its tools and handoffs.
 
     Args:
         name: by default the agent's own.
-        context: the SDK's context of runs: a value, or a function that returns it, of an `AgentContext` for a turn of
-            the model and of a `ToolContext` for a tool's call.
-        approval: gates by the name of a tool; None takes away the gate of its `needs_approval`.
+        context: the SDK's context of runs: a value, or a function that returns it. Its argument is an `AgentContext`
+            for a turn of the model and a `ToolContext` for a tool's call.
+        approval: gates by tool name; None removes the gate of its `needs_approval`.
         safe_to_retry: names of tools that may run twice; all others, and `Handoff`s, have effects.
-        timeout: of calls, by the name of a tool; by default that of the tool, or the usual one.
-        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
-        run_config: of each turn; by default all turns of a run are one group of traces.
-        price: of the model, if it is not known.
+        timeout: of calls, by tool name; by default the tool's own, or the usual one.
+        trust_hints: trust MCP servers' hints: a tool is safe if its `readOnlyHint` or `idempotentHint` is set.
+        run_config: for each turn; by default all turns of a run are one group of traces.
+        price: the model's price, if it is not known.
         options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
 
     Raises:
-        DefinitionError: naming what cannot be run: a name, a tool that the SDK would run itself, two agents or tools of
-            one name, a handoff that changes the conversation. What only MCP servers can tell is found when a run or a
-            worker begins.
+        DefinitionError: naming the invalid part: a name, a tool that the SDK would run itself, two agents or tools of
+            one name, a handoff that changes the conversation. Faults that only MCP servers reveal are found when a run
+            or a worker begins.
     """
     if not isinstance(agent, Agent):
         raise DefinitionError(f"as_agent needs an agent of the OpenAI Agents SDK, got {agent!r:.80}")
@@ -107,21 +107,21 @@ def guarded(
     key: Callable[[Any], str],
     safe_to_retry: Sequence[str] = (),
 ) -> AgentOrTool:
-    """Guard a function tool, or all that an agent has now, and return the same object.
+    """Guard a function tool, or all current tools of an agent, and return the same object.
 
     Args:
-        agent_or_tool: changed in place. Not guarded are an agent's tools of MCP servers, which are made for each run
-            and get no id of the call, hosted tools, and agents that are tools: guard these agents.
+        agent_or_tool: changed in place. These are not guarded: an agent's MCP tools, which are made for each run and do
+            not get the call's id; hosted tools; and agents that are tools, which must be guarded themselves.
         store: a durable one.
-        key: what tells a call from all others of the tool, by its `ToolContext`: the SDK's ids of calls are alone in
-            their conversation, whose id a tool does not get. For example
-            `lambda call: f"{call.context.order}/{call.tool_call_id}"`.
+        key: distinguishes a call from all others of the tool, from its `ToolContext`. The SDK's call ids are unique
+            only within their conversation, whose id a tool does not get. For example `lambda call:
+            f"{call.context.order}/{call.tool_call_id}"`.
         safe_to_retry: names of an agent's tools that may run twice, and are not guarded.
 
     Raises:
-        DefinitionError: it is neither an agent nor a function tool, has no tool to guard, or a tool has a guard
-            already or is not there.
-        MemoryStoreNotDurableError: the store forgets.
+        DefinitionError: it is neither an agent nor a function tool, has no tool to guard, or a tool is already guarded
+            or does not exist.
+        MemoryStoreNotDurableError: the store is not durable.
     """
     guard = ToolGuard(store)
     check_key(key, "the call's ToolContext", is_optional=False)
@@ -151,12 +151,12 @@ def guarded(
 
 
 def _timed_out(context: Any, error: Exception) -> str:
-    """Return what the model reads of a call that the SDK has cut off."""
+    """Return the text for the model about a call that the SDK has cut off."""
     return json.dumps(ToolDurabilityError(context.tool_name, context.tool_call_id, reason=str(error)).payload())
 
 
 class _Guarded(AroundTool):
-    """What invokes a tool, behind the guard. All else that the SDK asks of it, the tool's own answers."""
+    """Invokes a tool, behind the guard. The tool itself answers all other requests of the SDK."""
 
     def __init__(self, invoke: Any, guard: ToolGuard, key: Callable[[Any], str]) -> None:
         self._invoke, self._guard, self._key = invoke, guard, key
@@ -192,16 +192,16 @@ class _Guarded(AroundTool):
 
 
 def guarded_activity(store: DurableStore) -> Callable[[FunctionT], FunctionT]:
-    """Guard an async activity that is a tool: write it below `@activity.defn`, and give that to `activity_as_tool`.
+    """Guard an async activity that is a tool: write it below `@activity.defn`, and pass that to `activity_as_tool`.
 
-    It runs at most once for a call of the workflow's, also after a reset. An unknown outcome is its result, as text for
-    the model. What it raises is not tried again: at the next attempt its text is the result.
+    It runs at most once per call of the workflow, even after a reset. An unknown outcome becomes its result, as text
+    for the model. An error is not retried: at the next attempt, the result is the error's text.
 
     Args:
         store: a durable one.
 
     Raises:
-        MemoryStoreNotDurableError: the store forgets.
+        MemoryStoreNotDurableError: the store is not durable.
     """
     guard = ToolGuard(store)
 
@@ -232,19 +232,19 @@ def guarded_activity(store: DurableStore) -> Callable[[FunctionT], FunctionT]:
             given = bound(function, arguments, options)
             return _read(await guard.run(name, info().activity_id, given, call, key=None, returns=returns))
 
-        setattr(activity, GUARDED, None)  # a guard, though none that `execute_effect` takes
+        setattr(activity, GUARDED, None)  # a guard, though not one that `execute_effect` accepts
         return activity  # type: ignore[return-value]
 
     return decorate
 
 
 def _read(kept: Any) -> Any:
-    """Return a tool's result, or as text what the model is told instead."""
+    """Return a tool's result, or the text for the model that replaces it."""
     return kept[0] if isinstance(kept, list) else json.dumps(kept)
 
 
 def _parsed(arguments: str) -> Any:
-    """Return arguments as data, so that another way to write the same is the same; text that is not JSON as it is."""
+    """Return arguments as data, so that different spellings are equal; text that is not JSON is unchanged."""
     try:
         return json.loads(arguments)
     except ValueError:

@@ -26,22 +26,22 @@ class _AskedError(Exception):
 
 
 class AtMostOnce(Plugin):
-    """A plugin by which a tool's call runs at most once: `Agent(plugins=[AtMostOnce(store)], session_manager=…)`.
+    """A plugin that runs a tool's call at most once: `Agent(plugins=[AtMostOnce(store)], session_manager=…)`.
 
     A tool is safe, and not guarded, if the `annotations` of its spec have `{"safe_to_retry": True}`. All others have
-    effects. What a server says in the annotations of an MCP tool counts only with `trust_hints`.
+    effects. A server's hints in the annotations of an MCP tool count only with `trust_hints`.
 
     Args:
         store: a durable one, which may be shared.
-        key: tells a call from all others, by the context of its execution. By default the ids of the session, the
-            agent and the model's call; in an activity of Temporal, that of the activity.
-        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
+        key: distinguishes a call from all others, from the context of its execution. By default, the ids of the
+            session, the agent and the model's call; in a Temporal activity, the activity's id.
+        trust_hints: trust MCP servers' hints: a tool is safe if its `readOnlyHint` or `idempotentHint` is set.
 
     Raises:
-        MemoryStoreNotDurableError: the store forgets.
+        MemoryStoreNotDurableError: the store is not durable.
 
-    A call that cannot be guarded does not run, and the model reads why: without a session it has no key; or it was made
-    before with other arguments; or the store does not answer.
+    A call that cannot be guarded does not run, and the model reads the reason: without a session it has no key; or it
+    was made before with other arguments; or the store does not answer.
     """
 
     name = "standfast"
@@ -74,7 +74,7 @@ class AtMostOnce(Plugin):
                 if isinstance(event, ToolInterruptEvent):
                     raise _AskedError
             *_, last = (event for event in events if isinstance(event, ToolResultEvent))
-            if last.exception is not None and leaves_open(last.exception):  # Strands has made a result of it
+            if last.exception is not None and leaves_open(last.exception):  # Strands has turned it into a result
                 events[:] = [event for event in events if not isinstance(event, ToolResultEvent)]
                 raise last.exception
             return last.tool_result
@@ -110,19 +110,19 @@ class AtMostOnce(Plugin):
                 "known again. Give it a session_manager, or AtMostOnce a key=. Nothing was run"
             )
         call_id = str(context.tool_use["toolUseId"])
-        # A model may count its calls from the beginning in each answer, so that an id comes again.
+        # A model may count its calls from the beginning in each answer, so ids may repeat.
         answered = sum(
             block["toolResult"]["toolUseId"] == call_id
             for message in context.agent.messages
             for block in message["content"]
             if "toolResult" in block
         )
-        again = [str(answered)] if answered else []  # the first call has the key that earlier versions gave it
+        again = [str(answered)] if answered else []  # the first call has the key from earlier versions
         return key_of(str(session), str(context.agent.agent_id), call_id, *again)
 
 
 def _result(call_id: str, read: dict[str, Any]) -> Any:
-    """Return a result that is kept, or one in which the model reads that there is none."""
+    """Return a stored result, or one that tells the model that there is none."""
     if "status" in read:
         return read
     return {"toolUseId": call_id, "status": "error", "content": [{"text": json.dumps(read, ensure_ascii=False)}]}

@@ -1,4 +1,4 @@
-"""The vocabulary of a conversation: messages, what a model answers, and texts that can be stored and sent anywhere."""
+"""The vocabulary of a conversation: messages, model answers, and texts that can be stored and sent anywhere."""
 
 from standfast.messages.appearances import visible, visible_json
 from standfast.messages.differences import (

@@ -1,7 +1,7 @@
-"""Shows texts to people as what they are, because people approve what they read.
+"""Shows texts to people so that nothing is disguised, because people approve what they read.
 
-What people are shown also comes from models and strangers. Escape sequences must not reach a terminal. No character
-may be invisible or look like another one, and nothing may be drawn in another order than it has.
+The texts also come from models and strangers. Escape sequences must not reach a terminal. No character may be invisible
+or look like another one, and all characters must appear in their actual order.
 """
 
 import json
@@ -10,8 +10,8 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-# Joiners between letters of scripts that need them, and what belongs to an emoji, have a shape there. All else here has
-# none of its own: controls, marks of direction, fillers, tags, variation selectors, unusual blanks.
+# Joiners between letters of scripts that need them, and the parts of an emoji, are visible there. All other characters
+# here are invisible: controls, direction marks, fillers, tags, variation selectors, unusual blanks.
 _JOINED = r"[\u0600-\u08ff\u0900-\u0dff\u1000-\u109f\u1780-\u17ff]"
 _EMOJI = r"[\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
 _SHAPELESS = re.compile(
@@ -21,11 +21,11 @@ _SHAPELESS = re.compile(
     r"\u2028-\u202e\u2044\u205f-\u206f\u20d2\u20d3\u20d8-\u20da\u20e5-\u20eb\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff])"
 )
-_OF_OTHERS = ("CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU")  # scripts with letters like Latin ones
+_OF_OTHERS = ("CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU")  # scripts with Latin look-alikes
 _ALIKE = frozenset("АВЕЅІЈКМНОРСТУХӀаеорсухѕіјһԁԛԝӏΑΒΕΖΗΙΚΜΝΟΡΤΥΧον")
 _LIKE_DIGITS = frozenset("ӏӀОоΟοОоՕօ")  # letters of other scripts that look like a digit next to digits
 _WORD = re.compile(r"[^\W_]+")
-# The blocks of scripts that are written from the right; their numbers stand alone, or two would change their places.
+# The blocks of right-to-left scripts; their numbers are separate, or two of them would change places.
 _NUMBERS = r"\u0600-\u0605\u0660-\u0669\u066b\u066c\u06dd\u0890\u0891\u08e2\U00010d30-\U00010d39\U00010e60-\U00010e7e"
 _LETTERS = (
     r"\u0590-\u05ff\u0606-\u065f\u066a\u066d-\u06dc\u06de-\u06ef\u06fa-\u088f\u0892-\u08e1\u08e3-\u08ff\ufb1d-\ufdff"
@@ -40,10 +40,11 @@ _ISOLATED = re.compile(f"{_FSI}([^{_FSI}{_PDI}]*){_PDI}")
 
 
 def visible(text: str) -> str:
-    """Return a text in which nothing hides, as people read it: on a page, in a terminal, in a message.
+    """Return a text in which nothing is hidden, for people: on a page, in a terminal, in a message.
 
-    A character without a shape is shown as `‹U+200B›`, and one that looks like another stands before such a mark. Words
-    that are read from the right are isolated, so that all else is drawn in its order. Shown again it stays as it is.
+    An invisible character is shown as `‹U+200B›`, and one that looks like another gets such a mark after it.
+    Right-to-left words are isolated, so that everything else appears in order. Applying the function again changes
+    nothing.
     """
     text = text.replace("\r\n", "\n")
     if text.isascii():
@@ -51,14 +52,14 @@ def visible(text: str) -> str:
     shown, end = [], 0
     for found in _ISOLATED.finditer(text):
         run = found[1]
-        if _FROM_RIGHT.fullmatch(run) and _SHAPELESS.sub(_marked, run) == run:  # as this function writes it
+        if _FROM_RIGHT.fullmatch(run) and _SHAPELESS.sub(_marked, run) == run:  # in the form of this function
             shown += [_shown(text[end : found.start()]), found[0]]
             end = found.end()
     return "".join([*shown, _shown(text[end:])])
 
 
 def visible_json(value: object, *, indent: int | None = 2, default: Callable[[object], object] | None = None) -> str:
-    """Return a value as JSON to be read and edited by people: what hides, or looks like another, is escaped."""
+    """Return a value as JSON for people to read and edit: hidden characters, and look-alikes, are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=default)
     if text.isascii() and "\x7f" not in text:
         return text
@@ -82,11 +83,11 @@ def _escaped(char: str) -> str:
     return json.dumps(char)[1:-1]
 
 
-# --- letters that look like others ---
+# --- look-alike letters ---
 
 
 def _with_look_alikes(text: str, write: Callable[[str], str]) -> str:
-    """Mark characters that look like another letter or digit, unless they are marked already."""
+    """Mark characters that look like another letter or digit, unless they are already marked."""
     others = {char for char in set(text) if _script(char) in _OF_OTHERS}
     is_disguise = bool(others) and others <= _ALIKE and any(_is_latin(char) for char in set(text))
 
@@ -124,7 +125,7 @@ def _odd_in(word: str, is_disguise: bool) -> Iterator[str]:
 
 @lru_cache(maxsize=4_096)
 def _script(char: str) -> str:
-    """Return the first word of a character's name, which for a letter is its script."""
+    """Return the first word of a character's name, which is the script of a letter."""
     return "" if char < "\u0100" else unicodedata.name(char, "").partition(" ")[0]
 
 
@@ -139,9 +140,9 @@ def _stands_for_ascii(char: str) -> bool:
     return len(plain) == 1 and plain.isascii() and plain.isalnum() and unicodedata.category(char) != "No"
 
 
-# --- words that are read from the right ---
+# --- right-to-left words ---
 
 
 def _with_isolates(text: str) -> str:
-    """Isolate each run of such words: digits and words after it would be drawn before it."""
+    """Isolate each run of such words: otherwise digits and words after it would appear before it."""
     return _FROM_RIGHT.sub(lambda found: f"{_FSI}{found[0]}{_PDI}", text)

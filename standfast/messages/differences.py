@@ -1,7 +1,7 @@
-"""Compares texts line by line in linear time, since anybody may have written them, and JSON values part by part.
+"""Compares texts line by line in linear time, since anyone may have written them, and JSON values part by part.
 
-`difflib` takes quadratic and, between similar lines, cubic time: 2 KB kept it busy for a minute and a half, and nothing
-else in the process ran meanwhile.
+`difflib` takes quadratic and, between similar lines, cubic time: 2 KB kept it busy for a minute and a half, and blocked
+the process.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from standfast.messages.appearances import visible_json
 
-_LONG = 80  # characters of a value in a line that says what an edit has changed
+_LONG = 80  # characters of a value in a line about an edit
 _MOST_DIFFERENCES = 20
 _MOST_WORDS = 500  # characters of that line
 How = Literal["changed", "added", "removed"]
@@ -21,7 +21,7 @@ _LEVELS = 8  # of gaps within gaps; each level takes linear time
 
 
 def line_difference(before: str, after: str) -> list[str]:
-    """Return all lines of two texts: those of both after two blanks, the others after "- " and "+ "."""
+    """Return all lines of two texts: common lines after two blanks, the others after "- " and "+ "."""
     old, new = before.split("\n"), after.split("\n")
     found: list[str] = []
     i = j = 0
@@ -34,7 +34,7 @@ def line_difference(before: str, after: str) -> list[str]:
 
 
 def changed_lines(before: str, after: str, around: int = 1) -> list[str]:
-    """Return the lines that differ, and as many around them; "  …" stands for those left out in between."""
+    """Return the lines that differ, and as many lines around them; "  …" represents omitted lines in between."""
     lines = line_difference(before, after)
     near = {at + step for at, line in enumerate(lines) if line[0] != " " for step in range(-around, around + 1)}
     found: list[str] = []
@@ -48,7 +48,7 @@ def changed_lines(before: str, after: str, around: int = 1) -> list[str]:
 def _matches(
     old: Sequence[str], new: Sequence[str], of_old: tuple[int, int], of_new: tuple[int, int], levels: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the places of equal lines, in order: at both ends, and around lines that either text has only once."""
+    """Yield the positions of equal lines, in order: at both ends, and around lines that are unique in both texts."""
     (i, end), (j, stop) = of_old, of_new
     while i < end and j < stop and old[i] == new[j]:
         yield i, j
@@ -69,11 +69,11 @@ def _matches(
 def _anchors(
     old: Sequence[str], new: Sequence[str], of_old: tuple[int, int], of_new: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """Return the places of the most lines that both texts have once, and in the same order."""
+    """Return the positions of the most lines that both texts have once, and in the same order."""
     once_old, once_new = Counter(old[slice(*of_old)]), Counter(new[slice(*of_new)])
     places = {new[j]: j for j in range(*of_new) if once_new[new[j]] == 1}
     pairs = [(i, places[old[i]]) for i in range(*of_old) if old[i] in places and once_old[old[i]] == 1]
-    ends: list[int] = []  # by length, the least place in `new` at which an increasing sequence ends
+    ends: list[int] = []  # by length, the smallest position in `new` at which an increasing sequence ends
     last: list[int] = []  # by length, the pair there
     before: list[int] = []  # by pair, the one before it
     for number, (_, j) in enumerate(pairs):
@@ -89,9 +89,9 @@ def _anchors(
 
 
 def changed_parts(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, How, Any, Any]]:
-    """Yield the parts in which two JSON values differ; `1`, `1.0` and `true` do. Keys in another order do not.
+    """Yield the parts in which two JSON values differ; `1`, `1.0` and `true` differ. The order of keys is ignored.
 
-    Each has its path (keys and places with dots between them), how it differs, and both values.
+    Each has its path (keys and indexes joined by dots), the kind of change, and both values.
     """
     match before, after:
         case dict(), dict():
@@ -132,7 +132,7 @@ def edited_in_words(by: str, changes: str | None) -> str:
 
 
 def waiting_edit_in_words(by: str, changes: str | None) -> str:
-    """Return what follows "Edited" at a gate that still waits: its message may quote what was asked before the edit."""
+    """Return the text after "Edited" at a gate that still waits: its message may quote the value before the edit."""
     return f"{_by_whom(by, changes)}. The message was written before the edit."
 
 

@@ -1,14 +1,14 @@
-"""Tells people apart by their names, however these are spelled; every comparison of people uses it."""
+"""Compares people by name, regardless of spelling; every comparison of people uses it."""
 
 import unicodedata
 from collections.abc import Iterable
 
 
 def person(name: str | None) -> str:
-    """Return what is the same for all spellings of somebody's name; "" if there is none.
+    """Return a key that is the same for all spellings of a person's name; "" without a name.
 
-    Upper and lower case, full-width and other forms of a letter, spaces around it and invisible characters do not make
-    another person.
+    Case, full-width and other forms of a letter, spaces around the name and invisible characters do not make a
+    different person.
     """
     if name is None:
         return ""
@@ -20,7 +20,7 @@ _UNSEEN = ("Cf", "Cc")
 
 
 def distinct_people(names: Iterable[str | None]) -> tuple[str, ...]:
-    """Return each person once, in the order and the spelling in which they come first."""
+    """Return each person once, in the order and the spelling of the first appearance."""
     found: dict[str, str] = {}
     for name in names:
         if name is not None and (who := person(name)):

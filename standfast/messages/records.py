@@ -1,7 +1,7 @@
-"""The vocabulary of a conversation: messages, tool calls, usage, and what a model answers.
+"""The vocabulary of a conversation: messages, tool calls, usage, and model answers.
 
-The values are frozen and hold nothing that JSON cannot carry, however malformed the model's output was: a call
-whose arguments are not a JSON object keeps them as text, and is answered with an error instead of being run.
+The values are frozen and contain only what JSON can carry, however malformed the model's output was: a call whose
+arguments are not a JSON object keeps them as text, and is answered with an error instead of being run.
 """
 
 import base64
@@ -32,8 +32,8 @@ CleanText = Annotated[str, AfterValidator(clean_text)]
 Role = Literal["system", "user", "assistant", "tool"]
 StopReason = Literal["max-tokens", "refusal", "content-filter", "empty"]
 
-# What providers call the end of an answer that is not whole, in lower case. All other words are of whole ones. A broken
-# answer is worth nothing, and the model is called again. docs/models.md has this table, too.
+# The providers' words for an incomplete answer, in lower case. All other words mean a complete one. A broken answer is
+# useless, and the model is called again. docs/models.md also has this table.
 _NOT_WHOLE: dict[str, StopReason | Literal["broken"]] = {
     **dict.fromkeys(
         (
@@ -82,7 +82,7 @@ _NOT_WHOLE: dict[str, StopReason | Literal["broken"]] = {
 
 
 class Record(BaseModel):
-    """A frozen value whose JSON and repr leave out what is absent."""
+    """A frozen value whose JSON and repr omit absent fields."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -94,17 +94,17 @@ class Record(BaseModel):
         return {name: value for name, value in handler(self).items() if value is not None}
 
 
-_MOST = 2**63 - 1  # of what databases keep as a whole number
+_MOST = 2**63 - 1  # the largest integer that databases store
 _Tokens = Annotated[int, Field(ge=0, le=_MOST)]
 
 
 class Usage(Record):
-    """What one model call used, or several together.
+    """The usage of one model call, or of several together.
 
     Args:
-        input_tokens, output_tokens: all of them, those below included.
+        input_tokens, output_tokens: all tokens, including those below.
         cached_tokens, cache_write_tokens: of the input, read from the provider's cache or written to it.
-        reasoning_tokens: of the output, thought and not said.
+        reasoning_tokens: of the output, thoughts instead of text.
         cost: in US dollars.
     """
 
@@ -123,17 +123,17 @@ class Usage(Record):
         if other is None:
             return self
         both = zip_longest(self.plain(), other.plain())
-        # A server may report anything; sums of it must stay numbers.
+        # A server may report any numbers; their sums must stay numbers.
         return Usage.of([one if two is None else two if one is None else min(one + two, _MOST) for one, two in both])
 
     @property
     def in_words(self) -> str:
-        """What was used, for people."""
+        """The usage, for people."""
         cost = "" if self.cost is None else f", {self.cost:.4f} US dollars"
         return f"{self.input_tokens:,} tokens in, {self.output_tokens:,} out{cost}"
 
     def plain(self) -> list[Any]:
-        """Return the numbers in the order in which they are declared, without absent ones at the end."""
+        """Return the numbers in the order of declaration, without absent ones at the end."""
         numbers = [getattr(self, name) for name in type(self).model_fields]
         while numbers[-1] is None:
             numbers.pop()
@@ -141,7 +141,7 @@ class Usage(Record):
 
     @classmethod
     def of(cls, numbers: Sequence[Any]) -> Self:
-        """Read what `plain` returned; what is absent at its end may be missing."""
+        """Read the value that `plain` returned; absent numbers at its end may be missing."""
         return cls(**dict(zip(cls.model_fields, numbers, strict=False)))
 
 
@@ -150,11 +150,11 @@ def read_usage(numbers: Sequence[Any] | None) -> Usage | None:
 
 
 class Image(Record):
-    """A picture for a model: where it is, or what it is.
+    """A picture for a model: its address, or its data.
 
     Args:
-        url: of https, or whatever else the provider fetches.
-        data: of the file, as bytes or in base64, with its `media_type`, such as "image/png".
+        url: an https URL, or any other that the provider fetches.
+        data: the file's content, as bytes or in base64, with its `media_type`, such as "image/png".
     """
 
     url: str | None = None
@@ -167,7 +167,7 @@ class Image(Record):
         if isinstance(value, bytes | bytearray | memoryview):
             return base64.b64encode(value).decode()
         if isinstance(value, str):
-            base64.b64decode(value, validate=True)  # says what is wrong, in a ValueError
+            base64.b64decode(value, validate=True)  # raises a ValueError with the reason
         return value
 
     @field_validator("url", "data", "media_type")
@@ -187,19 +187,19 @@ class Image(Record):
 
     @property
     def address(self) -> str:
-        """Its url; data as a url of its own."""
+        """Its url, or its data as a data URL."""
         return self.url or f"data:{self.media_type};base64,{self.data}"
 
 
 class Reasoning(Record):
-    """What a model has thought, in its provider's form: it may be sent back to that provider only, and unchanged."""
+    """A model's thoughts in its provider's form: they may be sent back only to that provider, and unchanged."""
 
     provider: str
     blocks: tuple[dict[str, Any], ...]
 
     @property
     def text(self) -> str:
-        """What of it is text for people; "" if the provider keeps it to itself."""
+        """The part of it that is text for people; "" if the provider hides it."""
         return "\n\n".join(filter(None, map(_thought, self.blocks)))
 
 
@@ -207,7 +207,7 @@ _TEXT_OF_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "summary", "r
 
 
 def _thought(block: Mapping[str, Any]) -> str:
-    """Return the text of a thought in the form of any provider."""
+    """Return the text of a thought in any provider's form."""
     match block:
         case {"message": Mapping() as fields}:
             return _text_of(fields)
@@ -232,13 +232,13 @@ def _text_of(value: Any) -> str:
 
 
 class HostedCall(Record):
-    """A call that the provider of a model has made itself, while it answered.
+    """A call that a model's provider made itself, during its answer.
 
     Args:
-        name: what it is at the provider, such as "web_search".
-        input: what it was called with, as far as it fits into 1,000 characters.
+        name: the provider's name for it, such as "web_search".
+        input: the call's input, up to 1,000 characters.
         outcome: "unknown" if the answer lacks its result; the call may have run.
-        error: the provider's word for what went wrong.
+        error: the provider's text about the failure.
     """
 
     name: CleanText
@@ -248,10 +248,10 @@ class HostedCall(Record):
 
 
 class Citation(Record):
-    """A source that a model names for what it says.
+    """A source that a model names for its answer.
 
     Args:
-        text: what it has found there, as far as the provider says.
+        text: the quoted text, if the provider returns it.
     """
 
     url: CleanText | None = None
@@ -260,11 +260,11 @@ class Citation(Record):
 
 
 class ToolCall(Record):
-    """A tool call that a model asked for.
+    """A tool call requested by a model.
 
     Args:
-        id: the provider's id; "" if it gave none (the loop then makes one).
-        arguments: a JSON object. Text that is one is read; anything else is kept as text, for the error.
+        id: the provider's id; "" without one (the loop then makes one).
+        arguments: a JSON object. Text that contains one is parsed; anything else is kept as text, for the error.
     """
 
     id: CleanText = ""
@@ -276,7 +276,7 @@ class ToolCall(Record):
     def _read_other_forms(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return {"arguments": str(data)}
-        # A call whose arguments stand under another key must not be taken for one without arguments.
+        # A call with its arguments under another key must not pass as one without arguments.
         if "arguments" not in data and (unknown := data.keys() - cls.model_fields.keys()):
             raise ValueError(f"unknown key {min(map(str, unknown))!r}; a tool call has id, name, arguments")
         return data
@@ -290,9 +290,9 @@ class ToolCall(Record):
     @classmethod
     def _as_object_or_text(cls, value: Any) -> dict[str, Any] | str:
         if value is None or (isinstance(value, str) and not value.strip()):
-            return {}  # what providers send for a call without arguments
+            return {}  # providers send this for a call without arguments
         if isinstance(value, dict) and json_problem(value) is None:
-            # The call's own, so that nobody changes what was asked for.
+            # A private copy, so that no one changes the original arguments.
             nested = any(isinstance(item, dict | list) for item in value.values())
             return copy.deepcopy(value) if nested else value
         try:
@@ -302,7 +302,7 @@ class ToolCall(Record):
         try:
             return read_object(text)
         except InputError:
-            # Text that had to be cleaned is kept as a JSON string: read again, it must not have become an object.
+            # Text that had to be cleaned is kept as a JSON string: read again, it must not become an object.
             return text if clean_text(text) == text else json.dumps(text)
 
 
@@ -311,10 +311,11 @@ class Tripped:
     """A guardrail's refusal of a message, an answer or a call.
 
     Args:
-        reason: in words for people, and for the model if a call is refused.
+        reason: text for people, and for the model if a call is refused.
         metadata: further plain JSON about it, for programs.
-        guardrail, tool_call_id: which one refused, and which call, if it was one; set where the refusal is kept.
-        asks: people decide whether the refusal stands, since the guardrail has an approval; set there, too.
+        guardrail, tool_call_id: the guardrail that refused, and the call, if it was one; set when the refusal is
+            stored.
+        asks: people decide whether the refusal is upheld, since the guardrail has an approval; also set then.
     """
 
     reason: str
@@ -325,25 +326,25 @@ class Tripped:
 
 
 class Message(Record):
-    """One message of a transcript. The system prompt is never part of a stored one.
+    """One message of a transcript. A stored transcript never contains the system prompt.
 
     Args:
         status: of a tool result: "completed", "failed" or "cancelled".
         usage, cost: of the model call that wrote the message, or of the agents that a tool's call ran; cost in US
             dollars.
-        images: beside the text of a user.
-        reasoning: before an answer, as some providers want to have it back.
-        stop_reason: of an answer that is not whole: "max-tokens", "refusal", "content-filter" or "empty".
-        model: which answered, if it was not the agent's own.
-        agent: which answered, if the session's agent hands over to others.
-        by: who said it, of what a person said or answered.
-        id: under which a message waits in the store until a run hears it.
-        message_id: that its sender gave it: the same message, sent again, counts once.
-        context: as JSON, that of the run which has heard a user's message.
-        hosted: calls that the provider made itself for this answer; nothing of them ran here.
+        images: beside a user's text.
+        reasoning: before an answer; some providers want it back.
+        stop_reason: of an incomplete answer: "max-tokens", "refusal", "content-filter" or "empty".
+        model: the model that answered, if not the agent's own.
+        agent: the agent that answered, if the session's agent hands over to others.
+        by: the person who wrote the message or answer.
+        id: under which a message waits in the store until a run reads it.
+        message_id: given by its sender: the same message, sent again, counts once.
+        context: as JSON, the context of the run that has read a user's message.
+        hosted: calls that the provider made itself for this answer; none of them ran here.
         citations: the sources that the answer names.
-        tripped: of an answer in whose place this stands, or of calls of it that do not run: guardrails' refusals.
-        unfit: why an output validator does not take this final answer.
+        tripped: guardrails' refusals: of the answer that this message replaces, or of its calls that do not run.
+        unfit: the reason why an output validator rejects this final answer.
     """
 
     role: Role
@@ -373,10 +374,10 @@ class Message(Record):
     def _read_other_forms(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        if "is_error" in data:  # older transcripts say so instead of `status`
+        if "is_error" in data:  # older transcripts have this instead of `status`
             data = dict(data)
             data.setdefault("status", "failed" if data.pop("is_error") else "completed")
-        if data.get("content", "") is None:  # what OpenAI's format has beside tool calls
+        if data.get("content", "") is None:  # OpenAI's format has this beside tool calls
             data = {**data, "content": ""}
         return data
 
@@ -388,7 +389,7 @@ def content_digest(message: Message) -> str:
 
 
 def check_same(said: Message, digest: str, by: str | None) -> None:
-    """Refuse a message that differs from the one that has its id, by the digest and sender of that one.
+    """Refuse a message that differs from the one with the same id, by that one's digest and sender.
 
     Raises:
         InputError: it has other content, or another sender.
@@ -401,7 +402,7 @@ def check_same(said: Message, digest: str, by: str | None) -> None:
 
 
 def _is_cost(value: Any) -> bool:
-    """Whether it is a number of dollars; more than any bank has is none, and sums of those must stay finite."""
+    """Whether it is a sum of dollars; absurdly large ones are not, since sums must stay finite."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
 
 
@@ -412,7 +413,7 @@ def _is_number(name: str, value: Any) -> bool:
 
 
 def usage_of(messages: Iterable[Message]) -> Usage | None:
-    """Return what messages have used together; None if none reports any."""
+    """Return the total usage of messages; None if none reports any."""
     total = None
     for message in messages:
         if message.usage is not None:
@@ -424,7 +425,7 @@ def read_images(given: Any, limit: int) -> tuple[Image, ...] | None:
     """Read the images of a user's message; None if there are none.
 
     Raises:
-        InputError: naming the one that cannot be used; or they are longer than `limit` bytes.
+        InputError: naming the invalid one; or they are longer than `limit` bytes.
     """
     if not isinstance(given, list | tuple):
         raise InputError(f"images must be a list, got {type(given).__name__}")
@@ -440,11 +441,11 @@ def read_images(given: Any, limit: int) -> tuple[Image, ...] | None:
 
 
 class LLMResponse(Record):
-    """What a model answered: text, tool calls, or both. A plain dict of the same keys is accepted in its place.
+    """A model's answer: text, tool calls, or both. A plain dict of the same keys is accepted instead.
 
     Args:
         stop_reason: the provider's own word; see `not_whole`.
-        reasoning: what the provider wants to have back with the next call.
+        reasoning: data that the provider wants back with the next call.
         hosted: calls that the provider made itself.
         citations: the sources that it names.
     """
@@ -462,18 +463,18 @@ class LLMResponse(Record):
 
     @property
     def not_whole(self) -> StopReason | None:
-        """Why the answer is not whole, in one word for all providers; None if it is."""
+        """Why the answer is incomplete, in one word for all providers; None if it is complete."""
         why = _NOT_WHOLE.get((self.stop_reason or "").lower())
         return None if why == "broken" else why
 
     @property
     def is_broken(self) -> bool:
-        """Whether the provider says that it has failed in the middle of the answer."""
+        """Whether the provider reports that it failed in the middle of the answer."""
         return _NOT_WHOLE.get((self.stop_reason or "").lower()) == "broken"
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has neither text nor calls, and the provider does not say why."""
+        """Whether it has neither text nor calls, and the provider gives no reason."""
         return not self.tool_calls and not self.text.strip() and self.not_whole is None
 
     @field_validator("text", mode="before")
@@ -495,7 +496,7 @@ class LLMResponse(Record):
     @classmethod
     def _usage_needs_numbers(cls, value: Any) -> Any:
         if isinstance(value, dict) and value and not value.keys() & Usage.model_fields.keys():
-            # Left out silently, a budget would never act.
+            # If it were ignored silently, a budget would never act.
             raise ValueError(f"unknown key {min(map(str, value))!r}; usage has {', '.join(Usage.model_fields)}")
         if not isinstance(value, dict):
             return value if isinstance(value, Usage) else None
@@ -507,7 +508,7 @@ class LLMResponse(Record):
 
     @classmethod
     def read(cls, answer: object) -> Self:
-        """Read what an adapter returned.
+        """Read the value that an adapter returned.
 
         Raises:
             ModelError: it is neither an `LLMResponse` nor a dict of its keys.

@@ -1,4 +1,4 @@
-"""Texts and JSON that any database, provider and process can read; and errors in words."""
+"""Texts and JSON that any database, provider and process can read; and errors as text."""
 
 import json
 import math
@@ -18,7 +18,7 @@ _MOST_LEAVES = 20  # errors of a group that are shown
 
 
 def clean_text(text: str) -> str:
-    """Return text that any database and provider takes: no NUL, no lone surrogates (each becomes U+FFFD)."""
+    """Return text that any database and provider accepts: no NUL, no lone surrogates (each becomes U+FFFD)."""
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
     if _has_lone_surrogate(text):
@@ -27,15 +27,15 @@ def clean_text(text: str) -> str:
 
 
 def check_whole(name: object, what: str, most: int | None = None) -> str:
-    """Return what names somebody or something, which has to be text that any database keeps as it is.
+    """Return a name of a person or thing, which must be text that any database keeps unchanged.
 
-    Cleaned, as what people write is, it would name somebody or something else.
+    Cleaned, as people's prose is, it would name a different person or thing.
 
     Args:
-        most: characters; any number if None.
+        most: maximum number of characters; None means no limit.
 
     Raises:
-        InputError: saying what is wrong with it.
+        InputError: with the reason.
     """
     if not isinstance(name, str) or clean_text(name) != name:
         raise InputError(f"{what} must be text without NUL or lone surrogates, got {name!r:.80}")
@@ -56,14 +56,14 @@ def check_message_id(message_id: object) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return what an exception says, fit for a tool result; its type's name if it says nothing.
+    """Return an exception's text, fit for a tool result; the name of its type if it has no text.
 
-    A group is followed by its errors, those of groups within it included.
+    A group is followed by its errors, including those of nested groups.
     """
     if isinstance(error, BaseExceptionGroup):
         return _group_text(error)
     try:
-        # str() of a KeyError is the bare key, which tells nobody anything.
+        # str() of a KeyError is the bare key, which is meaningless on its own.
         text, name = clean_text(str(error)), type(error).__name__
         return f"{name}: {text}" if text and isinstance(error, KeyError) else text or name
     except Exception:  # a __str__ that raises
@@ -99,7 +99,7 @@ def with_article(noun: str) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return at most `limit` bytes of a text, saying so where something is missing."""
+    """Return at most `limit` bytes of a text, with a note where something is missing."""
     size = size_over(text, limit)
     if size is None:
         return text
@@ -114,7 +114,7 @@ def read_json(text: str) -> Any:
     """Read strict JSON: no NaN, at most `MAX_DEPTH` deep, integers of at most `MAX_DIGITS` digits.
 
     Raises:
-        InputError: saying what is wrong with the text.
+        InputError: with the reason.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -126,10 +126,10 @@ def read_json(text: str) -> Any:
 
 
 def unfenced(text: str) -> str:
-    """Return the text inside a Markdown fence, which many models put around JSON; any other text as it is.
+    """Return the text inside a Markdown fence, which many models put around JSON; any other text unchanged.
 
     Without a regular expression: one that skips blanks on both sides of a text takes cubic time to find that the fence
-    is never closed, and holds the interpreter meanwhile (4,000 line breaks: 106 s).
+    is never closed, and blocks the interpreter (4,000 line breaks: 106 s).
     """
     fenced = text.strip()
     if len(fenced) < 6 or not (fenced.startswith("```") and fenced.endswith("```")):
@@ -158,10 +158,10 @@ def _refuse_constant(name: str) -> None:
 
 
 def json_problem(value: object, most: int | None = None) -> str | None:
-    """Say why a value is not strict JSON, or None. Walks without recursion: the depth is what is in doubt.
+    """Return why a value is not strict JSON, or None. Walks without recursion, since the depth is in doubt.
 
     Args:
-        most: values in it, beyond which it is not walked through.
+        most: maximum number of values, after which the walk stops.
     """
     level: list[object] = [value]
     seen = depth = 0
@@ -212,7 +212,7 @@ def _has_lone_surrogate(text: str) -> bool:
 
 
 def explain(error: ValidationError) -> str:
-    """Put a validation error on one line: `field: what is wrong; field: what is wrong`."""
+    """Put a validation error on one line: `field: reason; field: reason`."""
     return "; ".join(
         f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}"
         for fault in error.errors(include_url=False, include_input=False, include_context=False)[:5]

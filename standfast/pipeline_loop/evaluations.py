@@ -1,4 +1,4 @@
-"""Calls the functions that users declare with steps, and reads their results. Each driver does so where it may."""
+"""Calls the functions that users declare with steps, and reads their results, wherever the driver may do so."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from standfast.tools import (
     shown_values,
 )
 
-MAX_ITEMS = 1_000  # that a map goes over
+MAX_ITEMS = 1_000  # of a map
 Load = Callable[[str], Any]
 
 
@@ -40,7 +40,7 @@ class Evaluations:
     """The functions of one run of a pipeline.
 
     Args:
-        load: returns what is kept under a key, as plain JSON data: the output of a step by its path, the items of a
+        load: returns the stored value of a key, as plain JSON data: the output of a step by its path, the items of a
             map under `<path>?over`, a pipeline's input under `<path>?input` (`?input` for the outermost).
     """
 
@@ -52,7 +52,7 @@ class Evaluations:
     run_key: str | None = None
 
     def dependencies(self, path: str) -> Callable[[object], object] | None:
-        """Return what makes the dependencies of a tool's step; None if its pipeline declares none."""
+        """Return the function that makes the dependencies of a tool's step; None if its pipeline declares none."""
         owner, input_key = owner_of(self.pipeline, path)
         deps = owner.deps
         if deps is None:
@@ -65,7 +65,7 @@ class Evaluations:
         return make
 
     def context(self, path: str, what: str = "with") -> StepContext:
-        """Return what the functions of a step get: copies of their own."""
+        """Return the argument of a step's functions, with private copies."""
         scope = self.state.scope(path, self.load, what=what)
         owner = nested_pipeline(self.pipeline, scope.pipeline)
         known = {step.name: step for stage in owner.stages for step in (stage, *_within(stage))}
@@ -88,14 +88,14 @@ class Evaluations:
         )
 
     def _comments(self, gates: Sequence[str]) -> str:
-        """Return what people said who rejected at gates, in the order of these."""
+        """Return the comments of people who rejected at gates, in the gates' order."""
         return "\n".join(said for gate in gates if (said := self.load(gate)["comment"]))
 
     def evaluate(self, action: Evaluate) -> tuple[Done, Any]:
         """Return the value of a function, for the plan and in full.
 
         Raises:
-            InputError: its value cannot be used, or its step is gone. Whatever the function raises is raised, too.
+            InputError: its value is invalid, or its step no longer exists. Errors of the function are also raised.
         """
         stage = find(self.pipeline, action.path)
         match action.what, stage:
@@ -119,9 +119,9 @@ class Evaluations:
         raise InputError(f'Step "{action.path}" of workflow "{self.pipeline.name}" is of another kind now.')
 
     def before(self, path: str) -> dict[str, Any]:
-        """Return what people see at a gate that does not say what it shows: the outputs since the last gate.
+        """Return the contents of a gate without `show`: the outputs since the last gate.
 
-        If there are none, they see what the last gate has shown; before the first step, the input.
+        Without such outputs, people see the contents of the last gate; before the first step, the input.
         """
         scope = self.state.scope(path, self.load)
         found: dict[str, Any] = {}
@@ -138,10 +138,10 @@ class Evaluations:
         return found or {"input": self.load(f"{scope.pipeline.rstrip('/')}?input")}
 
     def shown_at(self, path: str, step: Step[Any]) -> tuple[list[dict[str, Any]], Any]:
-        """Return what people see at a gate beside its message, and, if it has one, the value that they may change.
+        """Return the contents of a gate beside its message, and its editable value, if it has one.
 
         Raises:
-            InputError: it cannot be shown, or the value is not of the type that the gate declares.
+            InputError: they cannot be shown, or the value does not have the type that the gate declares.
         """
         approval = cast(Approval[Any], step.approval)
         if approval.edit is None:
@@ -160,7 +160,7 @@ class Evaluations:
         return [*shown_values({label: Editable(value, step.schema)}), *rest], value
 
     def _to_edit(self, path: str) -> tuple[str, Any]:
-        """Return the name and the output of the step before a gate; else the item of its map, or the input."""
+        """Return the name and the output of the step before a gate; otherwise the item of its map, or the input."""
         scope = self.state.scope(path, self.load)
         at = name_of(path.removeprefix(scope.pipeline).split("/")[0])
         stages = nested_pipeline(self.pipeline, scope.pipeline).stages
@@ -177,7 +177,7 @@ class Evaluations:
         return "input", self.load(f"{scope.pipeline.rstrip('/')}?input")
 
     def outputs(self) -> dict[str, Any]:
-        """Return the outputs of the stages that are done, by name, read by their types."""
+        """Return the outputs of the finished stages, by name, in their types."""
         known = {stage.name: stage for stage in self.pipeline.stages}
         return {name: self._output_of(known[name], path) for name, path in self.state.done_stages().items()}
 
@@ -222,7 +222,7 @@ class Evaluations:
 
 
 def read_answer(step: Step[Any], status: str, response: str) -> tuple[Done, Any]:
-    """Return what an agent's answer means for its step, and its output as plain JSON data."""
+    """Return the meaning of an agent's answer for its step, and its output as plain JSON data."""
     partial = step.accept_partial and response and status not in ("error", "cancelled")
     if status != "complete" and not partial:
         return Done(reason="agent-failed", error=f"Step '{step.name}': its agent ended with {status}: {response}"), None
@@ -236,7 +236,7 @@ def read_answer(step: Step[Any], status: str, response: str) -> tuple[Done, Any]
 
 
 def read_value(step: Step[Any], value: Any) -> tuple[Done, Any]:
-    """Return what a value means for its step, and the output that it is, as plain JSON data."""
+    """Return the meaning of a value for its step, and the output that it is, as plain JSON data."""
     try:
         return Done(), step.write_output(step.read_output(value))
     except InputError as error:
@@ -257,7 +257,7 @@ def edit_problem_at(step: Step[Any], decision: Decision) -> str | None:
 
 
 def _shown(output: Any) -> Any:
-    """Return an output as people see it: what an agent has said is a text."""
+    """Return an output as people see it: an agent's answer is a text."""
     match output:
         case {"response": str(text), **rest} if not rest:
             return Markdown(text)
@@ -269,7 +269,7 @@ def _within(stage: Stage) -> tuple[Step[Any], ...]:
 
 
 def typed_output(stage: Stage, value: Any) -> Any:
-    """Return a kept output as its step's type; each caller gets a copy of its own."""
+    """Return a stored output in its step's type; each caller gets a private copy."""
     match stage:
         case Step():
             return _read_kept(stage, value)
@@ -284,10 +284,10 @@ def typed_output(stage: Stage, value: Any) -> Any:
 
 
 def _read_kept(step: Step[Any], value: Any) -> Any:
-    """Return a kept output by the type that it has today.
+    """Return a stored output in its current type.
 
     Raises:
-        InputError: it was kept under an earlier version of the type, naming both.
+        InputError: it was stored under an earlier version of the type; names both.
     """
     if value is None and step.kind == "approval":  # it was rejected, and has gone back
         return None
@@ -303,7 +303,7 @@ def _copy(value: Any) -> Any:
 
 
 def tool_result(outcome: Outcome) -> StepResult:
-    """Return what a tool's outcome means as the result of its step."""
+    """Return the meaning of a tool's outcome as the result of its step."""
     match outcome:
         case Returned(content):
             return StepResult(status="complete", response=content)
@@ -319,7 +319,7 @@ def tool_result(outcome: Outcome) -> StepResult:
 
 
 def begins_anew(outcome: Outcome) -> bool:
-    """Whether a later run starts a failed step of a tool again: not if it had its effect, or may have had it."""
+    """Whether a later run restarts a failed tool step: not if it had its effect, or may have had it."""
     match outcome:
         case Returned() | Unknown() | Asked(unknown=True):
             return False
@@ -327,13 +327,13 @@ def begins_anew(outcome: Outcome) -> bool:
 
 
 def check_assigned(step: Step[Any]) -> None:
-    """Refuse to begin a step that has nothing to run."""
+    """Refuse to begin a step without anything to run."""
     if step.agent is None and step.run is None:
         raise InputError(f'Step "{step.name}" has no agent assigned.')
 
 
 def read_result(step: Step[Any], result: StepResult) -> tuple[Done, Any]:
-    """Return what a result means for its step, and the output that it is, as plain JSON data."""
+    """Return the meaning of a result for its step, and the output that it is, as plain JSON data."""
     if step.run is None:
         return read_answer(step, result.status, result.response)
     if result.status != "complete":

@@ -1,6 +1,6 @@
-"""Describes a pipeline as a plan, and the actions that carry it out.
+"""Describes a pipeline as a plan, and the actions that execute it.
 
-A plan is names and numbers: no function, no schema, so that it can be recorded when a run starts.
+A plan consists of names and numbers: no function, no schema, so that it can be recorded when a run starts.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class Planned:
     Args:
         kind: "agent", "tool", "approval", "pipeline", "parallel", "branch", "map" or "loop".
         runs: the agent or tool.
-        steps: of a stage; those of a pipeline are its stages.
+        steps: of a stage; a pipeline's steps are its stages.
         keys: of a branch, by step; None for its default.
         concurrency: of a map.
         max, on_limit: of a loop.
-        on_reject, max_rejections, edits: of an approval; whether its output is a value that people may change.
+        on_reject, max_rejections, edits: of an approval; whether its output is an editable value.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Done:
         value: for a function: the key of a branch, the number of items of a map, whether a loop ends. For a gate:
             `REJECTED`, if a rejection does not end the pipeline at once.
         reason: why it failed.
-        error: the same in words.
+        error: the reason as text.
     """
 
     value: Any = None
@@ -66,8 +66,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Call a function of a stage: what to choose, what to go over, whether it is enough; or a nested pipeline's input
-    and output. It is done under `key`.
+    """Call a stage's function (choice, items, whether to stop), or make a nested pipeline's input or output.
+
+    The result is stored under `key`.
     """
 
     path: str
@@ -78,7 +79,7 @@ class Evaluate:
         return f"{self.path}?{self.what}"
 
     def done(self, kept: Any) -> Done:
-        """Return what is done by the value that is kept of it."""
+        """Return the result for its stored value."""
         return Done(len(kept) if self.what == "over" else kept if self.what in ("on", "until") else None)
 
 
@@ -95,20 +96,20 @@ class RunStep:
 
     @property
     def what(self) -> str:
-        """What is made for it before it can run."""
+        """The data that must be made for it before it can run."""
         return "gate" if self.step.kind == "approval" else "with"
 
     def done(self, kept: Any) -> Done:
-        """Return what is done by the output that is kept of it."""
+        """Return the result for its stored output."""
         match kept:
             case {"decision": "reject", "by": by, "comment": comment} if self.step.kind == "approval":
                 return Done(REJECTED, error=rejection(self.path, ", ".join(by), comment))
         return Done()
 
     def decided(self, gate: Gate) -> Done:
-        """Return what a gate that is closed means for the pipeline; its output is kept unless the gate ends that."""
+        """Return a closed gate's effect on the pipeline; its output is stored unless the gate ends the pipeline."""
         failure = gate.failure
-        by_people = gate.last is not None  # whose time is over have not asked for changes
+        by_people = gate.last is not None  # people whose deadline has passed have not asked for changes
         if gate.status == "rejected" and (self.step.on_reject == "continue" or (self.step.goes_back and by_people)):
             return self.done(gate.output)
         return Done() if failure is None else Done(None, *failure)
@@ -119,7 +120,7 @@ Action = Evaluate | RunStep
 
 @dataclass(frozen=True, slots=True)
 class Todo:
-    """The steps that may run now, in the order of their declaration, including those that already run."""
+    """The steps that may run now, in the order of declaration, including running ones."""
 
     actions: tuple[Action, ...]
 

@@ -1,8 +1,8 @@
 """Decides what happens next in a pipeline, without I/O, from its plan and the results of its steps.
 
-Every step has a path that is its own for good: its name, below that of the stage it is in, with the number of the item
-or round in between. Stages stand in a sequence and are visited one after the other; when people reject at a gate, the
-walk can go back, and a stage that it comes to again has another path.
+Every step has a permanent path: its name, below the name of its stage, with the number of the item or round in between.
+Stages form a sequence and are visited one after the other. When people reject at a gate, the walk can go back, and a
+stage that it visits again has another path.
 """
 
 from collections import Counter
@@ -14,19 +14,19 @@ from standfast.errors import InputError
 from standfast.pipeline_loop.plans import REJECTED, Action, Done, Ended, Evaluate, Planned, RunStep, Todo
 from standfast.pipelines.visits import name_of, visited
 
-_GOES_BACK = "changes-requested"  # the reason why a stage has not passed, until the sequence that it is in goes back
+_GOES_BACK = "changes-requested"  # the reason why a stage has not passed, until its sequence goes back
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the functions of a step see.
+    """The values that the functions of a step see.
 
     Args:
-        pipeline: the path of the nested pipeline that it is in, with a slash; "" for the outermost.
-        prev: the outputs before it, by name.
-        over, index: in a map, its path and which item it is.
+        pipeline: the path of its nested pipeline, with a slash; "" for the outermost.
+        prev: the earlier outputs, by name.
+        over, index: in a map, its path and the index of the item.
         iteration: in a loop.
-        feedback: the paths of the gates whose rejections have led back to it or to a stage before it.
+        feedback: the paths of the gates whose rejections have led back to it or to an earlier stage.
     """
 
     pipeline: str
@@ -48,25 +48,25 @@ class _Visit:
 
 @dataclass(frozen=True, slots=True)
 class PipelineState:
-    """How far a pipeline is.
+    """The progress of a pipeline.
 
     Args:
         stages: its plan.
-        done: by key.
+        done: results by key.
     """
 
     stages: tuple[Planned, ...]
     done: Mapping[str, Done] = field(default_factory=dict)
 
     def ended(self, key: str, done: Done) -> "PipelineState":
-        """Return the state after something is done."""
+        """Return the state after a result."""
         return PipelineState(self.stages, {**self.done, key: done})
 
     def next_actions(self, running: Collection[str] = ()) -> Todo | Ended:
-        """Return what may run, or how the pipeline ended.
+        """Return the actions that may run, or how the pipeline ended.
 
         Args:
-            running: keys of running steps: a stage that failed ends when none of its steps runs any more.
+            running: keys of running steps: a failed stage ends when none of its steps is running any more.
         """
         return self._sequence(self.stages, "", running)
 
@@ -77,17 +77,17 @@ class PipelineState:
             if isinstance(found, Todo) or found.reason not in (None, _GOES_BACK):
                 return found
         if isinstance(found, Ended) and found.reason == _GOES_BACK:
-            return replace(found, reason="approval-rejected")  # too often to go back once more
+            return replace(found, reason="approval-rejected")  # too often to go back again
         return found
 
     def _walk(self, stages: tuple[Planned, ...], above: str) -> Iterator[_Visit]:
-        """Yield the visits of the stages in a sequence; whoever takes the next one knows that the last has ended.
+        """Yield the visits of the stages in a sequence; the caller takes the next one only when the last has ended.
 
         A rejection goes back to the stage that its gate names, unless the gate has done so too often: the walk ends.
         """
         times, rejections, names = Counter[str](), Counter[str](), [stage.name for stage in stages]
         feedback: tuple[str, ...] = ()
-        at, last = 0, -1  # the index of the stage, and of that of the gate that was rejected
+        at, last = 0, -1  # the index of the stage, and of the stage whose gate was rejected
         while at < len(stages):
             stage = stages[at]
             times[stage.name] += 1
@@ -104,7 +104,7 @@ class PipelineState:
             at = min(names.index(action.step.on_reject) for action in rejected)
 
     def _rejected(self, step: Planned, path: str) -> list[RunStep]:
-        """Return the gates of a stage whose rejections go back; those of a nested pipeline go back within that."""
+        """Return the gates of a stage whose rejections go back; a nested pipeline's rejections go back within it."""
         match step.kind:
             case "approval":
                 done = self.done.get(path)
@@ -158,9 +158,9 @@ class PipelineState:
     def _together(
         self, children: list[tuple[Planned, str]], running: Collection[str], at_once: int | None = None
     ) -> Todo | Ended:
-        """Run steps side by side; the first that failed, in their order, is the one that fails the stage.
+        """Run steps side by side; the first failed one, in order, fails the stage.
 
-        When a gate goes back, the others are still asked: what all of them say goes back together.
+        When a gate goes back, the others are still asked: the comments of all of them go back together.
         """
         found = [self._visit(child, path, running) for child, path in children]
         ended = [one for one in found if isinstance(one, Ended) and one.reason is not None]
@@ -205,11 +205,11 @@ class PipelineState:
     # --- outputs ---
 
     def outputs(self, load: Callable[[str], Any]) -> dict[str, Any]:
-        """Return the outputs of the stages that are done, by name; see `output`."""
+        """Return the outputs of the finished stages, by name; see `output`."""
         return {name: self.output(self.planned(path), path, load) for name, path in self.done_stages().items()}
 
     def done_stages(self) -> dict[str, str]:
-        """Return the paths of the last visits of the stages that are done, and did not fail, by name."""
+        """Return the paths of the last visits of the stages that are done and did not fail, by name."""
         found = {}
         for visit in self._walk(self.stages, ""):
             ended = self._visit(visit.stage, visit.path, ())
@@ -220,20 +220,20 @@ class PipelineState:
         return found
 
     def result_of(self, path: str, load: Callable[[str], Any]) -> Any:
-        """Return the output of the last stage of a nested pipeline that is done."""
+        """Return the output of a nested pipeline's last finished stage."""
         *_, last = self._walk(self.planned(path).steps, f"{path}/")
         return self.output(last.stage, last.path, load)
 
     def planned(self, path: str) -> Planned:
-        """Return what is planned at the path of a step or stage."""
+        """Return the plan at the path of a step or stage."""
         return _planned_at(self.stages, path.split("/"))
 
     def output(self, stage: Planned, path: str, load: Callable[[str], Any]) -> Any:
-        """Return the output of a stage that is done.
+        """Return the output of a finished stage.
 
         Args:
-            load: returns the output of a step by its path; of a nested pipeline by that and "?output", of a gate at
-                which people may change a value by "?value". A gate that was rejected gives no such value.
+            load: returns the output of a step by its path; of a nested pipeline by that and "?output", of a gate with
+                an editable value by "?value". A rejected gate does not have such a value.
         """
         match stage.kind:
             case "parallel":
@@ -255,10 +255,10 @@ class PipelineState:
                 return load(path)
 
     def scope(self, path: str, load: Callable[[str], Any], *, what: str = "with") -> Scope:
-        """Return what the functions of a step see.
+        """Return the values that the functions of a step see.
 
         Args:
-            path: of the step; of a round of a loop for its `until`, which sees that round, too.
+            path: of the step; for the `until` of a loop, of a round, which it also sees.
             load: returns the output of a step by its path.
             what: the function that is called.
         """
@@ -271,7 +271,7 @@ class PipelineState:
             if path == f"{above}{parts[0]}":
                 return self._within(stage, path, parts[1:], Scope(above, prev, feedback=visit.feedback), load)
             for step in stage.steps:
-                prev.pop(step.name, None)  # of an earlier visit, in which another branch was taken
+                prev.pop(step.name, None)  # from an earlier visit, which took another branch
             prev[stage.name] = self.output(stage, path, load)
             if stage.kind == "parallel":
                 prev |= prev[stage.name]
@@ -280,7 +280,7 @@ class PipelineState:
         raise InputError(f"Step '{above}{'/'.join(parts)}' is not reached in the run as it is now")
 
     def _within(self, stage: Planned, path: str, parts: list[str], scope: Scope, load: Callable[[str], Any]) -> Scope:
-        """Return the scope within a stage, with what has run so far."""
+        """Return the scope within a stage, with the results so far."""
         if not parts:
             return scope
         match stage.kind:

@@ -1,4 +1,4 @@
-"""Pipelines: steps of agents, tools and people in an order, declared once and frozen."""
+"""Pipelines: steps of agents, tools and people in order, declared once and frozen."""
 
 from standfast.pipelines.builders import PipelineBuilder, pipeline
 from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext

@@ -52,7 +52,7 @@ class PipelineBuilder:
         return self._with(Step(step, **options))
 
     def parallel(self, name: str, /, *steps: Step[Any]) -> "PipelineBuilder":
-        """Add steps that run at once; see `Parallel`."""
+        """Add concurrent steps; see `Parallel`."""
         check_step_name(name)
         _check_steps(name, steps, least=1)
         return self._with(Parallel(name, steps))
@@ -111,7 +111,7 @@ class PipelineBuilder:
         """Return the pipeline.
 
         Raises:
-            DefinitionError: it has no step, or two of the same name; or nothing makes what the tool of one depends on.
+            DefinitionError: it has no step, or two of the same name; or a tool's dependencies are not provided.
         """
         return Pipeline(self.name, self.stages, self.input, self.access, self.formerly, self.deps)
 
@@ -129,14 +129,15 @@ def pipeline(
     Args:
         name: `^[a-z][a-z0-9_-]*$`; on Temporal the workflow type.
         input: the type of its input; anything that JSON can carry if None.
-        access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may do that.
-        formerly: names that it had before; their runs in flight and run keys are its own.
+        access: `{"start": f, "approve": f}`, functions of a user id (or None) that return whether that user may do
+            that.
+        formerly: earlier names; their runs in flight and run keys belong to this pipeline.
         deps: a function of `StepContext`, plain or async, that returns what tools that are steps read as `ctx.deps`. It
             is called for each of them, in the process that runs it, with the pipeline's input and the user, and without
-            outputs. If it returns an async context manager, that is entered, and closed again.
+            outputs. If it returns an async context manager, the manager is entered, and closed again.
 
     Raises:
-        DefinitionError: naming what is wrong.
+        DefinitionError: naming the fault.
     """
     check_name(name, "Pipeline")
     return PipelineBuilder(name, input, {} if access is None else access, formerly=formerly, deps=deps)

@@ -1,7 +1,7 @@
 """The paths of steps in a pipeline: `<stage>/<step>`, in a map or loop with the number of the item or round.
 
-A stage to which a rejection has gone back is visited again, and so are those after it: its part of the path is
-`<stage>_2` then, which is not the name of any stage.
+A stage to which a rejection has gone back is visited again, and so are the stages after it. Its part of the path is
+then `<stage>_2`, which is never the name of a stage.
 """
 
 from typing import NamedTuple
@@ -60,14 +60,14 @@ def _find(pipeline: Pipeline, parts: list[str]) -> Stage | None:
 
 
 class Owner(NamedTuple):
-    """The pipeline that a step belongs to, and the key under which the input of that pipeline is kept."""
+    """The pipeline of a step, and the key under which that pipeline's input is stored."""
 
     pipeline: Pipeline
     input_key: str
 
 
 def owner_of(pipeline: Pipeline, path: str) -> Owner:
-    """Return the innermost pipeline of a step, also of one that this version of the pipeline does not have."""
+    """Return the innermost pipeline of a step, even of a step that this version of the pipeline does not have."""
     owner, parts = Owner(pipeline, "?input"), path.split("/")
     for at in range(1, len(parts)):
         match _find(pipeline, parts[:at]):
@@ -77,7 +77,7 @@ def owner_of(pipeline: Pipeline, path: str) -> Owner:
 
 
 def nested_pipeline(pipeline: Pipeline, above: str) -> Pipeline:
-    """Return the pipeline that the steps below a path belong to; the outermost for ""."""
+    """Return the pipeline of the steps below a path; the outermost for ""."""
     if not above:
         return pipeline
     step = find(pipeline, above.rstrip("/"))

@@ -1,4 +1,4 @@
-"""Pipelines: steps in an order, declared once and frozen. Nothing here runs anything."""
+"""Pipelines: steps in order, declared once and frozen. Nothing here runs anything."""
 
 import functools
 import hashlib
@@ -20,27 +20,27 @@ from standfast.tools.signatures import wanted_deps
 
 T = TypeVar("T", default=Any)
 StepKind = Literal["agent", "approval", "tool", "pipeline"]
-MAX_STEPS = 1_000  # of one pipeline, nested ones counted where they are used
+MAX_STEPS = 1_000  # in one pipeline, counting nested ones wherever they are used
 
 
 class _Unknown:
-    """A type that no output has: in every checker, only a `Step[Any]` passes for a step of it."""
+    """A type that no output has: every checker accepts only a `Step[Any]` for a step of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """The argument of a step's functions, with copies of their own.
+    """The argument of a step's functions, with private copies of the values.
 
     Args:
-        input: the pipeline's input, read by its `input` type.
+        input: the pipeline's input, in its `input` type.
         prev: the outputs of the earlier steps, by name; `ctx[step]` gives one with its type.
-        item, index: in a `map`, the present item and its index.
+        item, index: in a `map`, the current item and its index.
         iteration: in a `loop`, the number of rounds before.
-        feedback: what people said who rejected what there was, if a rejection has gone back to this step or one before
-            it; "" if they said nothing, and None if nobody has.
+        feedback: the comments of the people who rejected, if a rejection has gone back to this step or an earlier one;
+            "" if they gave none, and None without a rejection.
         user_id, tenant_id: the user who started the pipeline.
-        run_key: the one by which that user finds the run again; None without a store. A nested pipeline has that of the
-            outermost.
+        run_key: the key by which that user finds the run again; None without a store. A nested pipeline has the
+            outermost's.
     """
 
     input: Any
@@ -63,7 +63,7 @@ class StepContext:
         """Return the output of a step that has run.
 
         Raises:
-            InputError: it has not.
+            InputError: it has not run.
         """
         if isinstance(step, str):
             raise InputError(f"ctx[…] takes a Step; by its name it is ctx.prev[{step!r}]")
@@ -100,23 +100,23 @@ class _RunsAny(_Runs, total=False):
 @suggesting
 @dataclass(frozen=True, eq=False)
 class Step(Generic[T]):
-    """One step, done by an agent, a tool, people, or another pipeline. `ctx[step]` is its output, a `T`.
+    """One step, run by an agent, a tool, people, or another pipeline. `ctx[step]` is its output, a `T`.
 
-    It is a `Step[None]` if neither it nor its agent declares an output; `ctx[step]` is `{"response": text}` then.
+    It is a `Step[None]` if neither it nor its agent declares an output; `ctx[step]` is then `{"response": text}`.
 
     Args:
         name: `^[a-z][a-z0-9_-]*$`, without a number after a final underscore.
-        agent: answers the message that `input` makes; also one of another framework.
+        agent: answers the message that `input` makes; it may come from another framework.
         run: a tool, called with the arguments that `input` makes, without a model.
         approval: people decide; the output is `{"decision", "by", "comment", "edit"}`, or the value that they may edit.
         pipeline: run with the input that `input` makes; its last step's output is this one's.
-        input: a function of `StepContext`. For an agent it gives the message, or `{"message": …}`; without it that is
-            `Execute step "<name>"`, and what people said who rejected it. For a tool it gives the arguments, for a
-            pipeline the input; without it `{}`.
-        context: a function of `StepContext` that gives the context of its agent's run, if the agent declares one.
-        output: the type that the output must match; an agent's answer is read as JSON then. Without it the agent's own
-            `output` counts, and the output of an agent that has none is `{"response": text}`.
-        accept_partial: whether an agent that stopped at a limit with a text has done its step.
+        input: a function of `StepContext`. For an agent it returns the message, or `{"message": …}`; by default that is
+            `Execute step "<name>"`, with the comments of a rejection. For a tool it returns the arguments, for a
+            pipeline the input; by default `{}`.
+        context: a function of `StepContext` that returns the context of its agent's run, if the agent declares one.
+        output: the type that the output must match; an agent's answer is then read as JSON. By default the agent's own
+            `output` applies; the output of an agent without one is `{"response": text}`.
+        accept_partial: whether the step counts as done if its agent stopped at a limit with a text.
 
     Raises:
         DefinitionError: naming the step, the field and the rule.
@@ -146,7 +146,7 @@ class Step(Generic[T]):
         def __init__(self, name: str, *, approval: Approval[T]) -> None: ...
         @overload
         def __init__(self: "Step[Any]", name: str, *, output: Any, **options: Unpack[_RunsAny]) -> None: ...
-        @overload  # mypy takes the type of an agent with unknown deps for ambiguous if two overloads fit it
+        @overload  # mypy considers an agent with unknown deps ambiguous if two overloads fit it
         def __init__(self: "Step[Any]", name: str, *, agent: ForeignAgent, **options: Unpack[_Options]) -> None: ...
         @overload
         def __init__(self: "Step[Any]", name: str, **options: Unpack[_Runs]) -> None: ...
@@ -198,7 +198,7 @@ class Step(Generic[T]):
 
     @property
     def shape(self) -> Any:
-        """The type of the output: its own, its agent's, or that of the value that people may change at its gate."""
+        """The type of the output: its own, its agent's, or that of its gate's editable value."""
         if self.approval is not None and self.approval.edit is not None:
             return self.approval.edit
         return self.agent.output if self.output is None and self.agent is not None else self.output
@@ -214,11 +214,11 @@ class Step(Generic[T]):
 
     @functools.cached_property
     def type_digest(self) -> str:
-        """A digest that changes with the type of the output; "" if it has none."""
+        """A digest that changes with the type of the output; "" without a type."""
         return digest_of(self._output_type, self.shape)
 
     def read_output(self, value: Any) -> Any:
-        """Read an output that is plain JSON data by `output`.
+        """Read an output from plain JSON data, in the type `output`.
 
         Raises:
             InputError: it does not match.
@@ -229,18 +229,18 @@ class Step(Generic[T]):
             return self._output_type.validate_json(to_json(value))
         except ValidationError as error:
             raise InputError(f"Step '{self.name}': its output does not match: {explain(error)}") from error
-        except Exception as error:  # whatever a validator of the user's raises
+        except Exception as error:  # whatever a user's validator raises
             raise InputError(f"Step '{self.name}': its output does not match: {error_text(error)}") from error
 
     def write_output(self, value: Any) -> Any:
-        """Return a read output as plain JSON data."""
+        """Return a typed output as plain JSON data."""
         return plain_value(self._output_type, value, f"Step '{self.name}'")
 
     def make_input(self, context: StepContext) -> Any:
         """Return the input that the step is called with: a message, arguments, or a pipeline's input.
 
         Raises:
-            InputError: `input` gave something else.
+            InputError: `input` returned another kind of value.
         """
         given = None if self.input is None else self.input(context)
         if self.kind == "agent":
@@ -275,7 +275,7 @@ class Step(Generic[T]):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Parallel:
-    """Steps that run at once; the output is theirs, by name. If one fails, the stage fails once all have ended."""
+    """Concurrent steps; the output is their outputs, by name. If one fails, the stage fails once all have ended."""
 
     kind: ClassVar[str] = "parallel"
     name: str
@@ -299,7 +299,7 @@ class Branch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Map:
-    """A step for each item of a list, a few at once; the output is the list of their outputs, in its order."""
+    """A step for each item of a list, a few at a time; the output is the list of their outputs, in order."""
 
     kind: ClassVar[str] = "map"
     name: str
@@ -314,7 +314,7 @@ class Map:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Repeat:
-    """A step that is repeated until a function says that it is enough; the output is the last one."""
+    """A step that is repeated until a function returns true; the output is the last one."""
 
     kind: ClassVar[str] = "loop"
     name: str
@@ -333,7 +333,7 @@ Stage = Step[Any] | Parallel | Branch | Map | Repeat
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Steps in their order. `pipeline(…)` makes one."""
+    """Steps in order. `pipeline(…)` makes one."""
 
     name: str
     stages: tuple[Stage, ...]
@@ -386,16 +386,16 @@ class Pipeline:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and its former names."""
+        """Its name and its former names."""
         return (self.name, *self.formerly)
 
     @property
     def size(self) -> int:
-        """The number of steps, those of nested pipelines included."""
+        """The number of steps, including those of nested pipelines."""
         return sum(1 for _ in self.every_step())
 
     def every_step(self) -> Iterator[Step[Any]]:
-        """Return all steps; those of a nested pipeline come in the place of its step."""
+        """Return all steps; a nested pipeline's steps replace its step."""
         for step in self.all_steps():
             if step.pipeline is None:
                 yield step
@@ -417,11 +417,11 @@ class Pipeline:
 
     @property
     def type_digest(self) -> str:
-        """A digest that changes with the type of the input; "" if it has none."""
+        """A digest that changes with the type of the input; "" without a type."""
         return digest_of(self._input_type, self.input)
 
     def read_input(self, data: Any) -> Any:
-        """Read the input by its type: defaults filled in, unknown keys dropped.
+        """Read the input in its type: defaults filled in, unknown keys dropped.
 
         Raises:
             InputError: it does not match.
@@ -432,11 +432,11 @@ class Pipeline:
             return self._input_type.validate_json(data if isinstance(data, bytes) else to_json(data))
         except ValidationError as error:
             raise InputError(f'Workflow "{self.name}" input validation failed: {explain(error)}') from error
-        except Exception as error:  # whatever a validator of the user's raises, or it is not JSON
+        except Exception as error:  # whatever a user's validator raises, or it is not JSON
             raise InputError(f'Workflow "{self.name}" input validation failed: {error_text(error)}') from error
 
     def write_input(self, value: Any) -> Any:
-        """Return a read input as plain JSON data."""
+        """Return a typed input as plain JSON data."""
         return plain_value(self._input_type, value, f"Pipeline '{self.name}'")
 
 
@@ -450,7 +450,7 @@ def digest_of(kind: TypeAdapter[Any] | None, shape: Any) -> str:
         return ""
     try:
         schema = to_json(kind.json_schema())
-    except Exception:  # whatever pydantic, or the user's part in it, raises
+    except Exception:  # whatever pydantic, or user code called by it, raises
         schema = repr(shape).encode()
     return hashlib.blake2b(schema, digest_size=8).hexdigest()
 

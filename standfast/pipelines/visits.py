@@ -1,4 +1,4 @@
-"""The names of stages, and the parts of paths that they are when a stage is visited again."""
+"""The names of stages, and their parts of paths when a stage is visited again."""
 
 import re
 
@@ -9,7 +9,7 @@ _VISITED = re.compile(r"([a-z][a-z0-9_-]*)_[1-9][0-9]*")
 
 
 def check_step_name(name: object) -> None:
-    """Refuse what is not the name of a step, or is the part of a path of another stage's second visit."""
+    """Refuse an invalid step name, and one that equals the path part of another stage's second visit."""
     check_name(name, "Step")
     if _VISITED.fullmatch(str(name)):
         number = str(name).rpartition("_")[2]
@@ -20,11 +20,11 @@ def check_step_name(name: object) -> None:
 
 
 def visited(name: str, times: int) -> str:
-    """Return a stage's part of a path when it is visited for the first time, the second, and so on."""
+    """Return a stage's part of a path for its first visit, its second, and so on."""
     return name if times == 1 else f"{name}_{times}"
 
 
 def name_of(part: str) -> str:
-    """Return the name of a stage, by its part of a path."""
+    """Return the name of a stage, from its part of a path."""
     found = _VISITED.fullmatch(part)
     return part if found is None else found[1]

@@ -1,4 +1,4 @@
-"""Asks the store which run is at work on a session, and which workers are alive; for both drivers."""
+"""Finds the run that is working on a session, and the workers that are alive, in the store; for both drivers."""
 
 import asyncio
 from functools import partial
@@ -12,7 +12,7 @@ _LOOKS = (0.01, 0.05, 0.2)  # seconds between tries: a look (`is_held`) takes mi
 
 
 async def hold(store: AgentStore, name: str) -> bool:
-    """Hold a session or a worker's name; False if another holder is at work and not merely looking."""
+    """Hold a session or a worker's name; False if another holder is working on it, and not merely checking."""
     for delay in _LOOKS:
         if await store.hold(name):
             return True
@@ -29,7 +29,7 @@ async def is_held(store: AgentStore, name: str) -> bool:
 
 
 async def check_not_at_work(store: AgentStore, session_id: str) -> None:
-    """Refuse a session that a Temporal run is at work on, as long as a worker lives that may continue it.
+    """Refuse a session that a Temporal run is working on, as long as a worker lives that may continue it.
 
     Otherwise the session is free; the next worker drops a mark that was left over. Only the holder of the session may
     ask.
@@ -37,7 +37,7 @@ async def check_not_at_work(store: AgentStore, session_id: str) -> None:
     Raises:
         SessionConflictError: naming the workflow.
     """
-    if not hasattr(store, "find_work"):  # the store is only for runs in process
+    if not hasattr(store, "find_work"):  # the store is only for in-process runs
         return
     store = cast(DurableStore, store)
     for work in await store.find_work(session_id):
@@ -52,12 +52,12 @@ async def check_not_at_work(store: AgentStore, session_id: str) -> None:
 
 
 def scope_of(worker: str) -> str:
-    """Return the scope of the holds by which others can tell whether a worker lives; the worker's name ends with it."""
+    """Return the scope of the holds that show whether a worker is alive; the worker's name ends with it."""
     return worker.rpartition("_")[2]
 
 
 async def is_alive(store: AgentStore, worker: str, scope: str) -> bool:
-    """Whether a worker lives; True if that is unknown.
+    """Whether a worker is alive; True if that is unknown.
 
     Args:
         scope: the scope of the holds that this process sees.
@@ -68,6 +68,6 @@ async def is_alive(store: AgentStore, worker: str, scope: str) -> bool:
 async def may_run(store: DurableStore, owner: str | None, scope: str) -> bool:
     """Whether an attempt that has claimed a call may still be running."""
     running = [call for call in await store.running_calls() if call.owner == owner]
-    if not running:  # it has ended, or its worker was found dead, or nobody knew of it
+    if not running:  # it has ended, or its worker was found dead, or it was never recorded
         return not scope
     return await is_alive(store, running[0].worker, scope)

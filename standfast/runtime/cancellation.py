@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Cancellation:
-    """Tells a cancel of the run from one that code under it raised by itself.
+    """Distinguishes a cancel of the run from one that the called code raised itself.
 
     Create it before awaiting code; afterwards `requested()` tells whether this task was cancelled in the meantime.
     """
@@ -39,9 +39,9 @@ def as_cancel() -> Iterator[None]:
 
 @contextlib.contextmanager
 def cancelled_within(error: Exception) -> Iterator[None]:
-    """Raise an error instead of a cancel that the block's code raised by itself.
+    """Raise an error instead of a cancel that the block's code raised itself.
 
-    A driver would take it for a cancel of the run. Temporal would try the activity again, unseen and for ever.
+    A driver would treat it as a cancel of the run. Temporal would retry the activity, unseen and for ever.
     """
     cancellation = Cancellation()
     try:
@@ -57,7 +57,8 @@ async def to_the_end(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Wait for work, however often this is cancelled in the meantime; the caller is already ending, and raises itself.
 
     Args:
-        work: begins the work; again if that was cancelled itself, as all tasks are when an event loop is shut down.
+        work: begins the work, and begins it again if it was cancelled itself, as all tasks are when an event loop shuts
+            down.
     """
     while True:
         task = asyncio.ensure_future(work())

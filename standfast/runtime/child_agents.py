@@ -1,4 +1,4 @@
-"""Names the agents that calls run and their sessions, and bounds how deep agents call each other."""
+"""Names the agents that calls run and their sessions, and limits the depth of nested calls."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ def check_sampler(agent: Agent | None, left: int | None) -> Agent:
     """Return the agent that answers for the model of a call's agent.
 
     Args:
-        left: the tokens that the run may use; None if nothing limits them.
+        left: the tokens that the run may use; None without a limit.
 
     Raises:
         StandfastError: there is none, or the budget is spent.
@@ -44,12 +44,12 @@ def child_session(session: str, name: str) -> str:
     whole = f"{session}.{name}"
     if SESSION_ID.fullmatch(whole):
         return whole
-    # Too long, or a call id of characters that an id cannot have: a digest keeps it apart from others.
+    # Too long, or a call id with characters that are invalid in an id: a digest distinguishes it from others.
     return f"{session[:150]}.{hashlib.blake2b(whole.encode(errors='replace'), digest_size=12).hexdigest()}"
 
 
 def call_digest(asked: str) -> str:
-    """Return a digest that identifies a call, as its provider's id does not."""
+    """Return a digest that identifies a call, unlike its provider's id."""
     return hashlib.blake2b(asked.encode(errors="replace"), digest_size=6).hexdigest()
 
 
@@ -60,7 +60,7 @@ def session_of_call(session: str, call_id: str, asked: str) -> str:
 
 @dataclass(slots=True)
 class AskedAgents:
-    """The agents that one call runs, told apart by their questions.
+    """The agents that one call runs, distinguished by their questions.
 
     Not by their order: agents that run at once must have the same names after a crash.
     """
@@ -78,8 +78,8 @@ def answer_of(outcome: Returned | Asked | Failed) -> dict[str, str]:
     """Return the result of `ctx.agents.invoke` for the outcome of its agent.
 
     Raises:
-        InterruptError: it asks a question, which becomes the caller's.
-        StandfastError: it did not complete.
+        InterruptError: the agent asks a question, which becomes the caller's.
+        StandfastError: the agent did not complete.
     """
     match outcome:
         case Returned(content):

@@ -1,4 +1,4 @@
-"""Deletes a session for a person: not while a run is at work on it, and on the audit trail."""
+"""Deletes a session for a person, unless a run is working on it, and records that on the audit trail."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -14,16 +14,16 @@ from standfast.stores.protocol import ActOutcome, AgentStore, DecisionRecord, Se
 async def delete_session(
     store: AgentStore, session_id: str, *, keep_decisions: bool = False, by: str | None = None
 ) -> Session:
-    """Delete a session with all that its runs have kept, and return what it was.
+    """Delete a session with all stored data of its runs, and return it.
 
     Args:
         session_id: as `session_key_of` returns it.
-        keep_decisions: keeps who has decided what and when; see `Deletion.delete_session`.
-        by: the person who deletes it, for the audit trail, which says so before and after.
+        keep_decisions: keeps who decided what and when; see `Deletion.delete_session`.
+        by: the person who deletes it; the audit trail records the act before and after.
 
     Raises:
         SessionNotFoundError: there is none.
-        SessionConflictError: a run is at work on it.
+        SessionConflictError: a run is working on it.
     """
     if not await hold(store, session_id):
         raise SessionConflictError(
@@ -52,7 +52,7 @@ async def _record(store: AgentStore, session: Session, outcome: ActOutcome, act:
     run = str(session.journal_key or "").rpartition("/")[0]
     await store.record_decision(
         DecisionRecord(
-            journal_key=run or f"{session.agent_name}/{session.id}",  # where its other decisions stand
+            journal_key=run or f"{session.agent_name}/{session.id}",  # the place of its other decisions
             gate="",
             at=datetime.now(UTC),
             decision="delete",

@@ -1,4 +1,4 @@
-"""Makes what an agent's callbacks depend on, from the context of a run, and closes it again."""
+"""Makes the dependencies of an agent's callbacks from the context of a run, and closes them again."""
 
 import logging
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -18,17 +18,17 @@ def context_of(agent: Agent, given: Any, messages: Sequence[Message]) -> str | N
     """Return the context of a run as JSON: the given one, or the context of the session's last message that has one.
 
     Raises:
-        InputError: it does not fit the agent's type, or there is none and the agent needs one.
+        InputError: it does not fit the agent's type, or it is missing and the agent needs one.
     """
     kept = None if agent.context is None else kept_context(messages)
     return agent.write_context(given) if given is not None or kept is None else kept
 
 
 def kept_context(messages: Sequence[Message]) -> str | None:
-    """Return a session's context: the one of its last message with a context, or None.
+    """Return a session's context: that of its last message with a context, or None.
 
-    Calls that an earlier run has left were asked for in it. Whatever context a later message brings, they are carried
-    out in that one.
+    An earlier run's remaining calls were requested in this context. They are run in it, whatever context a later
+    message brings.
     """
     return next((message.context for message in reversed(messages) if message.context is not None), None)
 
@@ -36,9 +36,9 @@ def kept_context(messages: Sequence[Message]) -> str | None:
 def begin_context(
     agent: Agent, given: Any, stored: Sequence[Message], new: Sequence[Message], run: RunInput
 ) -> tuple[str | None, list[Message]]:
-    """Return the context of a run as JSON, and its new messages, of which the last one of a user keeps it.
+    """Return the context of a run as JSON, and its new messages; the last user message stores the context.
 
-    What messages claim that anybody may have written does not count.
+    Claims in messages that anyone may have written do not count.
 
     Args:
         given: the caller's context; None uses the session's.
@@ -62,9 +62,9 @@ def begin_context(
 
 
 def heard_in(context: str | None, messages: Iterable[Message]) -> list[Message]:
-    """Return new messages; the user's messages keep the context of the run that hears them.
+    """Return new messages; the user's messages store the context of the run that reads them.
 
-    Each of them does: pruning leaves messages from any of them on, and later runs find the context there.
+    Each user message stores it: pruning may begin at any message, and later runs find the context there.
     """
     return [
         one if one.role != "user" or one.context is not None else one.model_copy(update={"context": context})
@@ -74,10 +74,10 @@ def heard_in(context: str | None, messages: Iterable[Message]) -> list[Message]:
 
 @asynccontextmanager
 async def in_context(agent: Agent, context: AgentContext, written: str | None) -> AsyncGenerator[None, None]:
-    """Use another context, and what the agent's `deps` makes of it, for as long as the block runs.
+    """Use another context, and the agent's `deps` for it, for as long as the block runs.
 
     Raises:
-        Exception: as of `dependencies`; or the context does not fit its type any more.
+        Exception: as in `dependencies`; or the context no longer fits its type.
     """
     now = context.context, context.deps
     try:
@@ -92,10 +92,10 @@ async def in_context(agent: Agent, context: AgentContext, written: str | None) -
 async def dependencies(agent: Agent, context: AgentContext) -> AsyncGenerator[None, None]:
     """Provide `context.deps` while the block runs. What the agent's `deps` returns may be awaited or entered.
 
-    What it opens is closed with the error of the block, if there is one, and neither hides nor replaces that.
+    The opened resource is closed with the error of the block, if any, and neither hides nor replaces the error.
 
     Raises:
-        Exception: whatever `deps` raises, or what it has opened when it is closed.
+        Exception: raised by `deps`, or when its resource is closed.
     """
     made = context.context if agent.deps is None else await call_users(agent.deps, context)
     if agent.deps is None or not isinstance(made, AbstractAsyncContextManager):

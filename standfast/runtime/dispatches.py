@@ -1,6 +1,6 @@
 """Makes the ledger keys of tool calls from the transcript, so that all runs of both drivers find the same entries.
 
-A call's entries are stored under the message that asks for it. Each dispatch has its own entry, made only after the
+A call's entries are stored under the message that requests it. Each dispatch has a separate entry, made only after the
 previous one was abandoned, so later runs find the last. A call that is answered without being run first gets an entry
 with the answer, so that no run of the session starts it later.
 """
@@ -25,7 +25,7 @@ from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry, RunningCa
 from standfast.tools import KeptState, Outcome, Returned, Unknown
 from standfast.tools.attempts import call_key
 
-NOT_RUN = "answered without being run"  # owns the entries of such calls
+NOT_RUN = "answered without being run"  # owner of the entries of such calls
 CONTRADICTED = "one check found that it had happened, and another that it had not"
 _BATCH = 8  # nearly all calls are dispatched once
 _UNSAID = '{"cancelled": "Not run: its run ended before it could say why"}'
@@ -78,7 +78,7 @@ async def answer_all(
     for call, outcome in answers:
         answer = write_outcome(outcome)
         entry = await answer_without_run(store, scope, positions[call.id], call, to_json(answer).decode())
-        if entry.result is None:  # a run on Temporal has started it, and was lost
+        if entry.result is None:  # a Temporal run has started it, and was lost
             counts[call.id] = left_open(tools.get(call.name))
         else:
             counts[call.id] = read_outcome(told(read_result(entry), answer))
@@ -86,9 +86,9 @@ async def answer_all(
 
 
 def told(known: WrittenOutcome, answer: WrittenOutcome) -> WrittenOutcome:
-    """Return what the model reads of a call that gets an answer without being run: the outcome that is known of it.
+    """Return what the model reads of a call that is answered without being run: its known outcome.
 
-    A question, or an unknown outcome, may end with the answer. A cancel says only that nobody has answered: the call
+    A question, or an unknown outcome, may end with the answer. A cancel only means that there was no answer: the call
     itself has run up to its question.
     """
     if "asked" in known and "cancelled" in answer:
@@ -110,13 +110,13 @@ async def record_found(
 ) -> tuple[int, LedgerEntry]:
     """Record an outcome that is not from the call's handler; return the dispatch and the entry that count.
 
-    One write replaces the claim with the outcome, so nobody can give the call up in between. If somebody has given it
-    up already, the outcome takes the next dispatch. The returned entry has no result if that dispatch is claimed: a
-    handler may be running, though the effect is there.
+    One write replaces the claim with the outcome, so the call cannot be given up in between. If it has already been
+    given up, the outcome takes the next dispatch. The returned entry has no result if that dispatch is claimed: a
+    handler may be running, although the effect exists.
 
     Args:
         found: the last dispatch of the call and its entry, before the outcome was looked up.
-        owner: claims the next dispatch, if that is needed.
+        owner: claims the next dispatch, if necessary.
     """
     text, state, (dispatch, entry) = to_json(result).decode(), state_of(result), found
     while entry.result is None:
@@ -145,7 +145,7 @@ def state_of(result: WrittenOutcome) -> Literal["done", "failed"]:
 async def results_of(
     store: Ledger, scope: str, positions: Mapping[str, int], calls: Iterable[ToolCall]
 ) -> dict[str, WrittenOutcome]:
-    """Return, by id, the results that the ledger has of calls; a question, or an unknown outcome, is none yet."""
+    """Return, by id, the calls' results in the ledger; a question, or an unknown outcome, does not count as one."""
     keys = {call_key(positions[call.id], call.id): call.id for call in calls}
     entries = {keys[key]: entry for key, entry in (await store.load_entries(scope, list(keys))).items()}
     found = {}
@@ -178,7 +178,7 @@ async def with_answer(
 
 
 def hash_of(call: ToolCall) -> str:
-    """Return the hash of a call's arguments, as its entry has it."""
+    """Return the hash of a call's arguments, in the form of its entry."""
     return hashlib.blake2b(to_json(call.arguments), digest_size=16).hexdigest()
 
 
@@ -205,11 +205,11 @@ async def claim_next(store: Ledger, scope: str, position: int, call_id: str, *, 
 
 
 class Fence:
-    """Lets only one run, of either driver, run a call that an earlier one may have run but did not.
+    """Lets only one run, of either driver, run a call that an earlier run may have run but did not.
 
     Args:
         write: makes a write that only one run of the session can make.
-        store: the store with the ledger in which workers would claim the call, if it has one.
+        store: the store with the ledger in which workers would claim the call, if it has a ledger.
         scope: the scope of the calls in it.
         positions: the positions of the calls, by id.
     """
@@ -223,7 +223,7 @@ class Fence:
         self._is_written = False
 
     async def last(self, call_id: str) -> tuple[int, LedgerEntry | None]:
-        """Return the number of a call's last dispatch and its entry. Look before `verify` is asked."""
+        """Return the number of a call's last dispatch and its entry. Call it before `verify`."""
         if self._ledger is None:
             return 0, None
         return await _dispatched(self._ledger, self._scope, self._positions[call_id], call_id)
@@ -232,7 +232,7 @@ class Fence:
         """Record the outcome that `verify` found, so that the call does not run; return the outcome that counts.
 
         Args:
-            last: as `last` returned it before `verify` was asked.
+            last: the value of `last` before `verify` ran.
         """
         if self._ledger is None:
             return outcome
@@ -246,19 +246,19 @@ class Fence:
         if entry.result is None:
             return Unknown(CONTRADICTED)
         counts = read_outcome(found := read_result(entry))
-        # The ledger alone has a change of the agent's state, which `read_outcome` leaves out.
+        # Only the ledger has a change of the agent's state, which `read_outcome` leaves out.
         if isinstance(counts, Returned) and "state" in found:
             return replace(counts, state=KeptState(*found["state"]))
         return counts
 
     async def cross(self, call_id: str, last: tuple[int, LedgerEntry | None]) -> None:
-        """Keep everybody else from running a call from now on: it has not happened.
+        """Keep every other run from running a call from now on: it has not happened.
 
         Args:
-            last: as `last` returned it before that was looked up. It says nothing of what was claimed since.
+            last: the value of `last` before the outcome was looked up; later claims are not in it.
 
         Raises:
-            SessionConflictError: somebody else runs it, or has recorded its outcome.
+            SessionConflictError: another run is running it, or has recorded its outcome.
         """
         async with self._writing:
             if not self._is_written:

@@ -1,6 +1,6 @@
 """Finds the session in which an export continues: its own session, so that later effects do not happen twice.
 
-Under the id of that session a store may have another one, with messages of its own: there an export is refused.
+Under that session's id, a store may have a different session, with its own messages: there an export is refused.
 """
 
 from standfast.checkpoints import Checkpoint
@@ -11,10 +11,10 @@ from standfast.stores.protocol import AgentStore, Session, session_id_of, sessio
 
 
 async def exported_session(store: AgentStore, checkpoint: Checkpoint) -> str | None:
-    """Return the key of the session that a checkpoint was exported from, which the store may not have yet.
+    """Return the key of the session that a checkpoint was exported from; the store may not have it yet.
 
-    It is None if the checkpoint is not an export, or if the store has another session under that id. A run that has
-    answered nothing yet has marked its session as its own, and has not written it.
+    It is None if the checkpoint is not an export, or if the store has a different session under that id. A run without
+    an answer yet has marked its session as its own, and has not written it.
     """
     if checkpoint.exported_from is None:
         return None
@@ -24,7 +24,7 @@ async def exported_session(store: AgentStore, checkpoint: Checkpoint) -> str | N
 
 
 def check_exported_from(checkpoint: Checkpoint, session: Session) -> None:
-    """Refuse to go on in a session that a checkpoint was not exported from.
+    """Refuse to continue in a session that a checkpoint was not exported from.
 
     Raises:
         InputError: the checkpoint was not exported from it.
@@ -41,8 +41,8 @@ async def at_home(
 
     Raises:
         InputError: the store has another session under its id.
-        SessionAccessDeniedError: it is another tenant's.
-        SessionConflictError: another one is named, and a Temporal run is at work on its own.
+        SessionAccessDeniedError: it belongs to another tenant.
+        SessionConflictError: another one is named, and a Temporal run is working on its own.
     """
     checkpoint = given.checkpoint
     if checkpoint is None or checkpoint.exported_from is None or store is None or not store.durable:

@@ -1,4 +1,4 @@
-"""Finds the calls that follow from the results of a turn, which are made without asking the model."""
+"""Finds the calls that follow from the results of a turn, which are made without calling the model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from standfast.tools import Tool
 async def following_calls(
     tools: Mapping[str, Tool[..., Any]], messages: Sequence[Message], session_key: str
 ) -> LLMResponse | None:
-    """Return an answer with the following calls, instead of asking the model; None if the model must be asked.
+    """Return an answer with the following calls, instead of calling the model; None if the model must be called.
 
     Args:
-        messages: the transcript. After a new user message, the model must be asked.
+        messages: the transcript. After a new user message, the model must be called.
     """
     if all(tool.then is None for tool in tools.values()) or (last := last_answer(messages)) is None:
         return None

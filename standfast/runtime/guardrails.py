@@ -1,4 +1,4 @@
-"""Asks an agent's guardrails and output validators around a call of its model.
+"""Runs an agent's guardrails and output validators around a call of its model.
 
 Both drivers keep the verdicts with the answer.
 """
@@ -39,8 +39,8 @@ class Guardrails:
     """The guardrails of an agent.
 
     Args:
-        call: calls a function of the user's with the agent's context, and raises its errors as the driver does.
-        passed: what the user said that people have approved: the guardrails that have stopped it are not asked again.
+        call: calls a user's function with the agent's context, and raises its errors in the driver's way.
+        passed: the user's messages that people have approved: guardrails that stopped them do not run again.
     """
 
     def __init__(self, agent: Agent, call: CallUsers, passed: Question | None = None) -> None:
@@ -49,14 +49,14 @@ class Guardrails:
         self._passed = () if passed is None or passed.held is None else passed.held.tripped or ()
         self._said: Sequence[Message] = ()  # by the user
         self._stopped: list[tuple[Tripped, Any]] = []  # of it
-        self.raised: Exception | None = None  # by a guardrail: not the model's fault
-        self.have_let_pass = False  # those before the model, which is asked now
+        self.raised: Exception | None = None  # raised by a guardrail: not the model's fault
+        self.have_let_pass = False  # the guardrails before the model call, which now begins
 
     async def around(self, messages: Sequence[Message], ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Ask the model, if no guardrail trips on the user's messages; guardrails with `beside` run at the same time.
+        """Call the model, if no guardrail trips on the user's messages; guardrails with `beside` run at the same time.
 
         Args:
-            messages: the transcript, which ends with what the user said.
+            messages: the transcript, which ends with the user's messages.
         """
         inputs = self._inputs
         self._said = said = await self._unheard(messages) if inputs else []
@@ -86,9 +86,9 @@ class Guardrails:
         return [one for one in declared(self._agent.input_guardrails) if one.name not in passed]
 
     async def stopped_again(self, messages: Sequence[Message], held: Question) -> Message | Held | None:
-        """Return again what an untrusted transcript says is held, or what the guardrails make of it today.
+        """Stop again what an untrusted transcript claims to hold, by the guardrails' verdicts of today.
 
-        None if the user's messages pass: the model is asked.
+        None if the user's messages pass: the model is called.
         """
         answer = held.held or Message(role="assistant")
         if (held.gate or {})["rule"]["holds"] == "answer":
@@ -98,7 +98,7 @@ class Guardrails:
         return await self.checked(answer) if self._stopped else None
 
     async def _unheard(self, messages: Sequence[Message]) -> list[Message]:
-        """Return what the user has said since the last answer, without our own words about that answer."""
+        """Return the user's messages since the last answer, without our own notices about that answer."""
         said = unheard_by_model(messages)
         before = messages[-len(said) - 1] if len(messages) > len(said) else None
         if not said or before is None or before.role != "assistant" or not _may_be_ours(said[0]):
@@ -129,7 +129,7 @@ class Guardrails:
         return held
 
     async def validated(self, answer: Message) -> Message:
-        """Return a final answer, marked if an output validator refuses it."""
+        """Return a final answer, marked if an output validator rejects it."""
         if not self._agent.output_validators or answer.stop_reason is not None:
             return answer
         problem, output = await read_answer(self._agent, answer.content)
@@ -142,7 +142,7 @@ class Guardrails:
         return answer
 
     async def checked_again(self, messages: Sequence[Message]) -> list[Message]:
-        """Return a transcript that anybody may have written, with the verdicts on the calls that are open in it."""
+        """Return an untrusted transcript, with the verdicts on the calls that are open in it."""
         last = last_answer(messages)
         if last is None or not self._agent.tool_guardrails or not unanswered(messages):
             return list(messages)
@@ -152,16 +152,16 @@ class Guardrails:
         refused: list[tuple[str, Tripped]] = []
         for call in needs_check(self._agent, answer):
             tool = self._agent.tool_map[call.name]
-            try:  # a handoff takes no arguments, so none of them are wrong
+            try:  # a handoff has no arguments, so none of them are wrong
                 arguments = {} if tool.handoff else await normal_arguments(tool, call.arguments)
-            except InputError:  # it does not run, and its result says why
+            except InputError:  # it does not run, and its result has the reason
                 continue
             read = ToolCall(id=call.id, name=call.name, arguments=arguments)
             refused += [(call.id, tripped) for tripped in await self.verdicts_on(read)]
         return with_refused_calls(answer, refused)
 
     async def verdicts_on(self, call: ToolCall) -> list[Tripped]:
-        """Return the verdicts on a call: the first refusal alone, or all by which people decide; none if it may run.
+        """Return the verdicts on a call: only the first refusal, or all on which people decide; none if it may run.
 
         Args:
             call: with its arguments as the handler gets them.
@@ -171,7 +171,7 @@ class Guardrails:
     async def _verdicts(
         self, guardrails: Sequence[Guardrail], values: Sequence[Message | ToolCall]
     ) -> list[tuple[Tripped, Any]]:
-        """Return the first refusal alone, or one verdict of each guardrail that asks people; each with its value."""
+        """Return only the first refusal, or one verdict of each guardrail that asks people; each with its value."""
         found: list[tuple[Tripped, Any]] = []
         for guardrail in guardrails:
             for value in values:
@@ -190,7 +190,7 @@ class Guardrails:
 
 
 def _may_be_ours(message: Message) -> bool:
-    """Whether we may have said a message: what we say has no author, no images and no context."""
+    """Whether a message may be one of our own notices: they have no author, no images and no context."""
     return message.by is None and not message.images and message.context is None
 
 
@@ -199,7 +199,7 @@ async def _reason(validator: OutputValidator, output: Any, context: AgentContext
 
 
 async def _verdict(guardrail: Guardrail, value: Message | ToolCall, context: AgentContext) -> Tripped | None:
-    mine = value.model_copy(deep=True)  # what it changes is its own
+    mine = value.model_copy(deep=True)  # it may change its copy
     check = partial(guardrail.check, context, mine)
-    # A plain one may block: in a thread it keeps neither the model beside it waiting, nor other runs.
+    # A plain one may block: in a thread it delays neither the model beside it nor other runs.
     return refusal_of(guardrail, await call_handler(guardrail.check, check, begin_in_thread))

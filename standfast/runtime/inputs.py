@@ -1,4 +1,4 @@
-"""Reads and checks a caller's arguments of a run, before anything happens."""
+"""Reads and checks a caller's arguments of a run, before any action."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ def check_given(agent: object, user_id: str | None, max_stored_messages: object,
     """Refuse arguments that no run can use.
 
     Raises:
-        InputError: saying what.
+        InputError: with the reason.
     """
     if not isinstance(agent, Agent):
         raise InputError(f"run() needs {ACCEPTED}, got {agent!r:.200}")
@@ -63,7 +63,7 @@ def check_given(agent: object, user_id: str | None, max_stored_messages: object,
 
 
 def with_handlers(agent: Agent, handlers: Handlers) -> dict[str, Tool[..., Any]]:
-    """Return an agent's tools, with these handlers in place of those declared."""
+    """Return an agent's tools, with these handlers instead of the declared ones."""
     tools = agent.tool_map.items()
     return {name: tool.with_handler(handlers[name]) if name in handlers else tool for name, tool in tools}
 
@@ -73,8 +73,8 @@ class RunInput:
     """The input of a run: a message, a transcript or a checkpoint, and an answer or decisions.
 
     Args:
-        messages: the transcript to start from, the checkpoint's if there is one.
-        is_signed: whether the checkpoint is one of ours, with the true decisions at its gates.
+        messages: the transcript to start from; a checkpoint's, if there is one.
+        is_signed: whether the checkpoint was signed with our key, so that its decisions are genuine.
         message_id: of the message, which counts once.
     """
 
@@ -102,13 +102,13 @@ class RunInput:
         agent: str = "",
         key: bytes | None = None,
     ) -> "RunInput":
-        """Read a caller's arguments; texts are cleaned and have at most `limit` bytes.
+        """Read a caller's arguments; texts are cleaned and limited to `limit` bytes.
 
         Args:
-            agent, key: the agent that a checkpoint must be of, and the key that it must be signed with; any if None.
+            agent, key: the agent of which a checkpoint must be, and the key with which it must be signed; any if None.
 
         Raises:
-            InputError: saying what cannot be used.
+            InputError: naming the invalid argument.
         """
         if messages is not None and checkpoint is not None:
             raise InputError("give messages= or checkpoint=, not both")
@@ -134,7 +134,7 @@ class RunInput:
         )
 
     def user_message(self, by: str | None) -> Message:
-        """Return the message as its user says it."""
+        """Return the user's message."""
         return Message(role="user", content=self.message or "", images=self.images, by=by, message_id=self.message_id)
 
     def without_message(self) -> "RunInput":
@@ -148,32 +148,32 @@ class RunInput:
             return ()
         pending = self.checkpoint.pending_tool_use_id
         if self.checkpoint.questions is None and pending is not None:
-            return (Question(question="", tool_call_id=pending),)  # a checkpoint of the documents' four fields
+            return (Question(question="", tool_call_id=pending),)  # a checkpoint with only the four documented fields
         return self.checkpoint.questions or ()
 
     @property
     def credible_questions(self) -> tuple[Question, ...]:
         """The questions that a run may continue with.
 
-        Anybody who holds an unsigned checkpoint can write into it that a call was approved, who may approve it, or
-        that time approves it. So its gates are made again from the agent.
+        Anyone who holds an unsigned checkpoint can write into it that a call was approved, who may approve it, or that
+        time approves it. So its gates are made again from the agent.
         """
         return tuple(question for question in self.questions if self.is_signed or question.gate is None)
 
     @property
     def claimed_gates(self) -> tuple[Gate, ...]:
-        """The gates that an unsigned checkpoint says were open or decided."""
+        """The gates that were open or decided according to an unsigned checkpoint."""
         gates = (question.gate for question in self.questions if not self.is_signed)
         return tuple(Gate.read(gate) for gate in gates if gate is not None)
 
     @property
     def claimed_answer(self) -> Question | None:
-        """The gate that an unsigned checkpoint says holds an answer, or what the user has said."""
+        """The gate that holds an answer, or the user's messages, according to an unsigned checkpoint."""
         return next((question for question in self.questions if question.is_held and not self.is_signed), None)
 
     @property
     def decisions_as_shown(self) -> tuple[Decision, ...]:
-        """The decisions, each tied to what the checkpoint shows: a gate that changed when remade is not approved."""
+        """The decisions, each tied to the checkpoint's contents: a gate that changed when remade is not approved."""
         shown = {gate.name: gate.shown_digest for gate in self.claimed_gates}
         return tuple(
             one if one.digest or one.gate not in shown else one.model_copy(update={"digest": shown[one.gate]})
@@ -194,7 +194,7 @@ class RunInput:
                 raise InputError(f"the checkpoint has a gate that cannot be used: {problem}")
 
     def check_goes_on(self, session_id: str, questions: tuple[Question, ...]) -> None:
-        """Refuse a transcript of its own for a session that has one, and a session that waits at a gate of a workflow.
+        """Refuse a caller's transcript for a session that has one, and a session that waits at a workflow's gate.
 
         There an approved call may run at any moment.
         """
@@ -208,7 +208,7 @@ class RunInput:
                 )
 
     def in_session(self, session_id: str) -> "RunInput":
-        """Return the input that goes on in the checkpoint's session, without the last messages, which the store has."""
+        """Return the input that continues in the checkpoint's session, without its last messages, which are stored."""
         messages = list(self.messages or [])
         while messages and messages[-1].role == "user" and messages[-1].id is not None:
             del messages[-1]
@@ -218,7 +218,7 @@ class RunInput:
     def session_for(self, session_id: str | None, has_store: bool) -> str | None:
         """Return the session to run: the checkpoint's, if it has one.
 
-        A checkpoint of a session continues in that session only. Continued twice, it would run later effects twice.
+        A checkpoint of a session continues only in that session. Continued twice, it would run later effects twice.
         """
         mine = None if self.checkpoint is None else self.checkpoint.session_id
         if mine is None:
@@ -246,7 +246,7 @@ class RunInput:
             )
 
     def not_in(self, stored: list[Message]) -> list[Message]:
-        """Return the user's messages that are not stored, since the model failed in the run that was given them."""
+        """Return the user's messages that are not stored, since the model failed in the run that received them."""
         mine = self.messages or []
         for end in range(len(mine), len(stored) - 1, -1):
             rest = mine[end:]
@@ -286,7 +286,7 @@ def _read_checkpoint(checkpoint: GivenCheckpoint) -> Checkpoint:
 
 
 def check_may_start(declared: Agent | Pipeline, user: str | None) -> None:
-    """Refuse a user whom an agent or a pipeline does not allow to begin a run, or whom no store could name."""
+    """Refuse a user who may not begin a run of an agent or a pipeline, or whose id a store cannot keep."""
     if user is not None:
         check_user(user)
     if refused := access_problem(declared.access.get("start"), user):
@@ -323,7 +323,7 @@ def check_may_speak(state: LoopState, session_id: str | None) -> None:
 
 
 def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id: str | None) -> None:
-    """Refuse a stranger, and another agent. A session without an owner is open to anybody, and stays so."""
+    """Refuse a stranger, and another agent. A session without an owner is open to everyone, and stays so."""
     if session.user_id not in (None, user_id) or session.tenant_id not in (None, tenant_id):
         raise SessionAccessDeniedError(session_id_of(session.id))
     if session.agent_name not in agent.names:
@@ -333,10 +333,10 @@ def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id:
 
 
 def check_restart_options(restart_of: str | None, restart_from: str | None) -> tuple[str, str] | None:
-    """Return the run key and the step of a restart; None if it is not one.
+    """Return the run key and the step of a restart; None without a restart.
 
     Raises:
-        InputError: there is one without the other, or the key cannot be one.
+        InputError: one is given without the other, or the key is invalid.
     """
     if restart_of is None and restart_from is None:
         return None

@@ -1,7 +1,7 @@
-"""Recognizes a message that is sent again with the same id, so that it counts once, and finds the answer to it.
+"""Recognizes a message that is sent again with the same id, so that it counts once, and finds its answer.
 
-The transcript is the record; the journal has how runs ended at a limit. Before pruning cuts a message with an id, the
-id moves to the journal, with the answer.
+The transcript is the record; the journal has the endings of runs that reached a limit. Before pruning cuts a message
+with an id, the id moves to the journal, with the answer.
 """
 
 import hashlib
@@ -26,15 +26,15 @@ _LOG = logging.getLogger("standfast")
 _LIMITS: frozenset[EndStatus] = frozenset(
     ("max-iterations", "stuck", "token-budget-exhausted", "cost-budget-exhausted", "diminishing-returns")
 )
-_CUT, _ENDED = 0, 1  # what the journal has of a message
+_CUT, _ENDED = 0, 1  # the journal's records of a message
 
 
 @dataclass(frozen=True, slots=True)
 class MessageAnswer:
-    """The final answer to a message, or how the run ended that heard it, if at a limit.
+    """The final answer to a message, or the ending of the run that read it, if at a limit.
 
     Args:
-        finish, ending: how the run ended that gave it; see `LoopState.judged`.
+        finish, ending: the ending of the run that gave it; see `LoopState.judged`.
         problem: why the answer does not fit the agent's output; None if it does.
     """
 
@@ -47,7 +47,7 @@ class MessageAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A message that its session has heard before; `answer` is None if it is not answered yet."""
+    """A message that its session has already read; `answer` is None if it is not answered yet."""
 
     answer: MessageAnswer | None
 
@@ -62,7 +62,7 @@ class _CutMessage(Record):
 
 
 class _Ending(Record):
-    """How the run ended that heard a message, if at a limit; `response` is the text of the model's last answer."""
+    """The ending of a run that read a message, if at a limit; `response` is the text of the model's last answer."""
 
     id: str
     status: EndStatus
@@ -70,16 +70,16 @@ class _Ending(Record):
 
 
 def check_can_hear_once(store: AgentStore | None, session_id: str | None) -> None:
-    """Refuse a message with an id where the same message, sent again, could not be recognized.
+    """Refuse a message with an id if the same message, sent again, could not be recognized.
 
     Raises:
-        InputError: the store keeps no ids, or a new session would be made each time.
+        InputError: the store does not keep ids, or each attempt would create a new session.
     """
     if store is None:
         return
     if not has_journal(store):
         raise InputError(f"message_id= needs a store with load_reply and save_reply, which {store!r:.80} has not")
-    if session_id is None and store.durable:  # a store in memory names its sessions itself
+    if session_id is None and store.durable:  # a memory store names its sessions itself
         raise InputError("message_id= needs session_id=: without it, each run begins a new session")
 
 
@@ -92,7 +92,7 @@ async def find_heard(
     *,
     is_pruned: bool,
 ) -> Heard | None:
-    """Return the answer to the message with this id in a session; None if the session has not heard it.
+    """Return the answer to the message with this id in a session; None if the session has not read it.
 
     Args:
         is_pruned: whether the transcript has lost earlier messages.
@@ -134,7 +134,7 @@ async def check_not_another(said: Message, session_id: str, store: AgentStore) -
 
 
 async def was_pruned(said: Message, session: Session, store: Journal) -> bool:
-    """Whether a session has heard a message with this id, which was pruned.
+    """Whether a session has read a message with this id, which was pruned.
 
     Raises:
         InputError: the id belongs to another message.
@@ -157,10 +157,10 @@ def ends_at_limit(status: str) -> bool:
 
 
 async def keep_ending(store: object, session: Session, transcript: Sequence[Message], status: EndStatus) -> None:
-    """Keep how a run ended at a limit, under the id of each message that it heard: sent again, they are answered so.
+    """Store the ending of a run at a limit, under the id of each message that it read, as the answer to repeats.
 
     Args:
-        transcript: all messages that the session has, at the end of the run.
+        transcript: all messages of the session at the end of the run.
     """
     last = last_answer(transcript)
     if not ends_at_limit(status) or last is None or not has_journal(store):
@@ -175,7 +175,7 @@ async def keep_ending(store: object, session: Session, transcript: Sequence[Mess
 
 
 async def _find_ending(agent: Agent, said: Message, session: Session, store: AgentStore | None) -> MessageAnswer | None:
-    """Return how the run ended that heard a message, if at a limit."""
+    """Return the ending of the run that read a message, if at a limit."""
     text = await store.load_reply(_place(session, str(said.message_id)), _ENDED) if has_journal(store) else None
     if text is None:
         return None

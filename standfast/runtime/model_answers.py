@@ -1,4 +1,4 @@
-"""Calls a model through its adapter, whole or streamed, and compresses the messages that it is shown."""
+"""Calls a model through its adapter, whole or streamed, and compresses the messages that it sees."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ CANCELLED_WITHIN = "The model call was cancelled from within"
 
 
 def note_failure(agent: Agent, model: str | None, error: Exception) -> None:
-    """Log the reason why a model could not be called, with a traceback if the fault is not a provider's."""
+    """Log the reason why a model could not be called, with a traceback unless the fault is a provider's."""
     after, trace = agent.model_after(model), None if isinstance(error, ModelError | OSError) else error
     which = model or agent.model or "its model"
     then = "" if after is None else f"; next is {after}"
@@ -52,12 +52,12 @@ async def answer(
         tell: receives the text while it arrives, or at the end if the adapter cannot stream; None without listeners.
 
     Raises:
-        ModelError: its `chat` is not async, or returns no answer, or the provider broke it off.
+        ModelError: its `chat` is not async, or returns no answer, or the provider aborted it.
     """
     response = await _answer(adapter, view, tools, settings, tell)
     if not response.is_empty or getattr(adapter, "may_answer_nothing", False):
         return response
-    # Asked without a word, a model that believes it is done says nothing again. The transcript has none of this.
+    # Without a hint, a model that believes it is done returns nothing again. The transcript does not contain the hint.
     again = await _answer(adapter, [*view, Message(role="user", content=_NOTHING_SAID)], tools, settings, tell)
     costs = [one for one in (response.cost, again.cost) if one is not None]
     used = again.usage if response.usage is None else response.usage + again.usage
@@ -124,10 +124,10 @@ def _streams(adapter: object) -> TypeIs[StreamingLLMAdapter]:
 
 
 async def compressed(rule: ContextCompression | None, messages: Sequence[Message]) -> list[Message] | None:
-    """Return the messages that the model is shown instead of `messages`; None if there are not too many.
+    """Return the messages that the model sees instead of `messages`; None if there are not too many.
 
     Raises:
-        ModelError: the rule returned something that cannot be shown.
+        ModelError: the rule returned an unusable value.
     """
     if rule is None or not rule.applies_to(messages):
         return None

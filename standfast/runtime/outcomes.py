@@ -1,4 +1,4 @@
-"""Outcomes of tool calls as JSON, as the ledger keeps them for both drivers, and as they cross Temporal."""
+"""Outcomes of tool calls as JSON, for the ledger of both drivers, and for Temporal."""
 
 from collections.abc import Mapping
 from typing import Any, TypedDict
@@ -15,7 +15,7 @@ _METADATA_BYTES = 16 * 1024  # of a terminal error
 class WrittenOutcome(TypedDict, total=False):
     """The outcome of a call, as `write_outcome` writes it: one of the first six keys, and its further fields.
 
-    A `state` is in the ledger alone.
+    Only the ledger has a `state`.
     """
 
     returned: str
@@ -65,7 +65,7 @@ def _plain_metadata(error: TerminalError) -> dict[str, Any]:
 
 
 def read_outcome(data: Mapping[str, Any]) -> Outcome:
-    """Read what `write_outcome` wrote."""
+    """Read the value that `write_outcome` wrote."""
     match data:
         case {"returned": content}:
             return Returned(content)

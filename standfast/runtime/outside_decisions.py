@@ -1,7 +1,7 @@
-"""Records what people decide at gates that wait in a store without a workflow; see `stored_gates`.
+"""Records people's decisions on gates that wait in a store without a workflow; see `stored_gates`.
 
 A decision takes effect when a process runs the agent or pipeline again. Nothing runs here, and no declaration is known:
-the rule that the gate was opened with says who may decide, and today's rule is asked when the run goes on.
+the rule with which the gate was opened defines who may decide, and today's rule is checked when the run continues.
 """
 
 import json
@@ -24,10 +24,10 @@ from standfast.stores.waits import Board, WaitFilter, Waits
 
 
 async def load_waiting(store: Waits, address: str) -> Board:
-    """Return the board of a run in process.
+    """Return the board of an in-process run.
 
     Raises:
-        InputError: there is none.
+        InputError: it has none.
     """
     board = await store.load_board(IN_PROCESS, address)
     if board is None:
@@ -38,11 +38,11 @@ async def load_waiting(store: Waits, address: str) -> Board:
 
 
 async def decide(store: object, address: str, decision: Decision) -> None:
-    """Record a decision at a gate of a run in process. The same decision again changes nothing.
+    """Record a decision on a gate of an in-process run. Repeating the same decision changes nothing.
 
     Raises:
         InputError: it does not count; the audit trail records it anyway.
-        SessionConflictError: the run is at work.
+        SessionConflictError: the run is active.
     """
     if not has_waits(store):
         raise InputError(f"Run {address} is in a store: name it with --store, or give store=")
@@ -56,7 +56,7 @@ async def decide(store: object, address: str, decision: Decision) -> None:
 
 
 async def show_again(store: Waits, address: str) -> None:
-    """Show the current gates of a run that is not at work: a deadline may have passed."""
+    """Show the current gates of an inactive run: a deadline may have passed."""
     board = await store.load_board(IN_PROCESS, address)
     if board is None:
         return
@@ -71,7 +71,7 @@ async def load_arguments(store: object, item: Mapping[str, Any]) -> Any:
     """Return all arguments of the call of an item, which its digest covers.
 
     Raises:
-        StoreError: it does not wait any more.
+        StoreError: it no longer waits.
     """
     address = str(item["reference"]["in_process"])
     if has_waits(store) and (board := await store.load_board(IN_PROCESS, address)) is not None:
@@ -83,7 +83,7 @@ async def load_arguments(store: object, item: Mapping[str, Any]) -> Any:
 
 @asynccontextmanager
 async def _held(store: DurableStore, board: Board) -> AsyncIterator["_Held"]:
-    """Hold what a run of these gates would hold, so that decisions come one after the other."""
+    """Take the holds that a run of these gates would take, so that decisions come one after the other."""
     name = board.session or board.journal_key
     if not await hold(store, name):
         raise SessionConflictError(f"Run {board.workflow_id} is at work now; look at it again when it waits")
@@ -96,7 +96,7 @@ async def _held(store: DurableStore, board: Board) -> AsyncIterator["_Held"]:
 
 
 class _Held:
-    """A run in process that nobody else is at work on."""
+    """An in-process run that no one else is working on."""
 
     def __init__(self, store: DurableStore, board: Board) -> None:
         self._store, self._board = store, board
@@ -104,7 +104,7 @@ class _Held:
         self.whose = Whose(board.journal_key, board.session, board.user_id, board.tenant_id)
 
     async def gates(self) -> list[AskedGate]:
-        """Return the gates that are open, after all decisions and deadlines."""
+        """Return the open gates, after all decisions and deadlines."""
         found = await (self._of_pipeline() if self._board.session is None else self._of_session())
         now, gates = datetime.now(UTC), []
         for one in found:
@@ -115,7 +115,7 @@ class _Held:
 
     async def _of_session(self) -> list[AskedGate]:
         session = await self._store.load_session(str(self._board.session))
-        if session is None or session.workflow_id is not None:  # deleted, or Temporal's now
+        if session is None or session.workflow_id is not None:  # deleted, or now Temporal's
             return []
         tools = {name: item.get("tool") for name, item in (await self._items()).items()}
         return [
@@ -136,13 +136,13 @@ class _Held:
         return found
 
     async def _items(self) -> dict[str, dict[str, Any]]:
-        """Return what the board has, by gate."""
+        """Return the board's items, by gate."""
         wanted = WaitFilter(namespace=IN_PROCESS, workflow_id=self._board.workflow_id)
         shown = await cast(Waits, self._store).waits(wanted)
         return {one.wait.name: json.loads(one.wait.item) for one in shown}
 
     async def decide(self, waiting: Sequence[AskedGate], decision: Decision) -> tuple[Sequence[AskedGate], str | None]:
-        """Record a decision; return the gates that are open then, and why it does not count, or None if it does."""
+        """Record a decision; return the gates that are then open, and the reason why it does not count, or None."""
         now, found = datetime.now(UTC), next((one for one in waiting if one.gate.name == decision.gate), None)
         digest = None if found is None else found.gate.shown_digest
         known = [decision_of(row) for row in await self.kept.decisions(decision.gate)]
@@ -174,7 +174,7 @@ async def _nobody(gate: Gate, decision: Decision) -> None:
 
 
 def _problem(gate: Gate, decision: Decision) -> str | None:
-    """Return why a decision does not count, as far as the gate itself says; its declaration has the last word."""
+    """Return why a decision does not count, as far as the gate itself tells; its declaration has the last word."""
     if decision.remember is not None:
         return f"gate {gate.name}: remember: later calls are approved where the run is; approve this one alone"
     if (problem := gate.problem(decision)) is not None or decision.edit is None or decision.decision == "reject":

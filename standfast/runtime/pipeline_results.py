@@ -1,4 +1,4 @@
-"""Keeps the results of a pipeline's steps, in memory and optionally in a durable store, so that no step runs again."""
+"""Stores the results of a pipeline's steps, in memory and optionally in a durable store, so that no step runs again."""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,21 +18,21 @@ from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DecisionRecord, DurableStore
 from standfast.stores.standing_approvals import StandingApprovals
 
-_OUTSIDE = "outside/"  # begins the key of a decision that was recorded where the agent or pipeline is not known
-_OVERRULED = "/overruled"  # ends the key of the row by which such a decision does not count
+_OUTSIDE = "outside/"  # prefix of the key of a decision that was recorded without knowing the agent or pipeline
+_OVERRULED = "/overruled"  # suffix of the key of the row that voids such a decision
 
 
 class Kept:
-    """Values by key. The first that is kept under a key stays.
+    """Values by key. The first value under a key stays.
 
     Args:
         name: the run's name in the store, its journal key.
-        store: None keeps them for one call alone.
+        store: None keeps the values only for one call.
     """
 
     def __init__(self, name: str, store: DurableStore | None) -> None:
         self.name, self._store = name, store
-        self._place = f"{name}/steps"  # apart from a store's other records of a run
+        self._place = f"{name}/steps"  # separate from a store's other records of a run
         self._values: dict[str, Any] = {}
         self._decisions: list[DecisionRecord] = []
 
@@ -43,7 +43,7 @@ class Kept:
         return key in self._values
 
     async def find(self, key: str) -> bool:
-        """Whether a value is kept under a key; it is cached then."""
+        """Whether a value is stored under a key; it is then cached."""
         if key not in self._values and self._store is not None:
             text = await self._store.load_reply(f"{self._place}/{key}", 0)
             if text is not None:
@@ -51,7 +51,7 @@ class Kept:
         return key in self._values
 
     async def keep(self, key: str, value: Any) -> Any:
-        """Keep a value of plain JSON data, and return the one that is kept."""
+        """Store a value of plain JSON data, and return the stored one."""
         if self._store is not None:
             text = to_json(value).decode()
             value = self._read(key, await self._store.save_reply(f"{self._place}/{key}", 0, text))
@@ -61,7 +61,7 @@ class Kept:
         return read_kept(f"{key} of run {self.name}", text, read_json)
 
     async def keep_type(self, key: str, step: Step[Any]) -> None:
-        """Keep the type of a step's output when the step begins."""
+        """Store the type of a step's output when the step begins."""
         if step.type_digest:
             await self.keep(key, step.type_digest)
 
@@ -69,7 +69,7 @@ class Kept:
         """Refuse an output that does not fit because of a deploy: the step began with another type.
 
         Raises:
-            InputError: it is kept, so that it is read again by the type of the next version.
+            InputError: it is stored, so that the next version's type can read it.
         """
         if done.reason in ("invalid-json", "schema-mismatch"):
             began = self[key] if await self.find(key) else ""
@@ -90,11 +90,11 @@ class Kept:
             await append(self._store, place, to_json(value).decode(), await length(self._store, place))
 
     async def begin(self, given: Any, who: Mapping[str, str | None]) -> None:
-        """Keep the input of a run, and its user; a later call gives the same input or none.
+        """Store the input of a run, and its user; a later call gives the same input or none.
 
         Raises:
             InputError: it was begun with another input.
-            SessionAccessDeniedError: somebody else has begun it.
+            SessionAccessDeniedError: another user has begun it.
         """
         is_new = not await self.find("?input")
         await self.keep("?who", dict(who))
@@ -105,10 +105,10 @@ class Kept:
             raise InputError(f"Run {self.name} was begun with another input; give it another run_key, or no input")
 
     async def check(self, who: Mapping[str, str | None]) -> None:
-        """Refuse anybody but the user who began the run, if it has begun.
+        """Refuse everyone except the user who began the run, if it has begun.
 
         Raises:
-            SessionAccessDeniedError: somebody else has.
+            SessionAccessDeniedError: another user has begun it.
         """
         if await self.find("?who") and self["?who"] != dict(who):
             raise SessionAccessDeniedError(self.name, "Run")
@@ -116,14 +116,14 @@ class Kept:
     # --- decisions ---
 
     async def decisions(self, gate: str) -> list[DecisionRecord]:
-        """Return the decisions at a gate that counted, in order."""
+        """Return the decisions on a gate that counted, in order."""
         found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
         overruled = {str(record.key).removesuffix(_OVERRULED) for record in found if record.refused is not None}
         verdicts = [record for record in found if record.decision in ("approve", "reject") and record.gate == gate]
         return [one for one in verdicts if one.refused is None and (one.key is None or one.key not in overruled)]
 
     async def has_counted(self, decision: Decision) -> bool | None:
-        """Whether this very decision has counted at its gate; None if no decision has."""
+        """Whether this exact decision has counted at its gate; None if no decision has."""
         counted = await self.decisions(decision.gate)
         given = decision.model_copy(update={"remember": None})
         same = (decision_of(row) == given.model_copy(update={"digest": row.digest}) for row in counted)
@@ -135,16 +135,16 @@ class Kept:
         judge: Callable[[Gate, Decision], Awaitable[str | None]],
         tell: Callable[[Gate, Decision, datetime, str | None], None] = lambda *_: None,
     ) -> Gate:
-        """Return a gate after the decisions that were recorded at it.
+        """Return a gate after its recorded decisions.
 
-        Those that came from outside are judged first, each until the gate that is kept has it. One that does not count
-        is overruled for good, and the audit trail says why.
+        Decisions from outside are judged first, each until the stored gate has it. A decision that does not count is
+        voided for good, and the audit trail has the reason.
 
         Args:
-            judge: returns why a decision does not count by today's declaration, or None if it does, at the gate as it
-                was when people decided: it may have asked others before.
-            tell: is told of each decision that the given gate does not have: the gate before it, when it was made, and
-                why it does not count.
+            judge: returns why a decision does not count by today's declaration, or None if it does, for the gate at the
+                time of the decision: it may have asked other people earlier.
+            tell: called for each decision that the given gate does not have, with the gate before it, its time, and the
+                reason why it does not count.
         """
         counted: list[tuple[Decision, datetime]] = []
         for row in await self.decisions(gate.name):
@@ -167,12 +167,12 @@ class Kept:
         return [record.by for record in found if record.edit is not None and record.refused is None]
 
     async def verdict(self, key: str) -> DecisionRecord | None:
-        """Return what was recorded under a key, or None."""
+        """Return the record under a key, or None."""
         found = [] if self._store is None else await self._store.load_decisions(self.name)
         return next((record for record in found if record.key == key), None)
 
     async def record_outside(self, decision: Decision, at: datetime, digest: str) -> None:
-        """Record a decision that counts as far as can be told without the agent or pipeline; see `gate_after`."""
+        """Record a decision that counts as far as is known without the agent or pipeline; see `gate_after`."""
         await self.record(decision, at, None, f"{_OUTSIDE}{uuid4().hex}", digest)
 
     async def record(
@@ -187,8 +187,8 @@ class Kept:
         """Record a decision, and the reason why it did not count; once, if there is a key.
 
         Args:
-            digest: that of what the gate shows, unless the decision has a digest itself.
-            gives: the standing approval that it gives, and the store that keeps it, both or neither.
+            digest: the digest of the gate's contents, unless the decision has a digest itself.
+            gives: the standing approval that it gives, and the store for it, both or neither.
         """
         given = {"digest": digest, **decision.model_dump(exclude={"remember"})}
         if gives is not None:
@@ -204,19 +204,19 @@ class Kept:
 
 @contextlib.asynccontextmanager
 async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str | None]) -> AsyncIterator[Kept]:
-    """Hold a run under all names that it may have, and yield the values under the name that it was begun with.
+    """Hold a run under all its possible names, and yield the values under the name that it was begun with.
 
     Args:
-        names: with a slash, as no session's name has; the present one first.
+        names: with a slash, unlike session names; the current one first.
 
     Raises:
-        SessionAccessDeniedError: it is somebody else's, and in flight.
+        SessionAccessDeniedError: it belongs to another user, and is in flight.
         SessionConflictError: it is in flight.
     """
     async with contextlib.AsyncExitStack() as holds:
-        for name in sorted(names):  # in one order, so that of two versions at the same time one continues
+        for name in sorted(names):  # in a fixed order, so that of two concurrent versions one continues
             if not await store.hold(name):
-                await Kept(name, store).check(who)  # a stranger learns nothing, not even of the run
+                await Kept(name, store).check(who)  # a stranger learns nothing, not even that the run exists
                 raise SessionConflictError(f"Run {name} is in flight; wait for it to end, then run it again")
             holds.push_async_callback(store.let_go, name)
         found = [Kept(name, store) for name in names]

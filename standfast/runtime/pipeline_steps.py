@@ -1,4 +1,4 @@
-"""Makes the inputs of a pipeline's steps and keeps their results; the first result that is kept stays."""
+"""Makes the inputs of a pipeline's steps and stores their results; the first stored result stays."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,11 +17,11 @@ from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.users_functions import read_in_time
 from standfast.tools import Approval
 
-_SHOWN_BYTES = 64 * 1024  # of the values that people are shown at a gate
+_SHOWN_BYTES = 64 * 1024  # of the values that people see at a gate
 
 
 def verdict_result(output: Any, value: Any = None) -> StepResult:
-    """Return as the result of its step a rejection, or an approval of a value that people could change."""
+    """Return a rejection, or an approval of an editable value, as the result of its step."""
     verdict = output if value is None else {**output, "edit": value}
     return StepResult(status="complete", response=to_json(verdict).decode())
 
@@ -34,7 +34,7 @@ class StepRecords:
     """The records of the steps of one run.
 
     Args:
-        evaluations: returns the functions of the run, as far as it is now.
+        evaluations: returns the functions of the run, in its current state.
     """
 
     def __init__(self, kept: Kept, evaluations: Callable[[], Evaluations], call: CallUsers) -> None:
@@ -54,10 +54,10 @@ class StepRecords:
         return action.done(kept[action.key])
 
     async def given_to(self, path: str, step: Step[Any], *, tries: int = 0) -> Any:
-        """Return the input of a step's agent or tool.
+        """Return the input for a step's agent or tool.
 
         Args:
-            tries: the number that have failed. The input is made anew after each, since people may have edited its
+            tries: the number of failed attempts. The input is made again after each, since people may have edited its
                 sources.
         """
         check_assigned(step)
@@ -68,7 +68,7 @@ class StepRecords:
         return self._kept[key]
 
     async def context_for(self, path: str, step: Step[Any], *, tries: int = 0) -> Any:
-        """Return the context of the run of a step's agent, made once for each try; None if the step gives none."""
+        """Return the context for the run of a step's agent, made once per attempt; None if the step gives none."""
         if step.context is None:
             return None
         key = f"{path}?context{tries or ''}"
@@ -79,18 +79,18 @@ class StepRecords:
 
     @staticmethod
     def type_key(path: str, tries: int = 0) -> str:
-        """Return the key under which the type is kept that a step began with."""
+        """Return the key of the stored type with which a step began."""
         return f"{path}?type{tries or ''}"
 
     async def asked_at(self, path: str, step: Step[Any], *, place: str | None = None, **more: Any) -> dict[str, Any]:
-        """Return the question to people at a gate, what they see beside it, and the digest of both.
+        """Return the question to people at a gate, the contents that they see beside it, and the digest of both.
 
-        `later` has the question and its digest for each escalation, whose people see the same. If people may change a
-        value, it `edits`, and the record has the `value`, too.
+        `later` has the question and its digest for each escalation, whose people see the same contents. If people may
+        edit a value, `edits` is set, and the record also has the `value`.
 
         Args:
-            place: the place in which its verdict is kept; its path if None.
-            more: data that is kept with it.
+            place: the place where its verdict is stored; its path if None.
+            more: data that is stored with it.
         """
         place = place or path
         key = f"{place}?gate"
@@ -110,12 +110,12 @@ class StepRecords:
         return [cut(one.shown(context), _SHOWN_BYTES) for one in approval.chain]
 
     async def keep_verdict(self, action: RunStep, step: Step[Any], output: Any, place: str | None = None) -> Done:
-        """Keep the verdict of a gate that does not end the pipeline, and the value that people could change.
+        """Store the verdict of a gate that does not end the pipeline, and the value that people could edit.
 
-        A rejection, and an approval of such a value, is also a result, to go on from.
+        A rejection, and an approval of such a value, is also a result from which the pipeline continues.
 
         Args:
-            place: the place in which its verdict is kept; its path if None.
+            place: the place where its verdict is stored; its path if None.
         """
         place, value = place or action.path, None
         if action.step.edits and action.done(output).value != REJECTED:
@@ -126,17 +126,17 @@ class StepRecords:
         return done
 
     async def keep_value(self, path: str, step: Step[Any], output: Any, place: str) -> Any:
-        """Keep the value that a gate gives as it was changed, or as it was shown; return the one that is kept.
+        """Store a gate's value, edited or as shown; return the stored one.
 
         Raises:
-            InputError: it does not fit the model as a deploy has changed it.
+            InputError: it does not fit the model after a deploy has changed it.
         """
         kept, value = self._kept, output["edit"]
         if await kept.find(f"{place}?value"):
             return kept[f"{place}?value"]
         if value is None and await kept.find(f"{place}?gate"):
             value = kept[f"{place}?gate"].get("value")
-        if value is None:  # it was approved before people could change it
+        if value is None:  # it was approved before values were editable
             _, value = await self._call(path, "show", lambda: self._evaluations().shown_at(path, step))
         done, value = await self._call(path, "edit", lambda: read_in_time(step, lambda: read_value(step, value)))
         if done.reason is not None:
@@ -144,7 +144,7 @@ class StepRecords:
         return await kept.keep(f"{place}?value", value)
 
     async def came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:
-        """Return the meaning of a step's result. It is kept with its output, unless the step failed.
+        """Return the meaning of a step's result. It is stored with its output, unless the step failed.
 
         Args:
             began: the key of the type with which the step began; None if it was not begun here.

@@ -1,6 +1,7 @@
-"""Starts processes that do not outlive this one: they are told to end, and killed if that does not help.
+"""Starts processes that do not outlive this one: they are asked to end, and killed if that does not help.
 
-On Linux they are also killed when we are, however that happens. Elsewhere they outlive a parent that is killed.
+On Linux they are also killed when this process is, however that happens. Elsewhere they outlive a parent that is
+killed.
 """
 
 import asyncio
@@ -42,10 +43,10 @@ async def child_process(
     the thread that entered the block ends, or the whole process, however it dies.
 
     Args:
-        environment: its environment variables; ours if None.
-        output: takes what the command writes; our own output if None. `asyncio.subprocess.PIPE` takes all but its
+        environment: its environment variables; by default those of this process.
+        output: receives the command's output; by default our own output. `asyncio.subprocess.PIPE` receives all but its
             errors.
-        patience: seconds in which it must end after it was told to. A cancel during that time kills it.
+        patience: seconds for it to end after it was asked to. A cancel during that time kills it.
     """
     process = await asyncio.create_subprocess_exec(
         *dying_with_parent([os.fspath(word) for word in command]),
@@ -67,17 +68,17 @@ async def _end(process: asyncio.subprocess.Process, patience: float) -> None:
             process.terminate()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), patience)
-    finally:  # also if this is cancelled
+    finally:  # even if this is cancelled
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with its own processes, which it could not end any more
+                os.killpg(process.pid, signal.SIGKILL)  # with its child processes, which it can no longer end
             await process.wait()
 
 
 async def until_stopped(work: Coroutine[Any, Any, Any], on_stop: Callable[[], object] = lambda: None) -> bool:
     """Do `work` until it ends or Ctrl-C, SIGTERM or SIGHUP stops this process; True if it was stopped.
 
-    The work is cancelled, and cancelled again by each further signal: it may end in order at the first one, and at
+    The work is cancelled, and cancelled again by each further signal: it may end gracefully at the first one, and at
     once at the second. Not on Windows.
 
     Args:

@@ -1,8 +1,8 @@
 """Notes in a store that it was restored to an earlier state, so that missing rows are not taken as proof.
 
-That a store has no claim of a call proves that the call never ran, unless the claim was lost with what was written
-after a backup. So a store has epochs: each begins when it is found, or said, to have been put back. What was written
-in an earlier epoch may have been followed by writes that are gone. The notes are in the journal, and are never changed.
+A missing claim in a store proves that the call never ran, unless the claim was among writes that were lost after a
+backup. So a store has epochs: each begins when a restore is detected, or reported. Data of an earlier epoch may have
+been followed by writes that no longer exist. The notes are in the journal, and never change.
 """
 
 import json
@@ -19,7 +19,7 @@ _LOG = logging.getLogger("standfast")
 
 
 async def note_place(store: Ledger) -> None:
-    """Note where a store's data are, unless that is known: from then on a copy of them is noticed."""
+    """Record the place of a store's data, unless it is known: from then on, a copy is detected."""
     if await store.load_reply(NOTES, 0) is None:
         await append(store, NOTES, _written(0, await _place(store)), 0)
 
@@ -28,7 +28,7 @@ async def current_epoch(store: Ledger, *, looks: bool = True) -> int:
     """Return the number of a store's epoch, 0 at first.
 
     Args:
-        looks: whether to look where the store's data are, and to begin another epoch if that is another place now.
+        looks: whether to check the place of the store's data, and to begin another epoch if it has changed.
     """
     count, last = await _last(store)
     if last is None:
@@ -54,7 +54,7 @@ async def begin_epoch(store: Ledger) -> int:
 
 
 async def note_move(store: Ledger) -> None:
-    """Note the place of data that were moved as a whole: the epoch continues."""
+    """Record the place of data that were moved as a whole: the epoch continues."""
     count, last = await _last(store)
     if last is not None:
         await append(store, NOTES, _written(last["epoch"], await _place(store)), count)

@@ -1,7 +1,7 @@
-"""Deletes what a store keeps of runs that can neither go on nor come back.
+"""Deletes a store's records of runs that can neither continue nor come back.
 
-Nothing else is deleted, however old it is: what a run on Temporal keeps stays as long as Temporal knows of the run, and
-the calls of a session that stays as long as the transcript does not answer them.
+Nothing else is deleted, however old it is: the records of a Temporal run stay as long as Temporal knows the run. The
+calls of a session that stays are kept as long as the transcript does not answer them.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ class PrunedStore(Deletion, AgentStore, Ledger, Workers, Protocol):
 
 
 async def nobody_knows(name: str, noted: NotedRun | None) -> bool:
-    """Say of each run on Temporal that it may come back."""
+    """Report for each Temporal run that it may come back."""
     return False
 
 
 async def continued_runs(store: PrunedStore) -> dict[str, set[str]]:
-    """Return the runs that go on from others, by the journal key of these, of versions that did not note their runs."""
+    """Return the runs of versions that did not note their runs, by the journal key of the runs that they continue."""
     found: dict[str, set[str]] = {}
     after = ""
     while keys := await store.list_records(after):
@@ -56,15 +56,15 @@ async def continued_runs(store: PrunedStore) -> dict[str, set[str]]:
 
 @dataclass(slots=True)
 class Pruning:
-    """Prunes a store of what is older than a time.
+    """Deletes a store's records that are older than a given time.
 
     Args:
-        is_older_known: whether `is_forgotten` has been asked about the runs of versions that did not note them, so
-            that sessions from that time have no others.
-        decisions: deletes decisions, too.
-        pause: seconds after each name that was looked at.
-        dropped: what was deleted, or would be.
-        living: names that are kept since their runs may go on or come back.
+        is_older_known: whether `is_forgotten` has been asked about the runs of versions that did not note them, so that
+            sessions from that time have no others.
+        decisions: also deletes decisions.
+        pause: seconds after each checked name.
+        dropped: the deleted records, or the records to delete.
+        living: names that are kept since their runs may continue or come back.
     """
 
     store: PrunedStore
@@ -77,10 +77,10 @@ class Pruning:
     dropped: Dropped = field(default_factory=Dropped)
     sessions: int = 0
     living: int = 0
-    _with_sessions: set[str] = field(default_factory=set)  # names of sessions that are deleted, and of their runs
+    _with_sessions: set[str] = field(default_factory=set)  # names of deleted sessions, and of their runs
 
     async def names(self) -> AsyncIterator[str]:
-        """Yield the names under which anything is kept."""
+        """Yield the names that have records."""
         after = ""
         while keys := await self.store.list_records(after):
             for name in dict.fromkeys(map(name_of, keys)):
@@ -91,7 +91,7 @@ class Pruning:
             after = keys[-1] if last is None else max(keys[-1], next_after(last))
 
     async def prune(self) -> None:
-        """Delete what runs have kept, and then the calls of sessions."""
+        """Delete the records of runs, and then the calls of sessions."""
         sessions = []
         async for name in self.names():
             if is_temporal_run(name):
@@ -108,7 +108,7 @@ class Pruning:
             await asyncio.sleep(self.pause)
 
     async def prune_sessions(self) -> None:
-        """Delete sessions that nobody has written to since, with all that belongs to them; before `prune`."""
+        """Delete sessions without recent writes, with everything that belongs to them; before `prune`."""
         for session in await self.store.list_sessions():
             if session.updated_at is not None and session.updated_at < self.before:
                 await self._prune_session(session)
@@ -149,7 +149,7 @@ class Pruning:
                 await self._drop(name, self.before, below)
 
     async def _prune_session(self, session: Session) -> None:
-        last = str(session.journal_key or "").rpartition("/")[0]  # which may not be noted any more
+        last = str(session.journal_key or "").rpartition("/")[0]  # it may no longer be noted
         is_over = not last or await self.store.find_runs([last]) or await self.is_forgotten(last, None)
         if not is_over or not await self._is_at_rest(session.id, session.created_at):
             self.living += 1
@@ -163,13 +163,13 @@ class Pruning:
             self.dropped += Dropped(bytes=sum(len(message.content.encode()) for message in messages))
             if not self.dry_run:
                 await self.store.delete_session(session.id, keep_decisions=not self.decisions)
-            # Nothing that comes back has to be kept from repeating anything.
+            # No returning run needs protection from repeated effects.
             for name in filter(None, (session.key, last, *(run.journal_key for run in runs))):
                 self._with_sessions.add(name)
                 await self._drop(name, datetime.now(UTC) + timedelta(days=1))
 
     async def _is_at_rest(self, session_id: str, made: datetime | None) -> bool:
-        """Whether no run on Temporal is at work on a session, nor can come back to it."""
+        """Whether no Temporal run is working on a session, or can come back to it."""
         if not self.is_older_known and (made is None or made < (await self.store.noted()).since):
             return False
         for run in await self.store.find_runs(session_id=session_id):
@@ -178,7 +178,7 @@ class Pruning:
         return not await self.store.find_work(session_id)
 
     async def _last_answer(self, session: Session) -> int:
-        """Return the number of the last message of a model: all earlier calls have their results. 0 if there is none.
+        """Return the number of a model's last message: all earlier calls have their results. 0 if there is none.
 
         Calls of the last one may still be open, and are settled by the ledger.
         """

@@ -14,10 +14,10 @@ _LAST_TRIES = 5  # of a write whose caller has been cancelled
 
 
 async def retry_write(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
-    """Await a write that does no harm when it is made twice, such as the result of an effect that is done.
+    """Await a write that is safe to repeat, such as the result of a completed effect.
 
-    A store that refuses is asked again: `tries` times, or until it accepts. If a cancel breaks off the write, it is
-    made again, to know its result.
+    A store that refuses is asked again: `tries` times, or until it accepts. If a cancel interrupts the write, it is
+    repeated, to learn its result.
     """
     left = tries
     for attempt in itertools.count():

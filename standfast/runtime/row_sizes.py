@@ -1,15 +1,15 @@
-"""Keeps results of tools within what the store takes in a row: a larger one is lost at once, and the model is told."""
+"""Limits tool results to the size of a store's row: a larger one is lost at once, and the model reads that."""
 
 from pydantic_core import to_json
 
 from standfast.stores.capabilities import largest_row
 from standfast.tools import Failed, Outcome, Returned
 
-_ROOM = 20_000  # bytes for what else stands in the row, such as keys and the names of people
+_ROOM = 20_000  # bytes for the rest of the row, such as keys and the names of people
 
 
 def within_row(outcome: Outcome, tool: str, store: object) -> Outcome:
-    """Return an outcome of a tool that a store can keep, as JSON in its ledger, and as a message."""
+    """Return an outcome of a tool in a form that a store can keep, as JSON in its ledger, and as a message."""
     largest = largest_row(store)
     if largest is None or not isinstance(outcome, Returned):
         return outcome

@@ -1,8 +1,8 @@
 """Keeps the list of runs of a run key, and begins a run with the results of the last of them.
 
-A run's records are stored under its own journal key: runs with one run key must not find each
-other's records, whichever drivers they have. The list is in the journal, too. So both drivers find the runs of both,
-also when no worker is alive. Each owner has lists of their own: nobody finds the run of a stranger.
+A run's records are stored under its own journal key: runs with the same run key must not find each other's records,
+whichever drivers they have. The list is also in the journal. So both drivers find the runs of both, even without a live
+worker. Each owner has separate lists: strangers cannot find a user's run.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from standfast.runtime.pipeline_results import Kept
 from standfast.stores.kept_lists import append, length
 from standfast.stores.protocol import DurableStore
 
-_SHOWN = 10  # keys in the error about a key that has no run
+_SHOWN = 10  # keys in the error about a key without a run
 
 Who = Mapping[str, str | None]
 """The `user_id` and `tenant_id` of the user who begins a run."""
@@ -39,13 +39,14 @@ async def list_run(store: DurableStore, pipeline: str, run_key: str, journal_key
 
 
 async def find_last(store: DurableStore, pipeline: Pipeline, run_key: str, who: Who, *, before: str) -> Kept:
-    """Return the records of the last run of a run key that has begun.
+    """Return the records of the last run of a run key.
 
     Args:
         before: the journal key of the run that asks, which may have the same run key.
 
     Raises:
-        InputError: there is none, or it is somebody else's: the error is the same, and names the last keys with a run.
+        InputError: there is none, or it belongs to another user: the error is the same, and names the last keys with a
+            run.
     """
     for name in pipeline.names:
         place = f"{_place(name, who)}/{run_key}"
@@ -64,16 +65,16 @@ async def find_last(store: DurableStore, pipeline: Pipeline, run_key: str, who: 
 async def restarted(
     store: DurableStore, pipeline: Pipeline, kept: Kept, who: Who, run_key: str, first: str
 ) -> tuple[dict[str, Any], Any]:
-    """Keep the results of the last run of a run key before a step as those of another run, which has not begun.
+    """Store the last run's results before a step as those of another run, which has not begun.
 
     Args:
         kept: the records of the other run.
         first: the name of the step.
 
-    Returns the results, by key as in the plan, and the input of the earlier run.
+    Returns the results, by the plan's keys, and the input of the earlier run.
 
     Raises:
-        InputError: there is no such run, or it did not reach that step; or the other run was to begin as another
+        InputError: there is no such run, or it did not reach that step; or the other run was set up for a different
             restart before.
     """
     await kept.check(who)
@@ -91,7 +92,7 @@ async def restarted(
                 gates.add(action.key)
             else:
                 used.append(action)
-    await kept.keep("?who", dict(who))  # first, since everything that follows is theirs alone
+    await kept.keep("?who", dict(who))  # first, since everything that follows belongs to them
     await kept.check(who)
     await kept.keep("?restart", {"run_key": run_key, "from": first, "journal_key": earlier.name})
     for action in used:
@@ -110,7 +111,7 @@ def _goes_back(action: RunStep, came_to: Done) -> bool:
 
 
 async def check_restart(kept: Kept, run_key: str, first: str) -> None:
-    """Refuse to go on with a run that did not begin as this restart.
+    """Refuse to continue a run that did not begin as this restart.
 
     Raises:
         InputError: it did not.
@@ -122,7 +123,7 @@ async def check_restart(kept: Kept, run_key: str, first: str) -> None:
 
 
 async def _restarted_before(kept: Kept, run_key: str, first: str) -> str | None:
-    """Return the journal key of the earlier run, if this run was to begin as this restart of it before."""
+    """Return the journal key of the earlier run, if this run was already set up as this restart of it."""
     if not await kept.find("?restart"):
         return None
     given = kept["?restart"]

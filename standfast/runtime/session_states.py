@@ -22,14 +22,14 @@ def begin_state(
     """Return the state in which a transcript leaves its agent.
 
     Args:
-        questions: the questions that are kept with it.
+        questions: the questions that are stored with it.
         recovering: whether an earlier run may have started its unanswered calls.
         used: the usage of all runs of the session.
         tools: facts that replace the tool facts of the agent that gave the last answer.
         checkpoint: the checkpoint from which the run continues; its model calls and usage count.
 
     Raises:
-        InputError: the conversation is with an agent that this one does not hand over to.
+        InputError: the conversation is with an agent to which this one does not hand over.
     """
     speaker = next_speaker(agent, messages)
     state = LoopState(

@@ -1,4 +1,4 @@
-"""Finds, gives and ends standing approvals. The store alone says what there is: nothing is remembered elsewhere."""
+"""Finds, gives and ends standing approvals. Only the store has them: nothing is cached elsewhere."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,12 +19,12 @@ Gives = tuple[StandingApprovals, StandingApproval]
 async def decided_in_advance(
     store: object, questions: Sequence[Question], calls: Sequence[ToolCall], place: CallPlace
 ) -> list[Question]:
-    """Return gates that open, each with the decisions on it that people have made in advance.
+    """Return gates that open, each with the decisions that people have made in advance.
 
     The store is asked only about tools whose approvals can be remembered.
 
     Args:
-        place: of the calls; each has a tool of its own.
+        place: of the calls; each has its own tool.
     """
     tools = {call.id: call.name for call in calls}
     found: list[Question] = []
@@ -46,7 +46,7 @@ async def decided_in_advance(
 
 
 async def standing_refusal(store: object, decision: Decision, gate: Gate, place: CallPlace) -> str | None:
-    """Return why a decision was not made in advance, as it says; None if it was, or does not say so."""
+    """Return why a decision was not made in advance, as it claims; None if it was, or does not claim so."""
     if decision.standing is None:
         return None
     found = await _load(store, decision.standing)
@@ -56,9 +56,9 @@ async def standing_refusal(store: object, decision: Decision, gate: Gate, place:
 async def given_by(
     store: object, agent: Agent, decision: Decision, gate: Gate, place: CallPlace, at: datetime
 ) -> Gives | None:
-    """Return the standing approval that a decision gives, with the store that is to keep it; None if it gives none.
+    """Return the standing approval that a decision gives, with the store for it; None if it gives none.
 
-    It is for arguments like those that are approved: if they were edited, like the edited ones.
+    It covers arguments like the approved ones: if they were edited, like the edited ones.
 
     Raises:
         InputError: it cannot be given.

@@ -1,8 +1,8 @@
-"""Shows gates that wait in a store without a workflow, so that people see them where nothing runs.
+"""Shows gates that wait in a store without a workflow, so that people see them although nothing runs.
 
-A run in process ends when it waits: its gates are in its session, or in the journal of its pipeline. They are shown on
-the board beside those of workflows, under a namespace that no Temporal has, so that nobody takes them for workflows.
-`outside_decisions` records what is decided there.
+An in-process run ends when it waits: its gates are in its session, or in the journal of its pipeline. They are shown on
+the board beside those of workflows, under a namespace that Temporal does not have, so that they are not mistaken for
+workflows. `outside_decisions` records the decisions on them.
 """
 
 import hashlib
@@ -27,17 +27,18 @@ IN_PROCESS = "/in-process"
 RECORDED = "It is recorded, and takes effect when the run goes on"
 
 _PREFIX = "in-process:"
-_SHOWN_BYTES = 16 * 1024  # of what stands in the item itself
+_SHOWN_BYTES = 16 * 1024  # of the contents of the item itself
 _CUT = 40  # characters of arguments that are larger
 _SEARCHED = 2_000  # characters of arguments
 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """Whose gates are shown.
+    """The owner of shown gates.
 
     Args:
-        journal_key: of the run: `<agent or pipeline>/<key of the session or the run>`, under which its decisions stand.
+        journal_key: of the run: `<agent or pipeline>/<key of the session or the run>`, under which its decisions are
+            stored.
         session: the key of the session that has the gates; None for a pipeline's own.
     """
 
@@ -54,12 +55,12 @@ class Whose:
 
 @dataclass(frozen=True, slots=True)
 class AskedGate:
-    """A gate that waits, as people are asked.
+    """A waiting gate, as people see it.
 
     Args:
         tool: of a call.
-        shown: what people see beside the message at a pipeline's gate, or where a guardrail has stopped something.
-        place: where the journal has what a pipeline's gate shows.
+        shown: the contents beside the message at a pipeline's gate, or where a guardrail has stopped something.
+        place: the journal's place of the contents of a pipeline's gate.
     """
 
     gate: Gate
@@ -115,12 +116,12 @@ async def show_gates(store: object, whose: Whose, asked: Sequence[AskedGate]) ->
 
 
 def _now_after(known: Board | None) -> datetime:
-    """Return the time now, or of the last write if another machine's clock is ahead: writes stay in order."""
+    """Return the current time, or the last write's if another machine's clock is ahead: writes stay in order."""
     return max([datetime.now(UTC), *([] if known is None else [known.at])])
 
 
 def _item(address: str, asked: AskedGate) -> dict[str, Any]:
-    """Return an item as `pending` has it."""
+    """Return an item in the form of `pending`."""
     gate, rule = asked.gate, asked.gate.rule
     item: dict[str, Any] = {
         "kind": "approval",

@@ -11,8 +11,8 @@ from typing import Any
 def begin_in_thread(call: Callable[[], Any]) -> asyncio.Future[Any]:
     """Begin a function that may block in its own thread; cancelling the future abandons it.
 
-    In a pool it could wait for a place, and start after its timeout had already been reported. The thread is a daemon,
-    because a function that hangs must not keep the process from ending.
+    In a pool it could wait for a thread, and start after its timeout had already been reported. The thread is a daemon,
+    so that a hanging function does not keep the process from exiting.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
@@ -25,7 +25,7 @@ def begin_in_thread(call: Callable[[], Any]) -> asyncio.Future[Any]:
             report, value = future.set_exception, RuntimeError("the tool raised StopIteration")
         except BaseException as error:
             report, value = future.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits for the result
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nothing waits for the result
             loop.call_soon_threadsafe(lambda: None if future.done() else report(value))
 
     threading.Thread(target=work, name="tool", daemon=True).start()
@@ -33,9 +33,9 @@ def begin_in_thread(call: Callable[[], Any]) -> asyncio.Future[Any]:
 
 
 async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
-    """Run a function in a thread, and return what it returns.
+    """Run a function in a thread, and return its result.
 
-    When the run is cancelled, the function is waited for: it cannot be stopped, and an outcome that will soon be known
+    When the run is cancelled, the function is awaited: it cannot be stopped, and an outcome that will soon be known
     should not be called unknown. After `limit` it is abandoned.
     """
     future = begin_in_thread(call)
@@ -47,6 +47,6 @@ async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
                 raise
             await asyncio.wait({future})
         except asyncio.CancelledError:
-            future.cancel()  # abandoned: nobody reads its result
+            future.cancel()  # abandoned: nothing reads its result
             raise
         return future.result()

@@ -1,4 +1,4 @@
-"""Opens the toolsets of an agent, whose tools are then its own, until a run or a worker ends."""
+"""Opens the toolsets of an agent, which provide its tools until a run or a worker ends."""
 
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,15 +29,15 @@ async def with_toolsets(agent: Agent, store: Any) -> AsyncIterator[Agent]:
 def with_found(
     agent: Agent, found: Mapping[Toolset, Sequence[Tool[..., Any]]], made: dict[Agent, Agent] | None = None
 ) -> Agent:
-    """Return an agent, and those that it hands over to, with the tools that their toolsets have.
+    """Return an agent, and the agents that it hands over to, with the tools of their toolsets.
 
-    Tools that have the name of others are left out.
+    Tools with another tool's name are left out.
 
     Args:
-        made: what was made already: two agents that hand over to a third hand over to the same one.
+        made: the agents made so far: two agents that hand over to a third hand over to the same one.
 
     Raises:
-        DefinitionError: two tools of agents of its conversation have one name.
+        DefinitionError: two tools of its conversation's agents have the same name.
     """
     if not agent.toolsets:
         return agent

@@ -1,6 +1,6 @@
-"""Keeps the messages that a session's agent has not heard yet, from the moment they are acknowledged.
+"""Stores the messages that a session's agent has not read yet, from the moment they are acknowledged.
 
-They outlive the run that they were sent to. The session's next run hears them before its own message.
+They outlive the run that they were sent to. The session's next run reads them before its own message.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,10 +13,10 @@ from standfast.stores.protocol import Ledger, Session
 
 
 class KeptMessage(Record):
-    """A message that was acknowledged.
+    """An acknowledged message.
 
     Args:
-        id: identifies it, however often it is kept.
+        id: identifies it, however often it is stored.
     """
 
     id: str
@@ -24,23 +24,23 @@ class KeptMessage(Record):
 
 
 class Unheard:
-    """The messages of a session that its agent has not heard, in the order in which they were sent."""
+    """A session's unread messages, in the order in which they were sent."""
 
     def __init__(self, session: Session, store: Ledger) -> None:
         self._said, self._heard, self._store = f"{session.key}/said", f"{session.key}/heard", store
 
     async def load(self, transcript: Iterable[Message]) -> list[KeptMessage]:
-        """Return the messages; those in the transcript were heard, even if no process survived to note that."""
+        """Return the messages; those in the transcript were read, even if no process survived to note that."""
         heard = {message.id for message in transcript}
         return [one for one in await self._noted() if one.id not in heard]
 
     async def take(self, transcript: Sequence[Message]) -> list[KeptMessage]:
-        """Return the messages, and note those in the transcript as heard; they may be pruned from there later."""
+        """Return the messages, and note those in the transcript as read; they may be pruned from there later."""
         await self.hear(transcript)
         return await self.load(transcript)
 
     async def _noted(self) -> list[KeptMessage]:
-        """Return the messages that are not noted as heard."""
+        """Return the messages that are not noted as read."""
         first = await length(self._store, self._heard)
         found: list[KeptMessage] = []
         while (text := await self._store.load_reply(self._said, first + len(found))) is not None:
@@ -49,10 +49,10 @@ class Unheard:
         return found
 
     async def keep(self, messages: Sequence[KeptMessage], transcript: Iterable[Message]) -> dict[str, str | None]:
-        """Keep messages, each once, except those in the transcript.
+        """Store messages, each once, except those in the transcript.
 
-        Returns, by id, those with the `message_id` of a message that was heard, or was sent under another id. The value
-        is None, or the reason why such a message is refused.
+        Returns, by id, the messages whose `message_id` belongs to a message that was read, or was sent under another
+        id. The value is None, or the reason why such a message is refused.
         """
         heard = list(transcript)
         there = [*heard, *(one.message for one in await self._noted())]
@@ -61,7 +61,7 @@ class Unheard:
         number, repeated = await length(self._store, self._said), dict[str, str | None]()
         for one in messages:
             before = by_sender.get(str(one.message.message_id))
-            # Sent again to a run that was reset, a message has the id under which the session has heard it.
+            # Sent again to a run that was reset, a message has the id under which the session has read it.
             if before is not None and (before.id != one.id or one.id in was_heard):
                 repeated[one.id] = _refusal(one.message, before)
             elif one.id not in known:
@@ -70,7 +70,7 @@ class Unheard:
         return repeated
 
     async def hear(self, messages: Iterable[Message]) -> None:
-        """Note that these messages were heard, as far as no unheard message comes before them."""
+        """Note that these messages were read, up to the first unread one."""
         ids = {message.id for message in messages if message.id is not None}
         first = await length(self._store, self._heard) if ids else 0
         for number, one in enumerate(await self._noted() if ids else (), first):

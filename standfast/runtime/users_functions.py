@@ -1,7 +1,7 @@
-"""Calls what users declare: functions, handlers, approvals, and types that read answers, for a limited time.
+"""Calls user declarations: functions, handlers, approvals, and types that parse answers, with a time limit.
 
-An answer and its calls are kept before they are read, beside the event loop. If they were read on a worker's loop, an
-answer that a type's own validators never finish would stop that worker, and then every other one that reads it.
+An answer and its calls are stored before they are parsed, outside the event loop. On a worker's loop, an answer that a
+type's validators never finish would stop that worker, and then every other worker that parses it.
 """
 
 import asyncio
@@ -35,16 +35,16 @@ from standfast.tools.tool import settled_by_verify
 T = TypeVar("T")
 
 READ_SECONDS = 10.0
-_CHECK_SECONDS = 60.0  # of guardrails, which may ask a model
+_CHECK_SECONDS = 60.0  # of guardrails, which may call a model
 _LOG = logging.getLogger("standfast")
 
 
 async def call_users(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of the user's, and await its result if it is async.
+    """Call a user's function, and await its result if it is async.
 
     Raises:
         RuntimeError: it raised SystemExit, which would end an event loop and the thread of all handlers; or a cancel
-            that nobody asked for.
+            that was not requested.
     """
     with cancelled_within(RuntimeError("it was cancelled from within")):
         try:
@@ -69,7 +69,7 @@ async def read_answer(agent: Agent, response: str) -> tuple[str | None, Any]:
         return f"the answer does not fit the agent's output: reading it took more than {READ_SECONDS:g} s", None
     except ValueError as fault:
         return f"the answer does not fit the agent's output: {cut(str(fault), 4_096)}", None
-    except (Exception, SystemExit) as error:  # of a validator of the user's
+    except (Exception, SystemExit) as error:  # raised by a user's validator
         return f"the answer cannot be read by the agent's output: {type(error).__name__}: {error_text(error)}", None
 
 
@@ -86,10 +86,10 @@ async def read_arguments(tool: Tool[..., Any], read: Callable[[], T], seconds: f
     """Return a call's arguments, or the edited ones, as the tool's method reads them.
 
     Args:
-        seconds: what the call may take, if that is less than reading may.
+        seconds: the time limit of the call, if that is shorter than the limit for parsing.
 
     Raises:
-        InputError: saying what is wrong, in words for the model; also if there is not enough time.
+        InputError: with the reason, in words for the model; or there is not enough time.
     """
     if tool.reads_at_once:
         return read()
@@ -104,7 +104,7 @@ async def read_arguments(tool: Tool[..., Any], read: Callable[[], T], seconds: f
 async def refused_in_time(
     tool: Tool[..., Any], arguments: dict[str, Any] | str, *, approved: bool, seconds: float | None = None
 ) -> Failed | None:
-    """Return the outcome of a call that does not run because another tool has its name now; None if it may run."""
+    """Return the outcome of a call that does not run because another tool now has its name; None if it may run."""
     try:
         return await read_arguments(tool, lambda: refused_as_changed(tool, arguments, approved=approved), seconds)
     except InputError as error:
@@ -132,10 +132,10 @@ async def run_bounded(
     """Run one attempt, or `verify` once, and cut it off after `seconds`.
 
     Args:
-        left: the rest of the `seconds`, if what the call depends on took some of them.
+        left: the rest of the `seconds`, if the call's dependencies took some of them.
         ask: the tool's `attempt` or `ask_whether_it_happened`.
         facts: decide what a timeout means.
-        state: the agent's; what the handler makes of it goes with its result.
+        state: the agent's; the handler's changes to it are stored with its result.
         limit: the largest result in bytes.
     """
     loop, still_runs = asyncio.get_running_loop(), False
@@ -145,7 +145,7 @@ async def run_bounded(
 
             async def read(function: Callable[[], T]) -> T:
                 end = until.when()
-                until.reschedule(None)  # a call that is cut off here has not begun: what came of it is known
+                until.reschedule(None)  # a call that is cut off here has not begun: its outcome is known
                 try:
                     return await read_arguments(tool, function, seconds)
                 finally:
@@ -160,7 +160,7 @@ async def run_bounded(
                     return written()
                 end = until.when()
                 if not until.expired():
-                    until.reschedule(None)  # a call that is cut off here has run: what came of it is known
+                    until.reschedule(None)  # a call that is cut off here has run: its outcome is known
                 left = None if end is None else end - loop.time()
                 return await _write_result(tool, written, left)
 
@@ -183,7 +183,7 @@ async def run_bounded(
 async def verified(
     tool: Tool[..., Any], outcome: Outcome, ask_verify: Callable[[], Awaitable[Outcome | None]]
 ) -> Outcome:
-    """Return the outcome of an attempt after `verify` was asked, if the attempt was cut off and has left it open."""
+    """Return the outcome of an attempt after `verify`, if the attempt was cut off and its outcome is open."""
     if not isinstance(outcome, Unknown) or not outcome.cut_off or tool.verify is None:
         return outcome
     return settled_by_verify(outcome, await ask_verify())
@@ -193,7 +193,7 @@ async def _write_result(tool: Tool[..., Any], write: Callable[[], Outcome], left
     """Return the outcome that the tool's method writes, even if the run is cancelled in the meantime.
 
     Args:
-        left: the seconds that are left to the call. A handler may have used them up, so one second is always there.
+        left: the remaining seconds of the call. A handler may have used them up, so there is always at least one.
     """
     longest = READ_SECONDS if left is None else min(READ_SECONDS, max(left, 1.0))
     try:
@@ -210,7 +210,7 @@ async def _write_result(tool: Tool[..., Any], write: Callable[[], Outcome], left
 async def ask_at_gates(
     agent: Agent, calls: Iterable[ToolCall], **options: Any
 ) -> tuple[list[Question], dict[str, str]]:
-    """Return the gates that calls have to pass, and by id why some cannot run at all; see `open_gates`."""
+    """Return the gates that calls must pass, and by id the reasons why some cannot run at all; see `open_gates`."""
     read = await asyncio.gather(*(_as_read(agent, call) for call in calls))
     questions, refused, faults = open_gates(agent, read, **options)
     for fault in faults:
@@ -251,7 +251,7 @@ async def gate_edit_refusal(step: Step[Any], decision: Decision) -> str | None:
         return await _in_time(lambda: edit_problem_at(step, decision))
     except TimeoutError:
         return f"gate {decision.gate}: edit: reading it took more than {READ_SECONDS:g} s"
-    except (Exception, SystemExit) as error:  # of a validator of the user's
+    except (Exception, SystemExit) as error:  # raised by a user's validator
         return f"gate {decision.gate}: edit: {type(error).__name__}: {error_text(error)}"
 
 

@@ -1,4 +1,4 @@
-"""Waits for more of a model's answer, for those who view it: until the store tells of it, if it can."""
+"""Waits for more of a model's answer, for its viewers: until the store notifies them, if it can."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 from standfast.stores.capabilities import has_partial_news
 
-AT_LEAST_EVERY = 2.0  # seconds between two looks, also where the store tells: word of it may be lost
+AT_LEAST_EVERY = 2.0  # seconds between two checks, even with notifications: one may be lost
 
 
 @asynccontextmanager
 async def news_of(store: object, journal_key: str | None) -> AsyncIterator[asyncio.Event | None]:
-    """Yield an event that is set when a run may have said more; None if the store cannot tell."""
+    """Yield an event that is set when a run may have new text; None if the store cannot notify."""
     if journal_key is None or not has_partial_news(store):
         yield None
         return
@@ -23,7 +23,7 @@ async def until_more(news: asyncio.Event | None, every: float, closing: asyncio.
     """Wait until there may be more, or the viewer is closing.
 
     Args:
-        every: seconds between two looks if the store cannot tell.
+        every: seconds between two checks if the store cannot notify.
     """
     events = [event for event in (news, closing) if event is not None]
     waits = [asyncio.ensure_future(event.wait()) for event in events]

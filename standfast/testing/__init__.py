@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"DevServer", "dev_server", "time_skipping_server"}:  # loads temporalio only when it is asked for
+    if name in {"DevServer", "dev_server", "time_skipping_server"}:  # imports temporalio only on demand
         from standfast.testing import servers
 
         return getattr(servers, name)

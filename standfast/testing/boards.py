@@ -1,4 +1,4 @@
-"""Checks of a store that shows what runs wait for."""
+"""Checks of a store that shows the items that runs wait for."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

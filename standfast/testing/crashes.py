@@ -1,7 +1,7 @@
 """Stops runs at the worst moments and inspects the remains, for users' agents and for standfast's own tests.
 
-A crash here is an exception after which the store takes nothing more, as if the process had died. It cannot show the
-effects of a real SIGKILL on the operating system; the acceptance tests do that.
+A crash here is an exception after which the store accepts no more writes, as if the process had died. It cannot show
+the effects of a real SIGKILL on the operating system; the acceptance tests do that.
 """
 
 import inspect
@@ -28,9 +28,9 @@ class SimulatedCrash(BaseException):
 
 
 def crash_after_tool_results(store: StoreT, fail_on_call: int = 2) -> StoreT:
-    """Return the store with its `fail_on_call`-th `append_messages_atomic` failing, nothing of it written.
+    """Return the store with its `fail_on_call`-th `append_messages_atomic` failing and writing nothing.
 
-    The second one is, in a new session, the write of the first tool results: the tools ran, their results are lost.
+    In a new session, the second one is the write of the first tool results: the tools ran, and their results are lost.
     """
     return cast(StoreT, _FailingStore(store, fail_on_call))
 
@@ -52,13 +52,13 @@ class _FailingStore:
 
 @dataclass(slots=True)
 class CrashedRun:
-    """One run that was stopped, and the run that went on after it.
+    """One run that was stopped, and the run that continued it.
 
     Args:
         stopped_at: the boundaries, such as "before write 2" or "after handler of call_1".
-        calls: how often each call's handler was started, over all processes; the key is "agent/tool_call_id".
-        unsafe_calls: those of them whose tools have effects.
-        messages: the session's messages in the end.
+        calls: how often each call's handler was started, in all processes; the key is "agent/tool_call_id".
+        unsafe_calls: the calls whose tools have effects.
+        messages: the session's final messages.
         written: every message that a store had accepted before a crash.
     """
 
@@ -76,7 +76,7 @@ class CrashedRun:
 
     @property
     def lost_messages(self) -> list[str]:
-        """Accepted messages that are gone, and calls without exactly one result."""
+        """Accepted messages that are lost, and calls without exactly one result."""
         lost, kept = [], list(self.messages)
         for message in self.written:
             if message in kept:
@@ -130,14 +130,14 @@ async def crash_everywhere(
     invoked: Sequence[Agent] = (),
     crashes: int = 1,
 ) -> CrashReport:
-    """Run an agent over and over, stopping it at every store write and every handler in turn, and resume it.
+    """Run an agent repeatedly, stop it at each store write and each handler in turn, and resume it.
 
     Args:
-        model: answers by the transcript, since a resumed run asks a new process (see `ScriptedModel`).
+        model: answers from the transcript, since a resumed run asks a new process (see `ScriptedModel`).
         store: opens a durable store by name: the same name again is the same database in another process.
         answer: answers the questions of interrupted runs.
-        decide: decides on what waits for approval; approves as the first approver who is still needed by default.
-        invoked: agents that tools invoke; agents among the tools are known.
+        decide: decides on items that wait for approval; by default approves as the first approver who is still needed.
+        invoked: agents that tools invoke; agents among the tools are already known.
         crashes: 2 also stops every resumed run at each of its boundaries.
     """
     report = CrashReport([])
@@ -161,7 +161,7 @@ async def _explore(scenario: _Scenario, stops: tuple[int, ...], crashes: int, re
     while True:
         boundary += 1
         crashed = await _run_stopped(scenario, (*stops, boundary))
-        if len(crashed.stopped_at) <= len(stops):  # it ended before this boundary: all of them are explored
+        if len(crashed.stopped_at) <= len(stops):  # it ended before this boundary: all boundaries are explored
             if not stops:
                 report.runs.append(crashed)
             return
@@ -171,7 +171,7 @@ async def _explore(scenario: _Scenario, stops: tuple[int, ...], crashes: int, re
 
 
 async def _run_stopped(scenario: _Scenario, stops: tuple[int, ...]) -> CrashedRun:
-    """Run with one process per stop, and a last one that is left in peace."""
+    """Run with one process per stop, and a last one without interruption."""
     record = CrashedRun(())
     name = "-".join(str(stop) for stop in stops)
     for stop in (*stops, None):
@@ -199,7 +199,7 @@ class _Process:
     async def run(self) -> RunResult:
         scenario, options = self._scenario, self._options()
         known = await self._store.load_session("crash")
-        # The caller of the run sends the message again only if nothing of it arrived.
+        # The caller of the run sends the message again only if none of it arrived.
         message = None if known else scenario.message
         result = await run(scenario.agent, message=message, session_id="crash", **options)
         while result.interrupted:
@@ -243,7 +243,7 @@ class _Process:
         return result
 
     def _watched(self, by_agent: dict[str, Tool[..., Any]]) -> Callable[..., Any]:
-        """Return the handler that runs instead of the tools of one name, whichever agent calls."""
+        """Return the handler that runs instead of the tools of one name, for all agents."""
 
         async def watched(*value: Any, standfast_context: ToolContext, **arguments: Any) -> Any:
             tool = by_agent[standfast_context.agent_name]

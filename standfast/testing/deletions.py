@@ -1,4 +1,4 @@
-"""Checks of a store from which what belongs to sessions and runs can be deleted."""
+"""Checks of a store that can delete the data of sessions and runs."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +15,7 @@ _TEXT = "what nobody is to find"
 
 
 def run_key(number: int) -> str:
-    """Return the journal key of a run on Temporal."""
+    """Return the journal key of a Temporal run."""
     return str(UUID(int=number, version=4))
 
 
@@ -25,12 +25,12 @@ def _noted(number: int, session_id: str | None = "s1", workflow: str = "") -> No
 
 
 def _before() -> datetime:
-    """Return a time before which all is that the store has now, whatever its clock says."""
+    """Return a time after everything in the store, whatever the store's clock shows."""
     return datetime.now(UTC) + _DAY
 
 
 async def _fill(store: Any, number: int = 1, session_id: str = "s1", workflow: str = "") -> Session:
-    """Keep all that a run on Temporal keeps for a session, and return the session."""
+    """Store everything that a Temporal run stores for a session, and return the session."""
     noted = _noted(number, session_id, workflow)
     run = noted.journal_key
     await store.note_run(noted)
@@ -66,7 +66,7 @@ def _decision(place: str) -> DecisionRecord:
 
 
 async def _found(store: Any, kept: Session, number: int = 1) -> list[object]:
-    """Return all that is in the store of what `_fill` has kept, apart from the messages."""
+    """Return all data of `_fill` that is in the store, except the messages."""
     run, scope, name = run_key(number), f"{kept.key}/2", f"{kept.key}/said"
     replies = [await store.load_reply(*place) for place in ((run, 1), (f"{run}/edits/ab", 0), (name, 0))]
     found = await store.load_entries(scope, ["0/done", "0/running", "0/never"])

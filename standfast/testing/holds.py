@@ -1,4 +1,4 @@
-"""Checks of holds: one holder at a time, whom all others see, and who is gone when the process has died."""
+"""Checks of holds: one holder at a time, visible to all others, and gone when its process has died."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ async def _hold_or_let_go(store: Any, who: int, number: int) -> bool:
 
 
 async def of_many_who_take_a_hold_one_has_it(store: Any, rivals: Rivals) -> None:
-    """Where holds are not shared, they guard within an object at least."""
+    """If holds are not shared, they guard at least within an object."""
 
     async def check(number: int, held: list[bool]) -> None:
         expect(sum(held), 1 - number % 2, f"how many hold one session, of {held}")
@@ -27,7 +27,7 @@ async def of_many_who_take_a_hold_one_has_it(store: Any, rivals: Rivals) -> None
 
 
 async def a_hold_is_seen_by_all_and_ended_by_its_holder_alone(store: Any, rivals: Rivals) -> None:
-    if not store.shares_holds:  # so nobody takes a hold that is free for a proof of death
+    if not store.shares_holds:  # so a free hold does not count as proof of death
         return
     expect(await store.hold("s1"), True, "hold")
     elsewhere = [process.do(_try, "s1") for process in rivals.processes]
@@ -44,7 +44,7 @@ async def a_hold_is_seen_by_all_and_ended_by_its_holder_alone(store: Any, rivals
 
 
 async def holds_of_a_process_that_is_killed_are_free_and_others_stay(store: Any, rivals: Rivals) -> None:
-    if not store.shares_holds:  # so nobody takes a hold that is free for a proof of death
+    if not store.shares_holds:  # so a free hold does not count as proof of death
         return
     expect(await rivals.processes[0].do(_try, "lost"), True, "hold by another process")
     expect(await store.hold("kept"), True, "hold")
@@ -67,7 +67,7 @@ async def within(condition: Any, what: str) -> None:
     """Wait until a condition holds.
 
     Raises:
-        AssertionError: it does not hold in time.
+        AssertionError: the condition does not hold in time.
     """
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while not await condition():

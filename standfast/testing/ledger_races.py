@@ -1,4 +1,4 @@
-"""Checks of a store's ledger, journal and workers when many use them at once: other objects, threads and processes."""
+"""Checks of a store's ledger, journal and workers under concurrent use: other objects, threads and processes."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checks of writes whose outcome their writer does not know, and which it makes again: nothing is there twice."""
+"""Checks of writes that are repeated because their outcome is unknown to the writer: nothing is written twice."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ _BATCH = 20
 
 
 async def _write(store: Any, name: str, number: int) -> None:
-    """Make the write of a session with this number, which may have been made before."""
+    """Make the write of a session with this number, which may be a repetition."""
     last = await store.append_messages_atomic(
         name, say(f"{number}", f"{number}"), session(name), write_key=f"{number}", expected_seq=2 * number
     )
@@ -26,7 +26,7 @@ async def _write(store: Any, name: str, number: int) -> None:
 
 
 async def _step(store: Any, name: str, number: int) -> None:
-    """Make all writes of a step; each may have been made before."""
+    """Make all writes of a step, each of which may be a repetition."""
     owner, key = f"{name}/{number}", f"{number}"
     entry = await store.claim(name, key, owner=owner, arguments_hash="h", running=running(owner))
     expect(entry.owner, owner, "the owner, as itself claims the call")
@@ -61,7 +61,7 @@ async def _kill_in_the_middle(store: Any, rivals: Rivals, write: Any) -> None:
     process = rivals.processes[0]
     await rivals.processes[1].do(_repeat, write, "s2", list(range(_BATCH)))
     rivals.processes[1].kill()
-    await _expect_once(store, write, "s2", _BATCH)  # what was acknowledged stays
+    await _expect_once(store, write, "s2", _BATCH)  # acknowledged writes stay
     await process.do(_repeat, write, "s1", list(range(_BATCH)))
     dying = asyncio.create_task(process.do(_repeat, write, "s1", list(range(_BATCH, 100 * _BATCH))))
 
@@ -76,7 +76,7 @@ async def _kill_in_the_middle(store: Any, rivals: Rivals, write: Any) -> None:
     expect(written[::2], written[1::2], "the first and second message of each write")
     count = len(written) // 2
     expect(written[: 2 * count : 2], [f"{number}" for number in range(count)], "what was written")
-    again = count + 2  # more than the write whose outcome its writer did not hear
+    again = count + 2  # more than the write whose outcome its writer did not learn
     await _repeat(store, write, "s1", list(range(again)))
     await _expect_once(store, write, "s1", again)
 
@@ -170,7 +170,7 @@ async def a_worker_that_others_take_for_dead_begins_no_call(store: Any, rivals: 
 
 
 async def _lose(store: Any, rivals: Rivals, interrupt: Interrupt, name: str, writes: list[Any]) -> None:
-    """Interrupt a holder; if another then holds the name, these writes are refused, and later it is held again."""
+    """Interrupt a holder. If another then holds the name, these writes are refused, and later it is held again."""
     expect(await store.hold(name), True, "hold")
     await interrupt(store)
     if await _try(rivals.other, name):

@@ -1,7 +1,7 @@
-"""A model behind a real HTTP server on loopback, which answers by script and with real servers' faults.
+"""A model behind a real HTTP server on loopback, which answers by script and simulates real servers' faults.
 
-It speaks Chat Completions, Responses and Messages, by the path of the request, and Cloudflare's form of errors. So it
-proves that the providers' own SDKs work, which a mock of their transport could not.
+It serves Chat Completions, Responses and Messages, depending on the path of the request, and Cloudflare's error format.
+So it also tests the providers' own SDKs, which a mock of their transport could not.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ End = Literal["whole", "cut", "closed", "reset", "silent"]
 
 
 class Request(NamedTuple):
-    """A request to the server; names of headers in lower case."""
+    """A request to the server; header names are in lower case."""
 
     path: str
     headers: dict[str, str]
@@ -30,15 +30,15 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Fault:
-    """A request that fails, or an answer that does not come as it should.
+    """A request that fails, or a faulty answer.
 
     Args:
-        status: that of the reply; 200 with an `answer`.
+        status: the reply's status; 200 with an `answer`.
         retry_after: seconds, as the header of that name.
-        words: the provider's words.
-        answer: the answer that begins, if `end` or `delay` are to go wrong with it.
-        end: "cut" hangs up before the length that was announced or the last event, "reset" breaks the connection
-            without a word, "silent" neither speaks nor hangs up.
+        words: the provider's text.
+        answer: the answer that begins, for use with `end` or `delay`.
+        end: "cut" hangs up before the announced length or the last event, "reset" breaks the connection without notice,
+            "silent" neither sends anything nor hangs up.
         delay: seconds between the pieces of an answer.
     """
 
@@ -52,11 +52,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Reply:
-    """The server's reply, to the byte, and how it ends.
+    """The server's exact reply, and how it ends.
 
     Args:
         body: sent as JSON, unless it is bytes; a list is sent as a stream of events.
-        end: as in `Fault`; "closed" announces no length.
+        end: as in `Fault`; "closed" does not announce a length.
     """
 
     body: Any = b""
@@ -83,7 +83,7 @@ class ModelServer:
 
     Args:
         script: answers in order, or a function of the `Request`. An answer is a text, an `LLMResponse` or a dict of its
-            keys, a `Fault`, or a `Reply` to the byte.
+            keys, a `Fault`, or a `Reply` with the exact bytes.
     """
 
     def __init__(self, *script: Any) -> None:
@@ -101,11 +101,11 @@ class ModelServer:
     async def __aexit__(self, *exc: object) -> None:
         self._server.close()
         await self._server.wait_closed()
-        await asyncio.gather(*self._serving)  # left open, a connection is warned about in some later test
+        await asyncio.gather(*self._serving)  # an open connection would cause a warning in a later test
 
     @property
     def url(self) -> str:
-        """The address before `/chat/completions` or `/responses`; Anthropic's SDK wants it without `/v1`."""
+        """The address before `/chat/completions` or `/responses`; Anthropic's SDK expects it without `/v1`."""
         return f"http://{self.address}/v1"
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +123,7 @@ class ModelServer:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         path, length = first.split()[1], headers.get("content-length")
-        if length is None:  # it says nothing to a model: it is another program's, or asks which models there are
+        if length is None:  # not a request to a model: it comes from another program, or lists models
             refusal = Reply(error(path, 411, "a request to a model has a body"), 411)
             writer.writelines([_head(refusal), *refusal.pieces()])
             return

@@ -1,4 +1,4 @@
-"""A model whose answers are known in advance."""
+"""A model with scripted answers."""
 
 import inspect
 import re
@@ -23,9 +23,9 @@ class ScriptedModel:
     """An adapter that answers by script and records its calls in `calls`.
 
     Args:
-        script: answers in order, or a function of (messages, tools), plain or async. An answer is an `LLMResponse`,
-            a dict of its keys, a text, or an exception, which is raised. A function is called every time, so that it
-            can answer a resumed run by its transcript.
+        script: answers in order, or a function of (messages, tools), plain or async. An answer is an `LLMResponse`, a
+            dict of its keys, a text, or an exception, which is raised. A function is called every time, so it can
+            answer a resumed run based on its transcript.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ScriptedModel:
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
     ) -> AsyncIterator[str | LLMResponse]:
-        """Give the text word by word, then the whole answer."""
+        """Yield the text word by word, then the whole answer."""
         answer = await self.chat(messages, tools, **settings)
         for piece in re.findall(r"\S+\s*|\s+", answer.text):
             yield piece

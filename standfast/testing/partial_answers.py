@@ -1,4 +1,4 @@
-"""Checks of a store that keeps models' answers while they are being given."""
+"""Checks of a store that keeps models' answers while they arrive."""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from standfast.testing.store_processes import StoreProcess, StoreProcesses, Work, close
 
-ROUNDS = 50  # a store that lets two win does so in most rounds
+ROUNDS = 50  # a store with two winners has them in most rounds
 
 Reopen = Callable[[Any], Callable[[], Any]]
 Contend = Callable[[Any, int, int], Awaitable[Any]]
@@ -16,13 +16,13 @@ Contend = Callable[[Any, int, int], Awaitable[Any]]
 
 
 class Rivals:
-    """All who use one store at once.
+    """All concurrent users of one store.
 
     Args:
-        store: the object that is checked. Two tasks use it, and the event loop of another thread.
-        other: a second object over the same data; None if there can be none.
-        processes: each has an object of its own.
-        rounds: of a race.
+        store: the tested object. Two tasks use it, and the event loop of another thread.
+        other: a second object over the same data; None if there cannot be one.
+        processes: each has its own object.
+        rounds: the rounds of a race.
     """
 
     def __init__(self, store: Any, other: Any, processes: list[StoreProcess], rounds: int) -> None:
@@ -44,8 +44,8 @@ class Rivals:
         """Let all contend at once, round after round.
 
         Args:
-            check: called after each round with its number and what each of them got.
-            most: the most rounds, if one takes long.
+            check: called after each round with its number and each user's result.
+            most: the maximum number of rounds, for slow checks.
             before: called with the number of each round before it begins.
             only_object: leave out other objects and processes.
         """
@@ -64,10 +64,10 @@ class Rivals:
 
 
 class User(Protocol):
-    """Somebody who uses a store."""
+    """One user of a store."""
 
     async def do(self, work: Work, *arguments: Any) -> Any:
-        """Return what `work(store, *arguments)` returns with this user's object."""
+        """Return the result of `work(store, *arguments)` with this user's object."""
         ...
 
 
@@ -80,7 +80,7 @@ class _Here:
 
 
 class _Thread:
-    """The event loop of another thread, which ends, as `asyncio.run` ends it, without a word to the store."""
+    """The event loop of another thread, which ends as under `asyncio.run`, without notice to the store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -109,10 +109,10 @@ class _Thread:
 
 @asynccontextmanager
 async def rivals_of(store: Any, reopen: Reopen | None, started: StoreProcesses, rounds: int) -> AsyncIterator[Rivals]:
-    """Give the store to all who use it at once; a new one is made by all of them at once.
+    """Give the store to all its users at once; they all create a new store at once.
 
     Args:
-        reopen: None if nobody else can use its data.
+        reopen: None if no one else can use its data.
     """
     if reopen is None:
         alone = Rivals(store, None, [], rounds)

@@ -18,17 +18,17 @@ __all__ = ["DevServer", "dev_server", "time_skipping_server"]
 async def time_skipping_server(
     *, data_converter: DataConverter | None = None, **options: Any
 ) -> AsyncIterator[WorkflowEnvironment]:
-    """Start a Temporal server that skips the time for which workflows only wait for timers.
+    """Start a Temporal server that skips time while workflows wait only for timers.
 
-    Workflows started by the environment's `client` skip time, each on a clock of its own, and their children with
-    them; inside `with environment.with_time_skipping_disabled()` they are started without, to be moved by
-    `await environment.fast_forward(handle, timedelta(days=3))`.
+    Workflows that the environment's `client` starts skip time, each on a separate clock, together with their children.
+    Inside `with environment.with_time_skipping_disabled()` they are started without skipping, and moved by `await
+    environment.fast_forward(handle, timedelta(days=3))`.
 
-    The SDK calls this experimental, which is why it is behind one function. A test process that is killed leaves this
-    server behind, unlike `dev_server`: the SDK starts it.
+    The SDK calls this experimental, so it is behind one function. If the test process is killed, this server keeps
+    running, unlike `dev_server`: the SDK starts it.
 
     Args:
-        data_converter: reads and writes pydantic models if None.
+        data_converter: if None, one that reads and writes pydantic models.
         options: further arguments of `WorkflowEnvironment.start_time_skipping_v2`, such as `plugins`.
 
     Raises:
@@ -39,13 +39,13 @@ async def time_skipping_server(
         *SERVER_FLAGS,
         *ONE_PARTITION,
         "--dynamic-config-value=frontend.WorkflowTimeSkippingEnabled=true",
-        '--dynamic-config-value=history.timerProcessorMaxTimeShift="0s"',  # a short timer ends on time, not within 1 s
+        '--dynamic-config-value=history.timerProcessorMaxTimeShift="0s"',  # short timers end on time, not within 1 s
         *options.pop("dev_server_extra_args", ()),
     ]
     async with await WorkflowEnvironment.start_time_skipping_v2(
         dev_server_existing_path=temporal_binary(),
         dev_server_extra_args=flags,
         data_converter=data_converter or pydantic_data_converter,
-        **{"dev_server_log_level": "never", **options},  # it writes to our output, also errors of its beginning
+        **{"dev_server_log_level": "never", **options},  # it writes to our output, including its startup errors
     ) as environment:
         yield environment

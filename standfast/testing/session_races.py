@@ -1,4 +1,4 @@
-"""Checks of a durable store's sessions when many write to them at once: other objects, threads and processes."""
+"""Checks of a durable store's sessions with concurrent writers: other objects, threads and processes."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _ALL = 6  # contenders of a race
 
 
 async def _append_what_follows(store: Any, who: int, number: int) -> int | None:
-    """Append to a new session, and in the next round to the one that is there."""
+    """Append to a new session, and in the next round to the existing one."""
     session_id, known = f"s{number // 2}", 2 * (number % 2)
     write = store.append_messages_atomic(
         session_id, say(f"{who}", f"{who}"), session(session_id, state=f"[{who}]"), expected_seq=known

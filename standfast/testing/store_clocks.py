@@ -1,4 +1,4 @@
-"""Checks of a durable store that is used by a process whose clock is wrong: by an hour, which no lease lasts."""
+"""Checks of a durable store in a process whose clock is wrong by an hour, longer than any lease."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

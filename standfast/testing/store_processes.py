@@ -1,4 +1,4 @@
-"""Other processes that use the store that is checked, some of which are killed."""
+"""Other processes that use the tested store, some of which are killed."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, BinaryIO
 
-Work = Callable[..., Awaitable[Any]]  # given the store; its first parameter
+Work = Callable[..., Awaitable[Any]]  # its first parameter is the store
 
 _SERVE = """
 import json, sys
@@ -29,9 +29,9 @@ serve()
 
 
 class StoreProcess:
-    """A process with an object of its own over the data of a store. It ends with this one.
+    """A process with its own object over the data of a store. It ends with this one.
 
-    Whatever it is asked to do has to be a function that it can import by name.
+    It must be able to import by name any function that it is asked to run.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class StoreProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )
-        self._asking = threading.Lock()  # a check that fails may leave somebody waiting for a reply
+        self._asking = threading.Lock()  # a failed check may leave a thread waiting for a reply
         self.kill = weakref.finalize(self, _kill, self._process, self._errors)
 
     @property
@@ -50,7 +50,7 @@ class StoreProcess:
         return bool(self.kill.alive) and self._process.poll() is None
 
     async def open(self, factory: Callable[[], Any]) -> None:
-        """Open the store there; the one before is closed."""
+        """Open the store there, after closing the previous one."""
         try:
             pickle.loads(pickle.dumps(factory))
         except Exception as error:
@@ -65,7 +65,7 @@ class StoreProcess:
         await self._ask(None, None)
 
     async def do(self, work: Work, *arguments: Any) -> Any:
-        """Return what `work(store, *arguments)` returns there."""
+        """Return the result of `work(store, *arguments)` there."""
         return await self._ask(work, arguments)
 
     async def _ask(self, work: Work | None, arguments: Any) -> Any:
@@ -115,7 +115,7 @@ def _kill(process: "subprocess.Popen[bytes]", errors: Any) -> None:
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout, errors):
-        with contextlib.suppress(OSError):  # what was not sent yet
+        with contextlib.suppress(OSError):  # the data that was not sent yet
             if pipe is not None:
                 pipe.close()
 
@@ -124,9 +124,9 @@ def _kill(process: "subprocess.Popen[bytes]", errors: Any) -> None:
 
 
 def serve() -> None:
-    """Do what the process is asked for, until nobody can ask any more."""
+    """Run the requested functions until no more requests can arrive."""
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a store that prints does not spoil the replies
+    os.dup2(2, 1)  # a store that prints does not corrupt the replies
     asyncio.run(_serve(requests, replies))
 
 
@@ -151,13 +151,13 @@ async def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 async def close(store: Any) -> None:
-    """Close a store, if it is one that is closed."""
+    """Close a store, if it can be closed."""
     if hasattr(store, "close"):
         await store.close()
 
 
 async def set_clock_ahead(store: Any, seconds: float) -> datetime:
-    """Set the clock of this process ahead for all Python code, and return the time that it is then; 0 sets it right."""
+    """Set the clock of this process ahead for all Python code, and return the new time; 0 resets it."""
     real_time, real_now = _REAL
 
     def now(cls: type[datetime], tz: tzinfo | None = None) -> datetime:
@@ -165,7 +165,7 @@ async def set_clock_ahead(store: Any, seconds: float) -> datetime:
 
     time.time = lambda: real_time() + seconds
     time.time_ns = lambda: int((real_time() + seconds) * 1e9)
-    # Modules have the class itself, whose methods cannot be set otherwise.
+    # Modules refer to the class itself, whose methods cannot be replaced in another way.
     methods: Any = gc.get_referents(datetime.__dict__)[0]
     methods["now"] = classmethod(now)
     methods["utcnow"] = classmethod(lambda cls: now(cls, UTC).replace(tzinfo=None))

@@ -1,4 +1,4 @@
-"""Checks of any store, which its author can run.
+"""Checks of any store, for its author to run.
 
     def reopen(store):
         return functools.partial(my_store, store.dsn)
@@ -7,7 +7,7 @@
     async def test_my_store(check, my_store):
         await check(my_store)
 
-Each check gets a new, empty store and raises an AssertionError that says what it saw.
+Each check gets a new, empty store and raises an AssertionError that describes the fault.
 """
 
 import functools
@@ -58,23 +58,24 @@ def store_suite(
     interrupt: Interrupt | None = None,
     rounds: int = ROUNDS,
 ) -> list[Check]:
-    """Return the checks for a durable store, or for one that only lives in memory.
+    """Return the checks for a durable store, or for an in-memory one.
 
     Many checks of a durable store let two objects, two threads and two other processes use it at the same time.
 
     Args:
-        ledger: False leaves out the parts that runs in one process do not use: the ledger, the journal of replies, and
-            the workers at work.
+        ledger: False leaves out the parts that in-process runs do not use: the ledger, the journal of replies, and the
+            workers at work.
         partial_answers: True for a store that also has `PartialAnswers`, which workers with `stream=True` need.
         deletion: True for a store that also has `Deletion`, as `standfast store prune` and `retention` need.
-        waits: True for a store that also has `Waits`: its inbox needs no worker.
+        waits: True for a store that also has `Waits`, so that its inbox does not need a worker.
         standing_approvals: True for a store that also has `StandingApprovals`, as `Approval(remember=…)` needs.
-        reopen: of a durable store: given a store, returns a function that opens another object over the same data. It
-            is sent to other processes, so it has to be a function of a module that they can import, or
+        reopen: for a durable store: takes a store, and returns a function that opens another object over the same data.
+            It is sent to other processes, so it must be a module-level function that they can import, or a
             `functools.partial` of one.
-        interrupt: of a durable store, if it can be done: breaks, in the middle of what a store does, what it needs,
-            and returns when that is there again. It ends the store's connections, say, or restarts the database.
-        rounds: how often each race is run; fewer for a slow database, where two that win are found less surely.
+        interrupt: for a durable store, if possible: breaks a resource that the store needs in the middle of an
+            operation, and returns when the resource is back. For example, it ends the store's connections, or restarts
+            the database.
+        rounds: the number of rounds of each race; a slow database needs fewer, which find double winners less reliably.
 
     Raises:
         InputError: `reopen` is missing.

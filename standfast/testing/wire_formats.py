@@ -1,4 +1,4 @@
-"""Writes answers as the providers do: whole, or as the events of a stream, with one function per format."""
+"""Writes answers as the providers do: complete, or as the events of a stream, with one function per format."""
 
 import json
 import re
@@ -15,7 +15,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _ids(answer: LLMResponse) -> list[dict[str, Any]]:
-    """Return the calls with ids, as every provider has them."""
+    """Return the calls with ids, in every provider's style."""
     return [
         {"id": call.id or f"call_{number}", "name": call.name, "arguments": call.arguments}
         for number, call in enumerate(answer.tool_calls)
@@ -234,7 +234,7 @@ FORMATS: Mapping[str, tuple[Whole, Streamed]] = {
 
 
 def error(path: str, status: int, words: str) -> dict[str, Any]:
-    """Return the body of an error, as the provider of a path writes it."""
+    """Return the body of an error, in the format of a path's provider."""
     kinds = {
         400: "invalid_request_error",
         401: "authentication_error",

@@ -1,4 +1,4 @@
-"""Checks of a store's records of workers and the sessions that they work on."""
+"""Checks of a store's records of workers, and of the sessions that they work on."""
 
 import asyncio
 from typing import Any

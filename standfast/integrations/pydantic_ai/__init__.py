@@ -1,4 +1,4 @@
-"""Makes pydantic-ai's agents durable in this process, runs them on our loop, or guards their tools alone."""
+"""Makes pydantic-ai agents durable in this process, runs them on our loop, or guards only their tools."""
 
 from standfast.integrations._guards import check_version
 

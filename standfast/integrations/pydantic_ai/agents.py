@@ -1,9 +1,8 @@
-"""Runs agents of pydantic-ai on our loop, a request of the model at a time: `as_agent`.
+"""Runs pydantic-ai agents on our loop, one model request at a time: `as_agent`.
 
-Each request is a run of pydantic-ai's agent that stops at the calls that the model makes, and whose tools are external,
-so that none runs in it. Our loop gates and runs them, and the next run gets their results. Instructions, history
-processors, dependencies and output validators are pydantic-ai's. Nothing is kept from turn to turn but the model's
-messages, in the transcript.
+Each request is a run of pydantic-ai's agent that stops at the model's calls. Its tools are external, so none runs in
+it. Our loop gates and runs them, and the next run gets their results. Instructions, history processors, dependencies
+and output validators are pydantic-ai's. The only data kept between turns is the model's messages, in the transcript.
 """
 
 import copy
@@ -75,22 +74,22 @@ def as_agent(
     usage_limits: UsageLimits | None = None,
     **options: Unpack[Options],
 ) -> OurAgent[Any]:
-    """Return an agent of standfast; pydantic-ai runs it, one request of the model at a time, and we run its tools.
+    """Return a standfast agent. pydantic-ai runs it, one model request at a time, and standfast runs its tools.
 
     Args:
         name: by default the agent's own.
-        deps: the dependencies of runs: a value, or a function that returns it, of an `AgentContext` for a request of
-            the model and of a `ToolContext` for a tool's call.
-        approval: gates by the name of a tool; None takes away the gate of its `requires_approval`.
-        safe_to_retry: names of tools that may run twice, besides those whose metadata say so.
-        timeout: of calls, by the name of a tool; by default the usual one.
-        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
-        usage_limits: of each turn, from what the user says to the agent's answer.
+        deps: the dependencies of runs: a value, or a function that returns it. Its argument is an `AgentContext` for a
+            request of the model and a `ToolContext` for a tool's call.
+        approval: gates by tool name; None removes the gate of its `requires_approval`.
+        safe_to_retry: names of tools that may run twice, besides those declared in their metadata.
+        timeout: of calls, by tool name; by default the usual one.
+        trust_hints: trust MCP servers' hints: a tool is safe if its `readOnlyHint` or `idempotentHint` is set.
+        usage_limits: for each turn, from the user's message to the agent's answer.
         options: `description`, `formerly`, `loop`, `access` and the hooks of an `Agent`.
 
     Raises:
-        DefinitionError: naming what cannot be run: a name, or tools that run elsewhere. What only a toolset can tell
-            is found when a run or a worker begins.
+        DefinitionError: naming the invalid part: a name, or tools that run elsewhere. Faults that only a toolset
+            reveals are found when a run or a worker begins.
     """
     if not isinstance(agent, AbstractAgent):
         raise DefinitionError(f"as_agent needs an agent of pydantic-ai, got {agent!r:.80}")
@@ -131,16 +130,16 @@ def as_agent(
 
 
 class PydanticAIRun:
-    """The adapter of an agent: each call is one request of its model, or more where an output does not fit."""
+    """The adapter of an agent: each call is one request of its model, or more if an output is invalid."""
 
     may_answer_nothing = True  # pydantic-ai asks again itself
 
     def __init__(self, agent: Agent[Any, Any], deps: Any, declared: Declared, limits: UsageLimits | None) -> None:
         self._agent, self._deps, self._declared, self._limits = agent, deps, declared, limits
-        self._found: Mapping[Any, AbstractToolset[Any]] = {}  # by what they are found for
+        self._found: Mapping[Any, AbstractToolset[Any]] = {}  # by the purpose for which they are found
 
     def with_tools(self, found: Mapping[Any, FoundTools]) -> "PydanticAIRun":
-        """Return the adapter whose requests show the tools that were found."""
+        """Return the adapter whose requests show the found tools."""
         self._declared.check_found(found.values())
         twin = copy.copy(self)
         twin._found = {id(one.toolset): tools.within for one, tools in found.items()}
@@ -183,10 +182,10 @@ class PydanticAIRun:
 
 
 class _Outside(AbstractCapability[Any]):
-    """Sees to it that no tool runs here: our loop runs them.
+    """Ensures that no tool runs here: our loop runs them.
 
     Args:
-        ours: the names of the tools that it knows.
+        ours: the names of the tools that the loop runs.
     """
 
     def __init__(self, ours: Set[str]) -> None:
@@ -210,7 +209,7 @@ class _Outside(AbstractCapability[Any]):
         return tool_defs
 
     def ends_at(self, response: ModelResponse) -> bool:
-        """Whether a response asks for tools, and does not give the output beside them."""
+        """Whether a response asks for tools, and does not include the output beside them."""
         names = {call.tool_name for call in response.tool_calls}
         return bool(names & self._tools) and not names & self._outputs
 
@@ -305,7 +304,7 @@ def _answer(message: Message) -> list[ModelMessage]:
 
 
 def _is_final(request: ModelRequest) -> bool:
-    """Whether a request only closes an answer that was an output tool's."""
+    """Whether a request only closes an output tool's answer."""
     return any(isinstance(part, ToolReturnPart) and part.content == "Final result processed." for part in request.parts)
 
 
@@ -329,13 +328,13 @@ def _joined(prompts: Sequence[Any]) -> list[Any]:
 
 
 def _turn(said: Sequence[Message]) -> Sequence[Message]:
-    """Return what was said since the agent has last given an answer."""
+    """Return the messages since the agent's last answer."""
     ends = (place for place, one in enumerate(said) if one.role == "assistant" and not one.tool_calls)
     return said[max(ends, default=-1) + 1 :]
 
 
 def _used(said: Sequence[Message]) -> RunUsage:
-    """Return what a turn has used, without the calls whose results are last: pydantic-ai counts these."""
+    """Return the usage of a turn, without the calls whose results are last: pydantic-ai counts these."""
     used, turn = RunUsage(), _turn(said)
     for place, message in enumerate(turn):
         if message.role == "tool":
@@ -349,7 +348,7 @@ def _used(said: Sequence[Message]) -> RunUsage:
 
 
 def _response(run: Any, before: RunUsage, answer: ModelResponse, output: Any) -> LLMResponse:
-    """Return what the model has answered: calls of tools if there is no output yet."""
+    """Return the model's answer: tool calls if there is no output yet."""
     made = run.new_messages()
     first = next((place for place, one in enumerate(made) if isinstance(one, ModelResponse)), len(made))
     calls, text = tuple[ToolCall, ...](), answer.text or ""

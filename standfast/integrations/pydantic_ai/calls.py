@@ -1,4 +1,4 @@
-"""Runs the tools of a durable run, each call at its place in the turn, and what other capabilities do durably."""
+"""Runs the tools of a durable run, each call at its place in the turn, and other capabilities' durable operations."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -29,13 +29,13 @@ from standfast.runtime.child_agents import AskedAgents
 
 @dataclass(slots=True)
 class Running:
-    """A run that carries out a turn.
+    """A run that executes a turn.
 
     Args:
-        user_id, tenant_id: for whom.
-        ctx: that of the model request that is made now.
-        operations: how many of a name were made at a step.
-        verdicts: of people, by the id of the call.
+        user_id, tenant_id: the user for whom it runs.
+        ctx: the context of the current model request.
+        operations: the number of operations of each name at a step.
+        verdicts: people's verdicts, by the id of the call.
     """
 
     turn: Turn
@@ -48,7 +48,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class RunningCall:
-    """A tool's call that runs, in which agents may run."""
+    """A running tool call, in which agents may run."""
 
     run: Running
     place: str
@@ -83,13 +83,13 @@ class GuardedTools(WrapperToolset[Any]):
         try:
             found = await call_guarded(self.guard, name, call_id, tool_args, function, key=key, safe_to_retry=safe)
         finally:
-            record_durable_unit(executed=executed)  # a call that did not run here has no span in a trace
+            record_durable_unit(executed=executed)  # a call that did not run here does not have a span in a trace
         verdict = run.verdicts.get(call_id)
         return found if verdict is None or verdict.edit is None else _told_of_edit(found, verdict)
 
 
 def _told_of_edit(found: Any, verdict: Verdict) -> Any:
-    """Return the result of a call that ran with edited arguments, so that the model reads that, too."""
+    """Return the result of a call that ran with edited arguments, with a note of the edit for the model."""
     value = found.return_value if isinstance(found, ToolReturn) else found
     told = {"note": edit_note(" and ".join(verdict.by)), "arguments": verdict.edit, "result": value}
     return replace(found, return_value=told) if isinstance(found, ToolReturn) else told
@@ -100,7 +100,7 @@ running_call: ContextVar[RunningCall | None] = ContextVar("standfast_call", defa
 
 @contextmanager
 def calling(call: RunningCall) -> Iterator[None]:
-    """Make it known that a call runs: agents that it runs are its own, and durable operations in it are part of it."""
+    """Register a running call: the agents that it runs are its own, and durable operations in it are part of it."""
     token = running_call.set(call)
     try:
         with durable_unit_scope():
@@ -117,12 +117,12 @@ def place_of(turn: Turn, name: str, call_id: str, ctx: RunContext[Any]) -> tuple
         place = ids.index(call_id)
         key = key_of_call(turn.scope, ctx.run_step, place, name, approved=ctx.tool_call_approved)
         return f"{turn.kept.number}.{ctx.run_step}.{place}", key
-    # A call that another tool has made, such as code that the model has written, or a text that becomes the output.
+    # A call made by another tool, such as code that the model has written, or a text that becomes the output.
     return f"{turn.kept.number}.{ctx.run_step}.{call_id}", key_of(turn.scope, str(ctx.run_step), call_id or "-")
 
 
 class Operations(JournalCallableOperationBackend[None]):
-    """Carries out what other capabilities have declared as durable operations."""
+    """Runs the durable operations that other capabilities have declared."""
 
     def __init__(self, guard: ToolGuard, running: ContextVar[Running | None], agent_name: str) -> None:
         config = RoleBasedOperationConfig[None](model=None, event=None, capability=None, tool=None)
@@ -138,7 +138,7 @@ class Operations(JournalCallableOperationBackend[None]):
         cache_key: tuple[object, ...],
         config: None,
     ) -> object:
-        """Return what an operation has made, at its place in the turn; one whose outcome is unknown runs again."""
+        """Return an operation's result, at its place in the turn; an operation of unknown outcome runs again."""
         run = self._running.get()
         if run is None:
             return await body()

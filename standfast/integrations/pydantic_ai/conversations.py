@@ -1,7 +1,7 @@
-"""Keeps conversations of pydantic-ai as sessions of a store: what began each turn, what its model said, how it ended.
+"""Stores pydantic-ai conversations as sessions: the beginning of each turn, its model's answers, and its end.
 
-A turn is known by the number of the message that begins it, and what happens in it by its place there: the step of the
-run, and the place of a call in the model's response. So whoever takes the conversation up again finds the same entries.
+A turn is identified by the number of the message that begins it, and its contents by their place in it: the step of the
+run, and the position of a call in the model's response. So every later run of the conversation finds the same entries.
 """
 
 import hashlib
@@ -29,17 +29,17 @@ from standfast.stores.protocol import Append, DurableStore, Session, session_id_
 from standfast.tools.attempts import turn_scope
 
 _BEGIN, _RESULTS, _END = 0, 1_000_000_000, 2_000_000_000  # beside the answers of a turn, in its journal
-_PER_STEP = 1000  # requests: a step has several if a response is continued, or an attempt is made again
+_PER_STEP = 1000  # requests: a step has several if a response is continued, or an attempt is repeated
 
 Prompt = str | Sequence[UserContent] | None
 
 
 class KeptTurn(Record):
-    """A turn as the session's state has it.
+    """A turn in the session's state.
 
     Args:
-        number: of the message that began it.
-        run_id: which the caller gave to it, if any.
+        number: of its first message.
+        run_id: given by the caller, if any.
         is_over: whether it has ended.
         is_closed: whether another message ended it, so that it is not replayed.
     """
@@ -59,11 +59,11 @@ class KeptTool(Record):
 
 
 class KeptGates(Record):
-    """The calls of a step that wait for people, or did, in the turn that has not ended.
+    """The calls of a step that wait for people, or waited, in the unfinished turn.
 
     Args:
-        step: the last one whose calls needed approval.
-        refused: by id, why one cannot run at all.
+        step: the last step whose calls needed approval.
+        refused: by id, the reason why a call cannot run at all.
     """
 
     step: int
@@ -86,11 +86,11 @@ class _Kept(Record):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a caller gives to a run.
+    """A caller's arguments for a run.
 
     Args:
-        history: the messages that it goes on from; empty for those of the conversation.
-        run_id: names the turn, so that the same one is not begun twice.
+        history: the messages to continue from; empty for those of the conversation.
+        run_id: names the turn, so that it is not begun twice.
     """
 
     prompt: Prompt
@@ -116,13 +116,13 @@ class Conversation:
         return session_id_of(self.session.id)
 
     async def take_up(self, given: Given) -> "Turn":
-        """Return the turn that a run goes on with, or the one that it begins.
+        """Return the turn that a run continues, or the one that it begins.
 
-        A turn that has not ended goes on if the caller brings the message that began it, or none. Before another
-        message it is closed: what its open calls have come to is looked up, and none of them begins any more.
+        An unfinished turn continues if the caller passes the message that began it, or none. Before another message it
+        is closed: the outcomes of its open calls are looked up, and none of them can begin any more.
 
         Raises:
-            InputError: a run_id has another message than the one that began its turn; or another message ended it.
+            InputError: a run_id has a different message from the one that began its turn; or another message ended it.
         """
         last = self.turns[-1] if self.turns else None
         turn = next((one for one in self.turns if given.run_id is not None and one.run_id == given.run_id), None)
@@ -146,7 +146,7 @@ class Conversation:
         return Turn(self, turn, begun["prompt"], await self._history_before(turn), is_resumed=True)
 
     async def _close(self, turn: KeptTurn) -> None:
-        """End a turn where it is."""
+        """End a turn in its current state."""
         scope, answers = turn_scope(self.key, turn.number), [answer async for answer in self.answers(turn.number)]
         messages = _load_messages([one for _, answer in answers for one in answer["said"]])
         shown = len(messages)
@@ -160,7 +160,7 @@ class Conversation:
         await Turn(self, closed, None, [], _shown=shown).end(messages)
 
     async def answers(self, number: int) -> AsyncIterator[tuple[int, Any]]:
-        """Return what the model has answered in a turn, each with its step."""
+        """Return the model's answers in a turn, each with its step."""
         for step in itertools.count(1):
             for attempt in range(_PER_STEP):
                 kept = json.loads(await self._load(number, step * _PER_STEP + attempt))
@@ -183,7 +183,7 @@ class Conversation:
         return Turn(self, turn, prompt, list(given.history) or earlier)
 
     async def _history_before(self, turn: KeptTurn | None) -> list[ModelMessage]:
-        """Return the messages of the turns before one, or of all, from the last one whose history was given."""
+        """Return the messages of the turns before one, or of all, starting from the last turn with a given history."""
         kept = list[Any]()
         number = None if turn is None else turn.number
         if number is not None:
@@ -206,7 +206,7 @@ class Conversation:
     async def write(
         self, messages: Sequence[Message], turns: tuple[KeptTurn, ...], number: int, place: int, reply: str
     ) -> str:
-        """Write an entry of a turn and messages of the transcript, both or neither; return the entry that is kept."""
+        """Write an entry of a turn and messages of the transcript, both or neither; return the stored entry."""
         is_end = place == _END
         gates = None if is_end else self.gates
         state = _Kept(turns=turns, gates=gates).model_dump_json()
@@ -218,7 +218,7 @@ class Conversation:
         kept = await retry_write(
             lambda: self.store.append_reply([append], journal_key=key, turn=place, reply=reply), tries=4
         )
-        if is_end and self.session.questions:  # also where another message has come instead of a decision
+        if is_end and self.session.questions:  # even if another message has arrived instead of a decision
             await show_gates(self.store, Whose.of_session(session), ())
         if kept == reply:
             self.session = session.model_copy(update={"last_seq": seq + len(messages)})
@@ -226,7 +226,7 @@ class Conversation:
         return kept
 
     async def keep_gates(self, gates: KeptGates, questions: Sequence[Question]) -> None:
-        """Keep the gates of a turn as they are now."""
+        """Store the current gates of a turn."""
         state = _Kept(turns=self.turns, gates=gates).model_dump_json()
         session = self.session.model_copy(update={"state": state, "questions": tuple(questions) or None})
         seq = self.session.last_seq
@@ -236,12 +236,12 @@ class Conversation:
 
 @dataclass(slots=True)
 class Turn:
-    """A turn of a conversation that a run carries out, for the first time or again.
+    """A turn of a conversation that a run executes, for the first time or again.
 
     Args:
-        prompt: with which it began, as JSON.
+        prompt: the initial message, as JSON.
         history: the messages before it.
-        is_resumed: whether it was begun by another run.
+        is_resumed: whether another run began it.
     """
 
     conversation: Conversation
@@ -254,32 +254,32 @@ class Turn:
 
     @property
     def scope(self) -> str:
-        """Where its calls stand in the ledger."""
+        """The place of its calls in the ledger."""
         return turn_scope(self.conversation.key, self.kept.number)
 
     async def keep_result(self, step: int, place: int, result: Any) -> None:
-        """Keep the result of a call that somebody else has run, as JSON; the first one stays."""
+        """Store the result of a call that was run elsewhere, as JSON; the first result stays."""
         at = _RESULTS + step * _PER_STEP + place
         await self.conversation.store.save_reply(self.scope, at, json.dumps(result))
 
     async def load_result(self, step: int, place: int) -> Any:
-        """Return what `keep_result` has kept; None if nothing."""
+        """Return the result that `keep_result` stored; None if there is none."""
         kept = await self.conversation.store.load_reply(self.scope, _RESULTS + step * _PER_STEP + place)
         return None if kept is None else json.loads(kept)
 
     async def keep_verdict(self, step: int, call_id: str, verdict: str) -> str:
-        """Keep the verdict on a call, as JSON, for as long as the turn can be replayed; return the one that is kept."""
+        """Store the verdict on a call, as JSON, for as long as the turn can be replayed; return the stored one."""
         return await self.conversation.store.save_reply(self._verdict_key(step, call_id), 0, verdict)
 
     async def load_verdict(self, step: int, call_id: str) -> str | None:
-        """Return what `keep_verdict` has kept."""
+        """Return the verdict that `keep_verdict` stored."""
         return await self.conversation.store.load_reply(self._verdict_key(step, call_id), 0)
 
     def _verdict_key(self, step: int, call_id: str) -> str:
         return f"{self.scope}/verdicts/{step}/{hashlib.blake2b(call_id.encode(), digest_size=16).hexdigest()}"
 
     async def told(self, step: int) -> dict[str, ToolReturnPart] | None:
-        """Return what the model has read of a step's calls, by id; None before it has answered."""
+        """Return what the model has read about a step's calls, by id; None before it has answered."""
         kept = await self.conversation.store.load_reply(self.scope, (step + 1) * _PER_STEP)
         if kept is None:
             return None
@@ -296,7 +296,7 @@ class Turn:
         return step, [call.tool_call_id for call in response.tool_calls]
 
     def user_prompt(self) -> Prompt:
-        """Return the message with which it began."""
+        """Return the message that began it."""
         return None if self.prompt is None else JSON_CODEC.load(UserPromptPart, self.prompt).content
 
     def next_request(self, step: int) -> int:
@@ -306,7 +306,7 @@ class Turn:
         return step * _PER_STEP + min(count, _PER_STEP - 1)
 
     async def load_answer(self, place: int, messages: Sequence[ModelMessage]) -> ModelResponse | None:
-        """Return what the model has answered at a place, if it has."""
+        """Return the model's answer at a place, if it exists."""
         kept = await self.conversation.store.load_reply(self.scope, place)
         if kept is None:
             return None
@@ -315,10 +315,10 @@ class Turn:
         return response
 
     async def keep_answer(self, place: int, response: ModelResponse, messages: Sequence[ModelMessage]) -> None:
-        """Keep what the model has answered, and add to the transcript what is new.
+        """Store the model's answer, and add the new messages to the transcript.
 
         Raises:
-            SessionConflictError: somebody else has written to the session since.
+            SessionConflictError: another writer has written to the session since.
             StoreError: the store does not answer.
         """
         said = self._since_last(messages)
@@ -329,7 +329,7 @@ class Turn:
         await conversation.write(shown, conversation.turns, self.kept.number, place, json.dumps(kept))
 
     async def end(self, messages: Sequence[ModelMessage]) -> None:
-        """Keep all messages of the turn, by which the next one goes on."""
+        """Store all messages of the turn, from which the next one continues."""
         if self.kept.is_over:
             return
         reply = json.dumps({"messages": JSON_CODEC.dump(list[ModelMessage], list(messages))})
@@ -341,7 +341,7 @@ class Turn:
         await self.conversation.write(new, turns, self.kept.number, _END, reply)
 
     def _since_last(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-        """Return the messages since the last request, from the answer to it."""
+        """Return the messages since the last request, starting with its answer."""
         return list(messages[len(self.history) if self._shown is None else self._shown :])
 
 
@@ -373,12 +373,12 @@ def _asks_nothing(given: Given) -> bool:
 
 
 def _unshown(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
-    """Return what the transcript does not have yet: an answer is there since it was kept."""
+    """Return the messages that the transcript lacks; an answer is in it since it was stored."""
     return messages[1:] if messages and isinstance(messages[0], ModelResponse) else messages
 
 
 def _dump_prompt(prompt: Prompt) -> Any:
-    """Return a message as JSON, the same for the same message."""
+    """Return a message as JSON, identical for the same message."""
     if prompt is None:
         return None
     part = JSON_CODEC.dump(UserPromptPart, UserPromptPart(prompt))

@@ -1,4 +1,4 @@
-"""Answers calls that pydantic-ai defers: approvals by the verdicts of gates, others by results that somebody brings."""
+"""Answers calls that pydantic-ai defers: approvals by the verdicts of gates, others by results that callers provide."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _RETURN: TypeAdapter[ToolReturn] = TypeAdapter(ToolReturn)
 
 @dataclass(slots=True)
 class Deferrals:
-    """The calls of a turn that wait for somebody."""
+    """The calls of a turn that wait for people or callers."""
 
     turn: Turn
     gates: Gates
@@ -31,7 +31,7 @@ class Deferrals:
     async def answer(
         self, ctx: RunContext[Any], requests: DeferredToolRequests, requesters: Sequence[str | None]
     ) -> tuple[DeferredToolResults, dict[str, Verdict]] | None:
-        """Return the results of deferred calls, with the verdicts on them, once there are all; None before."""
+        """Return the results of deferred calls, with the verdicts on them, once all exist; None before."""
         verdicts: dict[str, Verdict] | None = {}
         if requests.approvals:
             calls = [_call(part) for part in requests.approvals]
@@ -61,7 +61,7 @@ class Deferrals:
         return kept["metadata"] if kept is not None and kept["kind"] == "approval" else None
 
     async def bring(self, results: DeferredToolResults) -> None:
-        """Keep what somebody has decided, or the results that they bring; what was kept before stays.
+        """Store a caller's decisions, or results; what was stored before stays.
 
         Raises:
             InputError: a decision does not count, or a call does not wait; or metadata is not JSON.
@@ -71,7 +71,7 @@ class Deferrals:
         for call_id, approval in results.approvals.items():
             said = {"gate": call_id, "by": results.answered_by.get(call_id)}
             digest = (results.metadata.get(call_id) or {}).get("digest")
-            if digest is None and call_id in pending:  # who brings it holds the requests of this very turn
+            if digest is None and call_id in pending:  # the caller has the requests of this exact turn
                 await self._check_not_repeated(call_id)
                 digest = pending[call_id].digest
             said["digest"] = digest
@@ -96,7 +96,7 @@ class Deferrals:
                 await self.turn.keep_result(step, waiting.index(call_id), _data_of(result))
 
     async def _check_not_repeated(self, call_id: str) -> None:
-        """Check that an id names one call only: results that are brought again must not decide on a later one.
+        """Check that an id names only one call: repeated results must not decide on a later call.
 
         Raises:
             InputError: an earlier call of the turn has the same id.
@@ -111,7 +111,7 @@ class Deferrals:
 
 
 def shown(requests: DeferredToolRequests, pending: Sequence[Any]) -> None:
-    """Tell those who get requests what people are asked, and by which digest they decide."""
+    """Tell callers that get requests what people are asked, and by which digest they decide."""
     for one in pending:
         told = {"message": one.message, "digest": one.digest, "approvers": list(one.approvers)}
         told |= {} if one.deadline is None else {"deadline": one.deadline.isoformat()}
@@ -135,14 +135,14 @@ def _tool(ctx: RunContext[Any], name: str) -> KeptTool:
 
 
 def _place(ctx: RunContext[Any], call_id: str) -> int:
-    """Return the place of a call in the model's response."""
+    """Return the position of a call in the model's response."""
     response = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
     ids = [] if response is None else [call.tool_call_id for call in response.tool_calls]
     return ids.index(call_id) if call_id in ids else len(ids)
 
 
 def _metadata_of(results: DeferredToolResults) -> dict[str, Any]:
-    """Return what the tools of approved calls are given beside their arguments."""
+    """Return the extra data for the tools of approved calls, besides their arguments."""
     try:
         return {
             call_id: _ANY.dump_python(results.metadata[call_id], mode="json")

@@ -1,4 +1,4 @@
-"""Makes a conversation with an agent of pydantic-ai durable in this process: `StandfastDurability`."""
+"""Makes a conversation with a pydantic-ai agent durable in this process: `StandfastDurability`."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -55,30 +55,31 @@ Owner = Callable[[RunContext[Any]], str | None]
 
 
 class StandfastDurability(BaseDurabilityCapability[Any]):
-    """A capability by which a conversation goes on where it was, whenever its process dies.
+    """A capability with which a conversation continues where it was, whenever its process dies.
 
-    `Agent(…, capabilities=[StandfastDurability(store)])`, then `agent.run("…", conversation_id="issue-42")`. What the
-    model answers is kept and not paid for again. A tool with effects runs at most once; `metadata={"safe_to_retry":
-    True}` declares one that may run again. After a crash, the same `run` again finishes the turn that was begun. A
-    run without a conversation_id is not durable, unless a tool of a durable run makes it.
+    `Agent(…, capabilities=[StandfastDurability(store)])`, then `agent.run("…", conversation_id="issue-42")`. The
+    model's answers are stored and not paid for again. A tool with effects runs at most once;
+    `metadata={"safe_to_retry": True}` declares one that may run again. After a crash, the same `run` finishes the turn
+    that was begun. A run without a conversation_id is not durable, unless a tool of a durable run makes it.
 
     Args:
         store: a durable one, which may be shared.
-        user_id, tenant_id: return whose conversation it is, from the context of a run; nobody's by default.
+        user_id, tenant_id: return the owner of the conversation, from the context of a run; without an owner by
+            default.
         approval: the `Approval` of calls that pydantic-ai defers for approval; or a function of standfast's `ToolCall`
-            that returns it. By default anybody may decide, within 30 days.
-        name: the agent's name, by which its conversations are known, `[a-z][a-z0-9_-]*`; by default its own.
-        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
+            that returns it. By default anyone may decide, within 30 days.
+        name: the agent's name, under which its conversations are stored, `[a-z][a-z0-9_-]*`; by default its own.
+        trust_hints: trust MCP servers' hints: a tool is safe if its `readOnlyHint` or `idempotentHint` is set.
 
     Raises:
-        DefinitionError: the name, or that of an agent that is made with it, does not match; or `approval`, `user_id` or
-            `tenant_id` is something else.
-        MemoryStoreNotDurableError: the store forgets.
+        DefinitionError: the name, or the name of an agent made with it, does not match; or `approval`, `user_id` or
+            `tenant_id` is invalid.
+        MemoryStoreNotDurableError: the store is not durable.
 
     A run of a conversation raises:
-        SessionConflictError: another run is at work on it.
+        SessionConflictError: another run is working on it.
         SessionAccessDeniedError: it belongs to another user or tenant.
-        InputError: it belongs to another agent, or is not a conversation of pydantic-ai; or its turn with the `run_id`
+        InputError: it belongs to another agent, or is not a pydantic-ai conversation; or its turn with the `run_id`
             began with another message.
         StoreError: the store does not answer.
     """
@@ -88,7 +89,7 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         durable_unit_noun="step",
         durable_container_noun="conversation",
         codec=JSON_CODEC,
-        wrapped_toolset_kinds=frozenset(),  # all tools go through one guard, whichever toolset they come from
+        wrapped_toolset_kinds=frozenset(),  # all tools pass one guard, whichever toolset they come from
         journal_discovery=False,
         accepts_cancellation_token=True,
     )
@@ -121,7 +122,8 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         """Return the capability of an agent.
 
         Raises:
-            DefinitionError: its name cannot be an agent's. None is made of it: another agent might have that one.
+            DefinitionError: its name is not valid for an agent. It is not converted: another agent might have that
+                name.
         """
         name = self.name or agent.name
         if name and not NAME.fullmatch(name):
@@ -139,15 +141,15 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         return Operations(self._guard, self._running, self.name)
 
     def _bind_models(self, agent: Any) -> None:
-        """Bind no models: requests are made in this process, by whatever model the run has."""
+        """Bind no models: requests are made in this process, by the run's model."""
 
     def _register_toolsets(self, agent: Any) -> None:
-        """Register no toolsets: calls are known by their place in a turn, so that a toolset needs no `id`."""
+        """Register no toolsets: calls are identified by their place in a turn, so a toolset does not need an `id`."""
 
     # --- a run ---
 
     def get_default_run_id(self) -> str | None:
-        """Return an id by which it is known that the caller gave none."""
+        """Return an id that shows that the caller gave none."""
         self._own_ids.set((str(uuid4()), ""))
         return self._own_ids.get()[0]
 
@@ -197,7 +199,7 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
             running_call.reset(inner)
 
     async def _begin_deferred(self, run: Running, node: Any) -> Any:
-        """Return the node that begins a turn, with the message that began it first; what it brings is kept."""
+        """Return the node that begins a turn, with its first message; the caller's results are stored."""
         if node.deferred_tool_results is None or not run.turn.is_resumed:
             return replace(node, user_prompt=run.turn.user_prompt())
         await self._deferrals(run).bring(node.deferred_tool_results)
@@ -233,20 +235,20 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         user_id: str | None = None,
         tenant_id: str | None = None,
     ) -> tuple[PendingApproval, ...]:
-        """Record what people have decided on calls that wait, and return what still waits.
+        """Record people's decisions on waiting calls, and return the calls that still wait.
 
-        `agent.run(conversation_id=…)` goes on then. The same decision again changes nothing.
+        `agent.run(conversation_id=…)` then continues. Repeating the same decision changes nothing.
 
         Args:
             decisions: such as `{"gate": "c1", "decision": "approve", "by": "ada", "digest": "…"}`, with `edit` for
                 other arguments, or a `comment`; all count, or none does.
-            user_id, tenant_id: whose conversation it is.
+            user_id, tenant_id: the owner of the conversation.
 
         Raises:
-            InputError: one does not count.
+            InputError: a decision does not count.
             SessionNotFoundError: there is no such conversation.
             SessionAccessDeniedError: it belongs to another user or tenant.
-            SessionConflictError: a run is at work on it.
+            SessionConflictError: a run is working on it.
         """
         read = read_decisions(decisions)
         async with self._gates(conversation_id, user_id, tenant_id) as gates:
@@ -306,7 +308,7 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
     async def wrap_output_process(
         self, ctx: RunContext[Any], *, output_context: OutputContext, output: Any, handler: WrapOutputProcessHandler
     ) -> Any:
-        """Run a function that makes the output as a tool is run: it may have effects."""
+        """Run an output function like a tool: it may have effects."""
         run, call = self._running.get(), output_context.tool_call
         if run is None or ctx.partial_output or not output_context.has_function:
             return await handler(output)

@@ -1,8 +1,8 @@
 """Finds the tools of pydantic-ai's toolsets when a run or a worker begins; internal.
 
-An MCP server is connected for as long as that lasts, and only read then: a request to the model shows its tools as they
-were read. All else of a toolset, such as a filter, a prefix, or a function that makes it, is asked in every request and
-call, with the dependencies of the user it is for.
+An MCP server is connected for that long, and only read then: a model request shows its tools as they were read.
+Everything else in a toolset, such as a filter, a prefix, or a function that makes it, is evaluated in every request and
+call, with the dependencies of its user.
 """
 
 import copy
@@ -37,13 +37,13 @@ Handler = Callable[..., Any]
 
 
 class FoundTools(tuple[Tool[..., Any], ...]):
-    """The tools of a toolset, and the toolset that has them, whose servers are connected."""
+    """The tools of a toolset, and the toolset with connected servers."""
 
     within: AbstractToolset[Any]
 
 
 def context_of(agent: Agent[Any, Any], deps: Any, runner: Runner, **options: Any) -> RunContext[Any]:
-    """Return what pydantic-ai gives to tools and toolsets."""
+    """Return the context that pydantic-ai passes to tools and toolsets."""
     model = agent.model
     return RunContext[Any](
         deps=valued(deps, runner),
@@ -57,10 +57,10 @@ def context_of(agent: Agent[Any, Any], deps: Any, runner: Runner, **options: Any
 
 @dataclass(frozen=True, eq=False)
 class PydanticAIToolset:
-    """A toolset of ours, for one of theirs.
+    """A standfast toolset for a pydantic-ai one.
 
     Args:
-        handler: makes the handler of a tool: by its toolset, its name, whether it is safe, and whether it has a gate.
+        handler: makes the handler of a tool, from its toolset, its name, whether it is safe, and whether it has a gate.
     """
 
     toolset: AbstractToolset[Any]
@@ -81,7 +81,7 @@ class PydanticAIToolset:
 
     @property
     def asks_model(self) -> bool:
-        """Whether they may ask the agent's model: not by us."""
+        """Whether they may ask the agent's model: not through standfast."""
         return False
 
     @asynccontextmanager
@@ -106,12 +106,12 @@ class PydanticAIToolset:
     async def _tools(
         self, within: AbstractToolset[Any], ctx: RunContext[Any]
     ) -> list[tuple[ToolsetTool[Any], "Gates | None"]]:
-        """Return all tools that a request might have, and who asks whether a call has to be approved."""
+        """Return all tools that a request might have, and the functions that decide whether a call needs approval."""
         toolset = await unfiltered(within).for_run(ctx)
         async with toolset:
             toolset = await toolset.for_run_step(ctx)
             tools, gates = await toolset.get_tools(ctx), await gates_of(toolset, ctx)
-        if not gates.keys() <= tools.keys():  # a wrapper of the user's own has renamed them
+        if not gates.keys() <= tools.keys():  # a user's wrapper has renamed them
             checks = [check for several in gates.values() for check in several]
             gates = dict.fromkeys(tools, checks)
         asked = {name: Gates(tuple(gates[name]), ctx, callable(self.deps)) if name in gates else None for name in tools}
@@ -138,9 +138,9 @@ class PydanticAIToolset:
 
 
 class _Server(AbstractToolset[Any]):
-    """Stands for an MCP server, whose tools are as they were read, and whose calls go through one connection.
+    """Represents an MCP server: its tools are as they were read, and its calls use one connection.
 
-    The copy of the server that is connected keeps no list of its tools.
+    The connected copy of the server does not cache a list of its tools.
     """
 
     def __init__(self, server: AbstractToolset[Any]) -> None:
@@ -189,7 +189,7 @@ class _Server(AbstractToolset[Any]):
 
 
 class _Client:
-    """A connected server, and its tools as it has described them last."""
+    """A connected server, and its tools as last described."""
 
     def __init__(self, server: Any, ctx: RunContext[Any]) -> None:
         self.server, self._ctx = server, ctx
@@ -207,7 +207,7 @@ async def _connected(server: Any, ctx: RunContext[Any]) -> AsyncIterator[_Client
     twin._running_count, twin._exit_stack, twin._cached_tools, twin.cache_tools = 0, None, None, False
     twin.client = server.client.new()
     transport = twin.client.transport = copy.copy(server.client.transport)
-    if hasattr(transport, "keep_alive"):  # its process would outlive the connection, and be every copy's
+    if hasattr(transport, "keep_alive"):  # its process would outlive the connection, and be shared by all copies
         fresh = {"keep_alive": False, "_session": None, "_connect_task": None}
         vars(transport).update(fresh, _ready_event=anyio.Event(), _stop_event=anyio.Event())
     async with twin:
@@ -215,7 +215,7 @@ async def _connected(server: Any, ctx: RunContext[Any]) -> AsyncIterator[_Client
 
 
 def is_server(leaf: object) -> bool:
-    """Whether a toolset is an MCP server's, which pydantic-ai has only with its extra "mcp"."""
+    """Whether a toolset belongs to an MCP server, which pydantic-ai supports only with its extra "mcp"."""
     return any((kind.__module__, kind.__name__) == ("pydantic_ai.mcp", "MCPToolset") for kind in type(leaf).__mro__)
 
 
@@ -228,7 +228,7 @@ def is_answered(error: BaseException) -> bool:
 
 
 def with_unknown(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
-    """Return a toolset in which a call that an MCP server has not answered has an unknown outcome."""
+    """Return a toolset in which a call without an MCP server's answer has an unknown outcome."""
     return toolset.visit_and_replace(lambda leaf: _Answered(leaf) if is_server(leaf) else leaf)
 
 

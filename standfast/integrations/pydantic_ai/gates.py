@@ -1,7 +1,7 @@
-"""Asks people about the calls of a conversation that need approval, by the rules of gates, and keeps what they decide.
+"""Asks people about a conversation's calls that need approval, by the rules of gates, and stores their decisions.
 
-A gate is in the session when its run ends, and its decisions are in the audit trail, so that a later run finds them.
-A turn is replayed from its start, so the verdict on each call stays in the turn's journal.
+A gate is in the session once its run ends, and its decisions are in the audit trail, so a later run finds them. A turn
+is replayed from its start, so the verdict on each call stays in the turn's journal.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ _ANYBODY = Approval()
 
 
 def check_rule(rule: object) -> None:
-    """Check what a user has given as `approval=`, before an agent runs.
+    """Check a user's `approval=` setting before an agent runs.
 
     Raises:
         DefinitionError: it is neither an approval of a call nor a function.
@@ -50,11 +50,11 @@ def check_rule(rule: object) -> None:
 
 
 class Verdict(Record):
-    """What people have decided on a call.
+    """People's decision on a call.
 
     Args:
-        refused: what the model reads of a call that is not run; None if it is approved.
-        edit: the arguments with which it runs instead, and by whom they were given.
+        refused: the text for the model about a call that is not run; None if it is approved.
+        edit: the arguments with which it runs instead, and their editor.
     """
 
     refused: str | None = None
@@ -64,7 +64,7 @@ class Verdict(Record):
 
 @dataclass(slots=True)
 class Gates:
-    """The gates of the calls that wait in a conversation."""
+    """The gates of the waiting calls in a conversation."""
 
     conversation: Conversation
     approval: ApprovalRule | None
@@ -92,7 +92,7 @@ class Gates:
     async def _kept_verdict(self, turn: Turn, step: int, call: ToolCall) -> Verdict | None:
         if (kept := await turn.load_verdict(step, call.id)) is not None:
             return Verdict.model_validate_json(kept)
-        told = await turn.told(step)  # earlier versions kept no verdicts, but the model has read them
+        told = await turn.told(step)  # earlier versions did not store verdicts, but the model has read them
         return None if told is None else _verdict_told(told.get(call.id))
 
     async def _at_gates(
@@ -107,7 +107,7 @@ class Gates:
         return await self.decide(())
 
     async def _open(self, gates: KeptGates, new: Sequence[ToolCall], requesters: Sequence[str | None]) -> None:
-        """Open the gates of new calls beside those that a step has already."""
+        """Open the gates of new calls beside the existing gates of a step."""
         agent, earlier = self._agent(gates), self.conversation.session.questions or ()
         people = [self.conversation.session.user_id, *requesters, *await self._kept.editors()]
         questions, refused = await ask_at_gates(agent, new, at=datetime.now(UTC), requesters=people)
@@ -119,7 +119,7 @@ class Gates:
         await self.conversation.keep_gates(gates, state.kept_questions)
 
     async def decide(self, decisions: Sequence[Decision]) -> LoopState:
-        """Return the gates after decisions, those that were made before, and deadlines that have passed.
+        """Return the gates after decisions, earlier ones, and deadlines that have passed.
 
         Raises:
             InputError: a decision does not count; then none of them does.
@@ -136,11 +136,11 @@ class Gates:
         return after
 
     async def _show(self, state: LoopState) -> None:
-        """Show what waits on the board, before the session has it: what waits is never hidden."""
+        """Show waiting items on the board before the session has them: waiting items are never hidden."""
         await show_gates(self._store, Whose.of_session(self.conversation.session), asked_at(state))
 
     async def pending(self) -> tuple[PendingApproval, ...]:
-        """Return what waits for people."""
+        """Return the items that wait for people."""
         return () if self.conversation.gates is None else pending_approvals(await self.decide(()))
 
     @property
@@ -165,7 +165,7 @@ class Gates:
         )
 
     def _agent(self, gates: KeptGates) -> Agent:
-        """Return an agent that has the tools of the calls."""
+        """Return an agent with the tools of the calls."""
         return Agent(self.conversation.session.agent_name, tools=[self._tool(tool) for tool in gates.tools])
 
     def _tool(self, tool: KeptTool) -> Tool[..., Any]:
@@ -184,7 +184,7 @@ class Gates:
 
 
 def _state(agent: Agent, gates: KeptGates, kept: tuple[Question, ...], new: Sequence[Question] = ()) -> LoopState:
-    """Return the state of a step's gates: those that are kept, and new ones."""
+    """Return the state of a step's gates: stored and new ones."""
     asking = Message(role="assistant", tool_calls=gates.calls)
     state = begin_state(agent, [asking], kept, recovering=False, used=None)
     return state.gated((*state.questions, *new), gates.refused)
@@ -201,7 +201,7 @@ def _verdict(state: LoopState, call: ToolCall) -> Verdict:
 
 
 def _verdict_told(told: ToolReturnPart | None) -> Verdict:
-    """Return the verdict on a call, given its result as the model has read it."""
+    """Return the verdict on a call, from its result as the model has read it."""
     if told is not None and told.outcome == "denied":
         return Verdict(refused=told.model_response_str())
     content = None if told is None else told.content

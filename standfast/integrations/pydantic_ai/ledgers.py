@@ -1,4 +1,4 @@
-"""Says where in the ledger the calls of a turn stand, and what has become of one that is not going to run any more."""
+"""Locates the calls of a turn in the ledger, and determines the outcome of a call that will not run any more."""
 
 from typing import Any
 
@@ -17,16 +17,16 @@ _PER_STEP = 1000  # calls of one response
 
 
 def key_of_call(scope: str, step: int, place: int, name: str, *, approved: bool = False) -> EffectKey:
-    """Return the key of a call: the run's step that makes it, its place in the model's response, and its tool.
+    """Return the key of a call: the run's step that makes it, its position in the model's response, and its tool.
 
-    One that people have approved has another, since the tool may have asked for that itself, with other arguments.
+    An approved call has a different key, since the tool may have asked for approval itself, with other arguments.
     """
     entry = f"{name} approved" if approved else name
     return EffectKey(scope, entry, f"{scope}/{step}.{place}", step * _PER_STEP + place)
 
 
 async def settled_result(store: DurableStore, scope: str, step: int, place: int, call: ToolCallPart) -> ToolReturnPart:
-    """Return what a call has come to, and let it not begin any more; only the holder of its conversation may ask."""
+    """Return the outcome of a call, and keep it from beginning later; only the holder of its conversation may ask."""
     entries = [
         await _settled(store, key_of_call(scope, step, place, call.tool_name, approved=approved))
         for approved in (True, False)
@@ -50,6 +50,6 @@ async def settled_result(store: DurableStore, scope: str, step: int, place: int,
 async def _settled(store: DurableStore, key: EffectKey) -> LedgerEntry:
     dispatch = max(1, await last_dispatch(store, key.scope, key.place, key.name))
     entry = await store.settle(key.scope, call_key(key.place, key.name, dispatch))
-    if entry.state == "abandoned":  # given back, or never begun: fence off the next claim, too
+    if entry.state == "abandoned":  # released, or never begun: also fence off the next claim
         entry = await store.settle(key.scope, call_key(key.place, key.name, dispatch + 1))
     return entry

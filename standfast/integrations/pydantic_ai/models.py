@@ -1,4 +1,4 @@
-"""Asks a model of pydantic-ai for each answer of a turn once: what it has answered is kept before anything follows."""
+"""Asks a pydantic-ai model for each answer of a turn once: an answer is stored before the run continues."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ Keep = Callable[[ModelResponse], Awaitable[None]]
 
 
 class JournaledModel(WrapperModel):
-    """A model whose answers are kept in the journal of a turn, and come from there when it is carried out again."""
+    """A model whose answers are stored in the journal of a turn, and come from there when the turn is repeated."""
 
     def __init__(self, wrapped: Model, turn: Turn, ctx: RunContext[Any]) -> None:
         super().__init__(wrapped)
@@ -58,7 +58,7 @@ class JournaledModel(WrapperModel):
             yield KeptStream(model_request_parameters, stream, keep)
 
     async def _begin(self) -> tuple[Keep, ModelResponse | None]:
-        """Return what keeps the next answer of the turn, and the answer, if it is kept already."""
+        """Return the function that stores the turn's next answer, and the answer, if it is already stored."""
         place, said = self._turn.next_request(self._ctx.run_step), self._ctx.messages
         response = await self._turn.load_answer(place, said)
         record_durable_unit(executed=response is None)
@@ -66,7 +66,7 @@ class JournaledModel(WrapperModel):
 
 
 class KeptStream(StreamedResponse):
-    """A stream that is over only when its response is kept: calls in it must not run before."""
+    """A stream that ends only when its response is stored: calls in it must not run earlier."""
 
     def __init__(self, parameters: ModelRequestParameters, stream: StreamedResponse, keep: Keep) -> None:
         super().__init__(parameters)

@@ -1,4 +1,4 @@
-"""Runs a function that makes an agent's output at most once, as a tool is run: it may have effects."""
+"""Runs a function that makes an agent's output at most once, like a tool: it may have effects."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Self, get_type_hints
@@ -16,12 +16,12 @@ _RETRIES = ("ModelRetry", "ToolRetryError", "ValidationError")
 async def run_output_function(
     store: DurableStore, name: str, output: Any, function: Callable[[], Awaitable[Any]], *, key: Any, returns: Any
 ) -> Any:
-    """Run an output function unless it has been, or may have been, and return its result.
+    """Run an output function unless it has run, or may have, and return its result.
 
     Raises:
-        ToolDurabilityError: nobody knows whether it has run.
-        EffectFailedError: it has failed at an earlier attempt, or its result was lost.
-        ModelRetry: the model is to make another output.
+        ToolDurabilityError: it is unknown whether it has run.
+        EffectFailedError: it failed at an earlier attempt, or its result was lost.
+        ModelRetry: the model must produce another output.
     """
     made = list[Any]()
 
@@ -37,7 +37,7 @@ async def run_output_function(
     try:
         kept = await effect(store, name[:100], key=key_of)(call)(output)
     except EffectFailedError as error:
-        if made:  # it has run here, and only what it has made cannot be kept
+        if made:  # it has run here, and only its result cannot be stored
             return made[0]
         if error.kind in _RETRIES:
             raise ModelRetry(error.reason) from None
@@ -46,7 +46,7 @@ async def run_output_function(
 
 
 def type_of_output(output_type: Any, context: OutputContext) -> Any:
-    """Return the type of what an agent's output function returns, by which it is read again; Any if it is not said."""
+    """Return the result type of an agent's output function, for reading stored results; Any if it is not declared."""
     named = [one for one in _functions(output_type) if getattr(one, "__name__", None) == context.function_name]
     try:
         found = get_type_hints(named[0]).get("return", Any) if len(named) == 1 else Any
@@ -57,7 +57,7 @@ def type_of_output(output_type: Any, context: OutputContext) -> Any:
         found = owner if isinstance(owner, type) else type(owner)
     try:
         TypeAdapter(found)
-    except PydanticUserError:  # it has no schema: what is read again is JSON
+    except PydanticUserError:  # it has no schema: stored results are read as JSON
         return Any
     return found
 

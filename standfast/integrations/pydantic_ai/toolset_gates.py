@@ -1,4 +1,4 @@
-"""Tells which tools pydantic-ai's toolsets have for anybody, and which calls of them have to be approved; internal."""
+"""Finds the tools of pydantic-ai's toolsets for all users, and the calls that need approval; internal."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,11 +21,11 @@ from standfast.tools import Approval
 
 
 def unfiltered(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
-    """Return a toolset without what hides tools from some users."""
+    """Return a toolset without wrappers that hide tools from some users."""
     match toolset:
         case FilteredToolset():
             return unfiltered(toolset.wrapped)
-        case PreparedToolset() if type(toolset) is PreparedToolset:  # those of other types only add to definitions
+        case PreparedToolset() if type(toolset) is PreparedToolset:  # subclasses only add to definitions
             return unfiltered(toolset.wrapped)
         case WrapperToolset():
             return replace(toolset, wrapped=unfiltered(toolset.wrapped))
@@ -34,11 +34,11 @@ def unfiltered(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
     return toolset
 
 
-Check = tuple[Callable[..., bool], Any]  # asks whether a call has to be approved, and the definition that it is given
+Check = tuple[Callable[..., bool], Any]  # decides whether a call needs approval, and the definition that it gets
 
 
 async def gates_of(toolset: AbstractToolset[Any], ctx: RunContext[Any]) -> dict[str, list[Check]]:
-    """Return by the names of tools which functions of `ApprovalRequiredToolset`s are asked about their calls."""
+    """Return by tool name the functions of `ApprovalRequiredToolset`s that decide on their calls."""
     match toolset:
         case ApprovalRequiredToolset():
             found = await gates_of(toolset.wrapped, ctx)
@@ -56,13 +56,13 @@ async def gates_of(toolset: AbstractToolset[Any], ctx: RunContext[Any]) -> dict[
         case CombinedToolset():
             several = [await gates_of(one, ctx) for one in toolset.toolsets]
             return {name: checks for found in several for name, checks in found.items()}
-    inside = getattr(toolset, "_toolset", None)  # of one that a function has made
+    inside = getattr(toolset, "_toolset", None)  # of a toolset made by a function
     return await gates_of(inside, ctx) if isinstance(inside, AbstractToolset) else {}
 
 
 @dataclass(frozen=True)
 class Gates:
-    """Asks whether a call has to be approved; people are asked if that depends on the user, or nobody can tell."""
+    """Decides whether a call needs approval; people are asked if that depends on the user, or is unknown."""
 
     checks: tuple[Check, ...]
     ctx: RunContext[Any]

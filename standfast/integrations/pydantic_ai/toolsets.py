@@ -1,7 +1,7 @@
-"""Guards the tools of pydantic-ai's agents, in this process and in the activities of its Temporal integration.
+"""Guards the tools of pydantic-ai agents, in this process and in the activities of its Temporal integration.
 
-The guard of `guarded` sits in the toolsets that hold the tools, below every wrapper: in a workflow of Temporal only
-they are called inside the activity, where a store can be reached.
+`guarded` puts its guard into the toolsets that hold the tools, below every wrapper: in a Temporal workflow only they
+are called inside the activity, where a store can be reached.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,19 +26,19 @@ AgentOrToolset = TypeVar("AgentOrToolset")
 
 
 def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore, trust_hints: bool = False) -> AgentOrToolset:
-    """Guard the tools of a toolset, or all tools and toolsets that an agent has, and return the same object.
+    """Guard the tools of a toolset, or all tools and toolsets of an agent, and return the same object.
 
-    A tool is safe, and not guarded, with `metadata={"safe_to_retry": True}`. All others run at most once for a
-    conversation and a call of the model's.
+    A tool is safe, and not guarded, with `metadata={"safe_to_retry": True}`. All others run at most once per
+    conversation and model call.
 
     Args:
-        agent_or_toolset: changed in place: a tool that is added later is guarded, too.
+        agent_or_toolset: changed in place: tools that are added later are also guarded.
         store: a durable one.
-        trust_hints: believe MCP servers, whose tools are then safe by their `readOnlyHint` or `idempotentHint`.
+        trust_hints: trust MCP servers' hints: a tool is safe if its `readOnlyHint` or `idempotentHint` is set.
 
     Raises:
-        DefinitionError: it is neither an agent nor a toolset, or has a guard already.
-        MemoryStoreNotDurableError: the store forgets.
+        DefinitionError: it is neither an agent nor a toolset, or is already guarded.
+        MemoryStoreNotDurableError: the store is not durable.
     """
     guard = guard_of(store)
     match agent_or_toolset:
@@ -60,10 +60,10 @@ def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore, trust_hint
 
 
 def check_unguarded(agent: str, guard: str, *toolsets: AbstractToolset[Any]) -> None:
-    """Check that `guarded` has not guarded the tools of an agent that has another guard.
+    """Check that an agent with another guard does not have tools that `guarded` has guarded.
 
     Raises:
-        DefinitionError: it has.
+        DefinitionError: it has such tools.
     """
     if any(isinstance(leaf, _Guarded) for leaf in _leaves(*toolsets).values()):
         raise DefinitionError(
@@ -73,7 +73,7 @@ def check_unguarded(agent: str, guard: str, *toolsets: AbstractToolset[Any]) -> 
 
 
 def check_no_effects(agent: str, toolset: AbstractToolset[Any], trust_hints: bool) -> None:
-    """Check that no tool that is guarded is a guarded function itself.
+    """Check that no guarded tool is itself a guarded function.
 
     Raises:
         DefinitionError: one is, and is not safe.
@@ -88,7 +88,7 @@ def check_no_effects(agent: str, toolset: AbstractToolset[Any], trust_hints: boo
 
 
 def _effects(leaf: Any, trust_hints: bool) -> list[str]:
-    """Return the names of tools with effects whose functions have guards of their own."""
+    """Return the names of tools with effects whose functions are guarded themselves."""
     tools = leaf.tools.values() if isinstance(leaf, FunctionToolset) else ()
     return [tool.name for tool in tools if has_guard(tool.function) and not is_safe(tool, trust_hints)]
 
@@ -110,7 +110,7 @@ def guard_of(store: DurableStore) -> ToolGuard:
     """Return the guard of pydantic-ai's tools.
 
     Raises:
-        MemoryStoreNotDurableError: the store forgets.
+        MemoryStoreNotDurableError: the store is not durable.
     """
     return ToolGuard(store, not_run=(ApprovalRequired, CallDeferred), told=(ModelRetry, ToolFailed))
 
@@ -125,7 +125,7 @@ async def call_guarded(
     key: GuardKey,
     safe_to_retry: bool = False,
 ) -> Any:
-    """Run a tool's call unless it has been, or may have been, and return its result, or what the model reads of it."""
+    """Run a tool's call unless it has run, or may have; return its result, or the text for the model."""
 
     async def call() -> _Result:
         try:
@@ -140,12 +140,12 @@ async def call_guarded(
 
 
 def has_timed_out(error: ModelRetry) -> bool:
-    """Whether a tool's time was over, which pydantic-ai tells the model as something to try again."""
+    """Whether a tool timed out, which pydantic-ai reports to the model as something to try again."""
     return isinstance(error.__context__, TimeoutError)
 
 
 def _guard(leaf: Any, guard: ToolGuard, trust_hints: bool) -> Any:
-    """Guard the calls of a toolset that holds tools; one that only wraps another passes them on."""
+    """Guard the calls of a toolset that holds tools; a wrapper passes calls on."""
     kind = type(leaf)
     if not isinstance(leaf, _Guarded | WrapperToolset):
         own = {"_guard": guard, "_trust_hints": trust_hints, "__module__": kind.__module__}
@@ -154,7 +154,7 @@ def _guard(leaf: Any, guard: ToolGuard, trust_hints: bool) -> Any:
 
 
 class _Guarded(AbstractToolset[Any]):
-    """A toolset whose calls are guarded: the first base of a class that is made for each kind of toolset."""
+    """A toolset whose calls are guarded: the first base of a class that is created for each kind of toolset."""
 
     _guard: ClassVar[ToolGuard]
     _trust_hints: ClassVar[bool]
@@ -182,14 +182,14 @@ class _Guarded(AbstractToolset[Any]):
 
 @dataclass
 class _Result:
-    """What a tool has returned, as it is kept: pydantic-ai's own types are there again when it is read."""
+    """The stored form of a tool's result: pydantic-ai's own types are restored when it is read."""
 
     content: ToolReturnContent = None
     whole: ToolReturn | None = None
 
 
 def read_result(kept: str) -> Any:
-    """Return what a tool has returned, from what the ledger has of it."""
+    """Return a tool's result from the ledger's value."""
     return _read(TypeAdapter(_Result).validate_json(kept))
 
 
@@ -205,12 +205,12 @@ def is_safe(tool: Any, trust_hints: bool) -> bool:
 
 
 def _key(ctx: Any, call_id: str) -> str | None:
-    """Return the key of a call: an activity of pydantic-ai's own has one, by which a reset finds it, too."""
+    """Return the key of a call: an activity of pydantic-ai has one, which a reset also finds."""
     if in_activity() and isinstance(ctx, DurableRunContext):
         return None
     if not ctx.conversation_id or not call_id:
         raise InputError("A tool call of pydantic-ai outside of an agent's run cannot be guarded: it has no id")
-    # A provider may count its calls from the beginning in every response, so that an id comes again.
+    # A provider may count its calls from the beginning in every response, so ids may repeat.
     answered = sum(
         getattr(part, "tool_call_id", None) == call_id
         for message in ctx.messages

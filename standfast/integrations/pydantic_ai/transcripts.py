@@ -1,4 +1,4 @@
-"""Shows messages of pydantic-ai as those of a session, for people who look at it; nothing is read back from them."""
+"""Shows pydantic-ai messages as a session's, for people who view it; nothing is read back from them."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from standfast.messages import Message, ToolCall, Usage
 
 
 def messages_of(messages: Sequence[ModelMessage]) -> tuple[Message, ...]:
-    """Return messages as a session has them; the message that begins a turn is there already."""
+    """Return messages in a session's form; the message that begins a turn is already there."""
     return tuple(_messages(messages))
 
 
