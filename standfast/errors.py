@@ -9,17 +9,17 @@ branch on are results; neither is an exception.
     ├── SessionNotFoundError         no such session, and none may be created
     ├── SessionAccessDeniedError     the session belongs to someone else; reads like "not found"
     ├── SessionConflictError         another run writes, or wrote, to the session
-    ├── MemoryStoreNotDurableError   a memory store was asked for what only a durable store keeps
+    ├── MemoryStoreNotDurableError   a memory store was asked to keep what only a durable store can
     ├── StoreError                   the database refused: locked, full, read-only, not ours, newer
-    │   ├── SessionStoreError        a worker has another store than the sessions that it is asked for
-    │   └── StoreBehindError         the store is older than a run: it was put back from a backup
-    ├── NotConfirmedError            a run was sent something, and no worker has said in time whether it counts
-    ├── ModelError                   the model could not be called (`transient`: calling again may help)
-    ├── ToolDurabilityError          a call with effects whose outcome nobody knows
+    │   ├── SessionStoreError        a worker has a different store from its sessions
+    │   └── StoreBehindError         the store is older than a run: it was restored from a backup
+    ├── NotConfirmedError            a message to a run was not confirmed in time by a worker
+    ├── ModelError                   the model could not be called (`transient`: another attempt may help)
+    ├── ToolDurabilityError          a call with effects whose outcome is unknown
     ├── EffectFailedError            an effect has failed before, and is not run again
     ├── RetryableError               raised by a tool: try again later
     ├── TerminalError                raised by a tool: trying again is useless
-    └── InterruptError               raised by a tool: a person has to answer first
+    └── InterruptError               raised by a tool: a person must answer first
 """
 
 from collections.abc import Iterable, Mapping

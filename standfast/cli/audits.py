@@ -58,7 +58,7 @@ def _plain(change: "Change") -> dict[str, Any]:
 def write_acts(output: Output, acts: Iterable[dict[str, Any]]) -> None:
     """Write who did what, and whether it counted."""
     for row in acts:
-        words = [f"{row['at']}  {row.get('by') or 'somebody'}: {row['in_words']}", row["gate"]]
+        words = [f"{row['at']}  {row.get('by') or 'someone'}: {row['in_words']}", row["gate"]]
         output.line(" ".join(filter(None, words)) + (f": {row['comment']}" if row.get("comment") else ""))
         for change in row.get("changes") or ():
             output.line(f"    {change['in_words']}")

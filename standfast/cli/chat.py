@@ -224,7 +224,7 @@ class _LocalConversation:
                 click.echo(shown(text), nl=False)
                 return True
             case ModelRetried(error, delay):
-                self._output.note(f"\nAsked again in {delay:g} s: {error}")
+                self._output.note(f"\nCalled again in {delay:g} s: {error}")
                 return False
         if written:
             click.echo()

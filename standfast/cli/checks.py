@@ -129,7 +129,7 @@ async def _held_tools(path: Named) -> tuple[bool, str]:
         tools = [(name, tool) for name, known in servers.items() for tool in (await known.load()).values()]
         unusable = [(name, await known.left_out()) for name, known in servers.items()]
     if left_out := [f"{tool} of {name}: {why}" for name, tools in unusable for tool, why in tools.items()]:
-        return False, f"left out, since their servers' declarations cannot be used: {'; '.join(left_out[:_SHOWN])}"
+        return False, f"left out, since their servers' declarations are invalid: {'; '.join(left_out[:_SHOWN])}"
     held = [f"{tool.name} of {name}" for name, tool in tools if tool.held is not None]
     if not held:
         return True, f"{number_of(len(tools), 'tool')} known, none held back"
@@ -177,7 +177,7 @@ async def _store_of_workers(client: "Client", task_queue: str, path: Named | Non
 
     noted = await noted_store(client, task_queue)
     if noted is None:
-        return True, f"none is noted for queue {task_queue!r} yet: a worker notes its own when it starts"
+        return True, f"none is recorded for queue {task_queue!r} yet: a worker records its own when it starts"
     is_missing = isinstance(path, str) and is_file(path) and not Path(path).is_file()  # another check reports that
     if path is None or is_missing:
         return True, f"all workers of queue {task_queue!r} have the store {noted}"
@@ -186,8 +186,8 @@ async def _store_of_workers(client: "Client", task_queue: str, path: Named | Non
     if identity == noted:
         return True, f"all workers of queue {task_queue!r} have the store {noted}, which is {shown_address(path)}"
     return False, (
-        f"the workers of queue {task_queue!r} have the store {noted}, and {shown_address(path)} is another one, "
-        f"{identity}. To move the queue to that, {how_to_move(client, task_queue)}"
+        f"the workers of queue {task_queue!r} have the store {noted}, and {shown_address(path)} is a different "
+        f"one, {identity}. To move the queue to it, {how_to_move(client, task_queue)}"
     )
 
 
@@ -197,7 +197,7 @@ async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
 
     found = await find_stuck(client, task_queue, _RUNS)
     if not found:
-        return True, "none is stuck among those that the server reports and the latest in flight"
+        return True, "none of those that the server reports, or of the latest in flight, is stuck"
     told = [f"{one.workflow_id} is stuck: {one.why}. Rescue: {one.rescue}" for one in found]
     return False, "; ".join(told)
 
@@ -217,9 +217,12 @@ async def _sessions(client: "Client", task_queue: str, path: Named) -> tuple[boo
                 if await store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"])) is None:
                     lost.append(run.id)
     if not lost:
-        those = f"{shown_address(path)} has those of {number_of(count, 'run')} in flight"
+        those = f"{shown_address(path)} has the sessions of {number_of(count, 'run')} in flight"
         return True, those if count else "no run is in flight"
-    return False, f"{shown_address(path)} has none of {', '.join(lost)}, in flight: is it the store of all workers?"
+    return (
+        False,
+        f"{shown_address(path)} lacks the sessions of {', '.join(lost)}, in flight: is it the store of all workers?",
+    )
 
 
 async def _board(client: "Client", path: Named) -> tuple[bool, str]:
@@ -229,13 +232,16 @@ async def _board(client: "Client", path: Named) -> tuple[bool, str]:
 
     async with existing_store(path) as store:
         if await kept_board(store, client.namespace) is None:
-            return True, f"no worker looks after one in {shown_address(path)} yet: each run is asked what it waits for"
+            return (
+                True,
+                f"no worker maintains one in {shown_address(path)} yet: each run is queried for its waiting items",
+            )
         found = await mend_board(client, store, dry_run=True)
     if not found.over and not found.missing:
-        return True, f"{shown_address(path)} shows what waits"
+        return True, f"{shown_address(path)} shows the waiting items"
     over = f"{len(found.over)} runs that are over ({', '.join(found.over[:_SHOWN]) or 'none'})"
     missing = f"lacks {len(found.missing)} that wait ({', '.join(found.missing[:_SHOWN]) or 'none'})"
-    return False, f"{shown_address(path)} shows {over} and {missing}: a worker mends that within a minute"
+    return False, f"{shown_address(path)} shows {over} and {missing}: a worker repairs that within a minute"
 
 
 # --- replay ---

@@ -28,7 +28,8 @@ DIGEST = click.option(
     "--digest",
     "digests",
     multiple=True,
-    help="Digest of what was looked at, as `pending` shows it; refused if it has changed. One for each GATE, in order.",
+    help="Digest of the reviewed contents, as `pending` shows it; refused if they have changed. One for each GATE, in "
+    "order.",
 )
 COMMENT = click.option("--comment", help="The reason, for the audit trail; the model reads it if this is a rejection.")
 GATES = click.argument("gates", metavar="[GATE]...", nargs=-1)
@@ -137,13 +138,13 @@ def _check_unseen(item: Item, run: str, *, yes: bool) -> None:
 
     if is_cut(item):
         raise InputError(
-            f"Gate {item['name']} shows {item['size']:,} bytes, which nobody has seen here: look at "
-            "them with `standfast pending --full -o json`, and give the digest shown there as --digest"
+            f"Gate {item['name']} shows {item['size']:,} bytes, which were not shown here: review them with "
+            "`standfast pending --full -o json`, and pass the digest shown there as --digest"
         )
     if not yes:
         raise InputError(
-            f"Nobody can be asked here whether to approve {item['name']} of {run}: give the digest that "
-            "`standfast pending -o json` shows for it as --digest, or --yes to approve whatever waits there"
+            f"Cannot ask here whether to approve {item['name']} of {run}: pass the digest from "
+            "`standfast pending -o json` as --digest, or --yes to approve it without a review"
         )
 
 
@@ -152,8 +153,8 @@ def _shown_whole(item: Item) -> Item:
     left = [one["label"] for one in item.get("shown", ()) if one["kind"] == "left-out"]
     if left:
         raise InputError(
-            f"Gate {item['name']}: {', '.join(left)} cannot be shown whole. Let the gate say with show= what people "
-            "see of it; or look at it elsewhere, and give the digest that `pending` shows as --digest"
+            f"Gate {item['name']}: {', '.join(left)} cannot be shown in full. Let the gate define with show= what "
+            "people see; or review it elsewhere, and pass the digest from `pending` as --digest"
         )
     return item
 
@@ -176,7 +177,7 @@ async def _chosen(
             raise InputError(f"Run {run} does not wait for an approval {gate!r}; open: {names or 'none'}")
     chosen = [by_name[gate] for gate in dict.fromkeys(gates)] or waits
     if digests and len(digests) != len(chosen):
-        raise InputError(f"{len(digests)} --digest for {len(chosen)} gates: give one for each, in their order")
+        raise InputError(f"{len(digests)} --digest for {len(chosen)} gates: pass one for each, in the same order")
     return list(zip(chosen, digests or [None] * len(chosen), strict=True))
 
 

@@ -175,7 +175,7 @@ async def _served(
 
 
 def _tell_stopping() -> None:
-    click.echo("Stopping; press Ctrl-C again to stop without waiting for what the worker runs.")
+    click.echo("Stopping; press Ctrl-C again to stop without waiting for the worker.")
 
 
 async def _keep_running(
@@ -197,13 +197,13 @@ async def _keep_running(
                 is_changed = changed.done()
                 if is_changed:
                     changed.result()
-                    click.echo("Worker     its files have changed: it restarts when what runs is done")
+                    click.echo("Worker     its files have changed: it restarts when its current work is done")
             if time.monotonic() - begun >= HEALTHY or is_changed:
                 delay = FIRST_DELAY
             if is_changed:
                 continue
             how = _how(ended.result())
-            click.echo(f"Worker     process {process.pid} {how}; another one starts in {delay:g} s")
+            click.echo(f"Worker     process {process.pid} {how}; it restarts in {delay:g} s")
             await asyncio.wait({gone, changed}, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
             delay = min(2 * delay, LONGEST_DELAY)
         finally:
@@ -237,7 +237,7 @@ async def _watch(address: str) -> None:
             _, writer = await asyncio.open_connection(host, int(port))
         except ConnectionRefusedError as error:
             raise StandfastError(
-                "The Temporal server has ended. What it kept continues when you start this again"
+                "The Temporal server has ended. Its workflows continue when you start this again"
             ) from error
         writer.close()
         await asyncio.sleep(1)

@@ -34,7 +34,7 @@ def listening_options(what: str, port: int) -> Callable[[Command], Command]:
             "--host",
             default="127.0.0.1",
             show_default=True,
-            help="Address to listen on; one that is not local needs --people.",
+            help="Address to listen on; a non-local one needs --people.",
         ),
         click.option("--port", type=int, default=port, show_default=True, help="Port; 0 for a free one."),
         click.option("--name", "names", multiple=True, help=f"Host name of {what}; may be repeated."),
@@ -44,21 +44,20 @@ def listening_options(what: str, port: int) -> Callable[[Command], Command]:
             metavar="FILE.toml",
             help=f"People who may use {what}.",
         ),
-        click.option(
-            "--proxy-header", metavar="HEADER", help="Header in which a proxy names the person who has signed in."
-        ),
+        click.option("--proxy-header", metavar="HEADER", help="Header in which a proxy names the signed-in person."),
         click.option(
             "--proxy-from",
             "proxies",
             multiple=True,
             metavar="ADDRESS|unix:PATH",
-            help="Address of that proxy, or a socket for it alone, whose X-Forwarded-* headers count; may be repeated.",
+            help="Address of that proxy, or a socket only for it, whose X-Forwarded-* headers are trusted; may be "
+            "repeated.",
         ),
         click.option(
             "--root-path",
             default="",
             metavar="PATH",
-            help=f"Path below which a proxy has {what}, such as /ops; the proxy may pass it on or remove it.",
+            help=f"Path under which a proxy serves {what}, such as /ops; the proxy may pass it on or remove it.",
         ),
         click.option(
             "--cors",
@@ -67,7 +66,7 @@ def listening_options(what: str, port: int) -> Callable[[Command], Command]:
             help="Origin whose pages may send requests with a token; may be repeated.",
         ),
         click.option(
-            "--https", is_flag=True, help="People use https, which ends at a proxy; cookies are for https alone."
+            "--https", is_flag=True, help="People use https, which ends at a proxy; cookies are sent only by https."
         ),
     ]
 
@@ -81,9 +80,11 @@ def listening_options(what: str, port: int) -> Callable[[Command], Command]:
 
 def check_proxy(*, people: str | None, proxy_header: str | None, proxies: tuple[str, ...], **_: Any) -> None:
     if proxy_header is not None and people is None:
-        raise click.UsageError("--proxy-header needs --people: the header says who they are, not what they may do.")
+        raise click.UsageError(
+            "--proxy-header needs --people: the header identifies people, but does not define their rights."
+        )
     if proxy_header is not None and not proxies:
-        raise click.UsageError("--proxy-header needs --proxy-from: from anywhere else, anybody could send the header.")
+        raise click.UsageError("--proxy-header needs --proxy-from: otherwise anyone could send the header.")
 
 
 def access_of(
@@ -107,8 +108,8 @@ def access_of(
         for person in given["people"]:
             if person.token is not None and not is_digest(person.token):
                 note(
-                    f"{people} has the token of {person.name} in the clear. Put in its place: "
-                    f'token = "{token_digest(person.token)}"'
+                    f"{people} has the token of {person.name} in the clear. Replace it with: token = "
+                    f'"{token_digest(person.token)}"'
                 )
     return Access(**given)
 
@@ -141,7 +142,7 @@ def _rules(name: str, rules: dict[str, Any]) -> dict[str, Any]:
     known = [one.name for one in fields(Person) if one.name != "name"]
     for setting, value in rules.items():
         if isinstance(value, dict):
-            raise DefinitionError(f'put a name that has dots in quotes: [people."{name}.{setting}"]')
+            raise DefinitionError(f'put a name with dots in quotes: [people."{name}.{setting}"]')
         if setting not in known:
             raise DefinitionError(
                 f"person {name}: no setting is called '{setting}'; there are {', '.join(known)}"

@@ -76,5 +76,5 @@ class OfTheSDK(logging.Filter):
         if record.created < self._told + 60:
             return False
         self._told = record.created
-        record.msg = f"The Temporal server does not answer: {reason_of(record.msg)}. It is asked until it does"
+        record.msg = f"The Temporal server does not answer: {reason_of(record.msg)}. Retrying until it does"
         return True

@@ -25,8 +25,8 @@ from standfast.messages import changed_lines
 from standfast.stores import open_store
 
 _APP = click.option("--app", metavar="APP", help="File or module whose agents use the server, with its store.")
-_STORE = store_option("Store of the workers", "that of the application, or standfast.db")
-_USER = click.option("--user", help="Who logs in; nobody in particular without it.")
+_STORE = store_option("Store of the workers", "the application's, or standfast.db")
+_USER = click.option("--user", help="User who logs in.  [default: a shared login]")
 _TENANT = click.option("--tenant", help="Tenant of the user.")
 
 
@@ -41,7 +41,7 @@ def mcp() -> None:
 @_STORE
 @_USER
 @_TENANT
-@click.option("--port", type=int, default=0, help="Port of this machine to which the browser comes back; 0: any.")
+@click.option("--port", type=int, default=0, help="Port of this machine for the browser's redirect; 0: any.")
 @click.option(
     "--issuer", metavar="URL", help="Authorization server of URL.  [default: the one that URL names, if you agree]"
 )
@@ -128,7 +128,7 @@ def tools(output: Output, server: str | None, store: Named) -> None:
 @mcp.command()
 @click.argument("server")
 @click.argument("tool")
-@click.option("--digest", help="Accepts nothing else than what `standfast mcp tools` has shown with this digest.")
+@click.option("--digest", help="Accept only the declaration that `standfast mcp tools` showed with this digest.")
 @BY
 @BOARD
 @with_output

@@ -23,7 +23,7 @@ def _check(*, http: bool, **options: Any) -> None:
     over_http = ("people", "names", "proxy_header", "proxies", "root_path", "cors", "https")
     if not http and (given := next((name for name in over_http if options[name]), None)):
         raise click.UsageError(
-            f"{_WORDS.get(given, f'--{given}')} is for --http: over stdio, whoever starts this is the person."
+            f"{_WORDS.get(given, f'--{given}')} is for --http: over stdio, the person is the one who starts this."
         )
     check_proxy(**options)
 
@@ -33,7 +33,7 @@ _WORDS = {"names": "--name", "proxies": "--proxy-from", "proxy_header": "--proxy
 
 @click.command()
 @click.option("--app", metavar="APP", help="File or module whose agents and pipelines can be started.")
-@click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers that have these.")
+@click.option("--task-queue", default="standfast", show_default=True, help="Queue of their workers.")
 @click.option("--allow-decisions", is_flag=True, help="Let the model at the other end approve, reject and answer.")
 @click.option("--http", is_flag=True, help="Serve over streamable HTTP, at /mcp, instead of stdio.")
 @listening_options("the server", 8235)

@@ -61,9 +61,7 @@ async def answer(
 @click.command()
 @RUN
 @click.argument("text")
-@click.option(
-    "--image", "images", multiple=True, metavar="URL|FILE", help="An image to go with the answer; may be repeated."
-)
+@click.option("--image", "images", multiple=True, metavar="URL|FILE", help="An image for the answer; may be repeated.")
 @click.option("--message-id", help="Id of the message, which counts once in its session.")
 @BY
 @AUDITED
@@ -86,7 +84,7 @@ async def message(
     shown = [image_of(one) for one in images]
     async with on_record(client, output, store) as people:
         await people.message(run, said, images=shown, message_id=message_id, by=who(by))
-    output.item({"workflow_id": run, "said": True}, lambda: output.line(f"Said to {run}"))
+    output.item({"workflow_id": run, "said": True}, lambda: output.line(f"Message sent to {run}"))
 
 
 # --- pauses, unknown outcomes ---
@@ -116,7 +114,7 @@ def _check_resolve(*, happened: str | None, not_happened: bool, leave: bool, **_
 @click.argument("run", required=False)
 @click.option("--all", "every", is_flag=True, help="Resume all paused runs of the namespace instead of one.")
 @click.option("--query", help="With --all: only those that match, in Temporal's list filter language.")
-@click.option("--dry-run", is_flag=True, help="With --all: only show which.")
+@click.option("--dry-run", is_flag=True, help="With --all: only list the runs.")
 @click.option("-y", "--yes", is_flag=True, help="With --all: do not ask in the terminal.")
 @click.option("--abort", is_flag=True, help="Let the run give up instead of trying again.")
 @click.option("--skip", is_flag=True, help="Continue without a call or step that no worker has; needs --reason.")
@@ -210,7 +208,7 @@ async def _resume_all(
             await resume_each(people, runs, action, name=name, tell=tell, **given)
     except (asyncio.CancelledError, RPCError):
         done = sum(one.outcome == "done" for one in outcomes)
-        output.note(f"Stopped: {done:,} of {len(runs):,} resumed. Give the command again for the others.")
+        output.note(f"Stopped: {done:,} of {len(runs):,} resumed. Run the command again for the others.")
         raise
     failed = {one.workflow_id: one.why for one in outcomes if one.outcome == "failed"}
     counts = {of: sum(one.outcome == of for one in outcomes) for of in ("done", "gone")}
@@ -219,7 +217,7 @@ async def _resume_all(
         for run, why in failed.items():
             output.line(f"{run}: {why}")
         output.line(
-            f"{counts['done']:,} resumed, {counts['gone']:,} not paused any more, {len(failed):,} failed"
+            f"{counts['done']:,} resumed, {counts['gone']:,} no longer paused, {len(failed):,} failed"
             if runs
             else "No run is paused."
         )
@@ -234,7 +232,7 @@ async def _resume_all(
 @click.argument("call")
 @click.option("--happened", metavar="JSON", help="It happened, with this result (null if it has none).")
 @click.option("--not-happened", is_flag=True, help="It did not happen: run it.")
-@click.option("--leave", is_flag=True, help="Nobody knows; the model is told so.")
+@click.option("--leave", is_flag=True, help="The outcome stays unknown, and the model reads that.")
 @click.option("--reason", help="How this is known.")
 @BY
 @AUDITED

@@ -17,10 +17,12 @@ from standfast.stores.deletion import is_temporal_run
 
 
 @click.command()
-@click.option("--older-than", metavar="AGE", required=True, help="Delete only what is older, for instance than 90d.")
-@click.option("--sessions", "also_sessions", is_flag=True, help="Delete sessions, too, that were not written to since.")
+@click.option(
+    "--older-than", metavar="AGE", required=True, help="Delete only records older than this, for example 90d."
+)
+@click.option("--sessions", "also_sessions", is_flag=True, help="Also delete sessions without writes since then.")
 @click.option("--keep-decisions", is_flag=True, help="Keep who decided what and when.")
-@click.option("--in-process", is_flag=True, help="Ask no server, and keep all that runs on Temporal may need.")
+@click.option("--in-process", is_flag=True, help="Ask no server, and keep everything that Temporal runs may need.")
 @click.option("--dry-run", is_flag=True, help="Delete nothing, and count what would be deleted.")
 @STORED
 @server_options
@@ -52,7 +54,7 @@ async def _prune(
 ) -> dict[str, Any]:
     async with existing_store(address) as opened:
         if not has_deletion(opened):
-            raise InputError(f"The store {shown_address(address)} keeps all records: it cannot delete those of runs")
+            raise InputError(f"The store {shown_address(address)} keeps all records: it does not support deleting runs")
         store = cast(PrunedStore, opened)
         pruning = Pruning(store, before, nobody_knows, decisions=not keep_decisions, dry_run=dry_run)
         if in_process:
@@ -85,4 +87,4 @@ def _write(output: Output, found: dict[str, Any]) -> None:
     output.line("Would be deleted:" if found["dry_run"] else "Deleted:")
     output.fields({f"  {words[name]}": str(found[name]) for name in words})
     if found["kept"]:
-        output.note(f"{found['kept']} runs and sessions were kept, since a run of theirs may go on or come back.")
+        output.note(f"{found['kept']} runs and sessions were kept, since one of their runs may continue or come back.")

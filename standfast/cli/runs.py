@@ -25,7 +25,7 @@ RUN = click.argument("run")  # a workflow id
 CONTEXT = click.option(
     "--context",
     metavar="JSON",
-    help="Context of the agent's run, by the agent's type; @FILE reads a file.  [default: that of the session]",
+    help="Context of the agent's run, in the agent's type; @FILE reads a file.  [default: the session's]",
 )
 
 
@@ -54,13 +54,11 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
 
 @click.command()
 @click.argument("name")
-@click.option("-m", "--message", help="What the user says to an agent; - reads standard input.")
+@click.option("-m", "--message", help="The user's message to an agent; - reads standard input.")
 @click.option(
     "-i", "--input", "given", metavar="JSON", help="Input of a pipeline; @FILE reads a file, - standard input."
 )
-@click.option(
-    "--image", "images", multiple=True, metavar="URL|FILE", help="An image to go with the message; may be repeated."
-)
+@click.option("--image", "images", multiple=True, metavar="URL|FILE", help="An image for the message; may be repeated.")
 @CONTEXT
 @click.option("-s", "--session", help="Session to begin or to continue.  [default: a new one]")
 @click.option("--message-id", help="Id of the message, which counts once in its session.")
@@ -101,7 +99,7 @@ async def start(
         else:
             handle = await _start_pipeline(client, name, given, options, trail)
     is_new = handle.first_execution_run_id is not None
-    began = "Started" if is_new else "Said to" if options["say"] else "Started before:"
+    began = "Started" if is_new else "Message sent to" if options["say"] else "Started before:"
     if not wait:
         await tell_if_failed(client, output, handle.id)
         data = {"workflow_id": handle.id, "run_id": handle.first_execution_run_id or handle.run_id, "is_new": is_new}
@@ -168,17 +166,17 @@ async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
                 raise IncompleteError(shown(f"Run {run} failed at once: {seen.get('error')}"))
             if "worker" in (begun := listed(await described(client, run)))["waiting"]:
                 output.note(
-                    f"No worker has {begun['type']!r}, so the run waits for one: see `standfast pending {run}`."
+                    f"No worker has {begun['type']!r}, so the run waits for a worker: see `standfast pending {run}`."
                 )
     except TimeoutError:
-        output.note("No worker has begun it yet. Is there one on its queue? Ask `standfast doctor`.")
+        output.note("No worker has begun it yet. Does its queue have one? See `standfast doctor`.")
 
 
 # --- looking ---
 
 
 @click.command("ls")
-@click.option("--status", help="running, waiting, paused, or the way runs ended, such as complete.")
+@click.option("--status", help="running, waiting, paused, or how runs ended, such as complete.")
 @click.option("--waiting", is_flag=True, help="Runs that wait for a person or a worker.")
 @click.option("-t", "--type", "kind", help="Name of an agent or a pipeline.")
 @click.option("-s", "--session", help="Runs of a session.")
@@ -243,7 +241,7 @@ async def show(client: "Client", output: Output, run: str, messages: int | None,
         output.item(seen, lambda: _write(output, seen))
         return
     if "session_id" not in seen:
-        raise InputError(f"Run {run} has no session of its own; the agents that it runs have theirs")
+        raise InputError(f"Run {run} does not have a session; the agents that it runs do")
     said = (await transcript(store, seen["session_id"], seen.get("tenant_id")))[1][-messages:]  # -0 leaves all
 
     def write() -> None:
@@ -351,7 +349,7 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
             "Started": f"{seen['started']} ({ago(seen['started'])} ago)",
             "Ended": seen.get("closed"),
             "Turn": f"{state.get('turn')} of at most {state['max_iterations']}" if "max_iterations" in state else None,
-            "Speaks": state.get("agent"),
+            "Agent": state.get("agent"),
             "Usage": Usage(**usage).in_words if usage else None,
             "Runs": _running(state),
             "Tries again": ", ".join(map(_retried, seen.get("retries", ()))),

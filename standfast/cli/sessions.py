@@ -26,7 +26,7 @@ from standfast.stores.protocol import session_id_of
 @click.option("--user", help="Sessions of a user.")
 @click.option("--tenant", help="Sessions of a tenant; each tenant has its own.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Show at most this many.")
-@click.option("--delete", is_flag=True, help="Delete the session, with all that its runs have kept.")
+@click.option("--delete", is_flag=True, help="Delete the session, with all stored data of its runs.")
 @click.option("--keep-decisions", is_flag=True, help="With --delete: keep who decided what and when, without texts.")
 @BY
 @with_output
@@ -97,7 +97,7 @@ async def _show(output: Output, path: str, session_id: str, tenant: str | None) 
         for message in messages:
             write_message(output, message)
         for said in unheard:
-            output.line(f"user, not heard yet: {said.content}", style="bold")
+            output.line(f"user, not read yet: {said.content}", style="bold")
         if session.usage is not None:
             output.note(session.usage.in_words)
         return

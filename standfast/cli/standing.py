@@ -23,7 +23,7 @@ REMEMBER = click.option(
     "--remember",
     "scope",
     type=click.Choice(["run", "session", "agent"]),
-    help="Approve later calls like this one, too: of the run, of its session, or of all runs of the agent.",
+    help="Also approve later calls like this one: of the run, of its session, or of all runs of the agent.",
 )
 UNTIL = click.option(
     "--until", metavar="TIME", default="1d", show_default=True, help="When --remember ends: 7d, or a time."
@@ -64,7 +64,7 @@ PEOPLE = click.option(
     "--people",
     metavar="FILE.toml",
     type=click.Path(exists=True, dir_okay=False),
-    help="The people of the page: also says which givers have left or may no longer approve.",
+    help="The people of the page; also shows which givers have left or may no longer approve.",
 )
 
 
@@ -91,7 +91,7 @@ def list_standing(
         "Used": lambda row: str(row["used"]),
         "Arguments": lambda row: arguments_in_words(row["arguments"]),
         "Ended": lambda row: (
-            "" if row.get("revoked_at") is None else f"revoked by {row.get('revoked_by') or 'somebody'}"
+            "" if row.get("revoked_at") is None else f"revoked by {row.get('revoked_by') or 'someone'}"
         ),
     }
     if people is not None:
@@ -101,7 +101,9 @@ def list_standing(
 
 @standing.command("revoke")
 @click.argument("approval", metavar="ID", required=False)
-@click.option("--outdated", is_flag=True, help="With --people: end all whose givers have left or may not approve now.")
+@click.option(
+    "--outdated", is_flag=True, help="With --people: end all whose givers have left or may no longer approve."
+)
 @PEOPLE
 @BY
 @BOARD

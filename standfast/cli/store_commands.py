@@ -78,7 +78,7 @@ async def _restored(address: str) -> dict[str, Any]:
 @store.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--give-up", is_flag=True, help="Open FROM again, whose move has not ended.")
+@click.option("--give-up", is_flag=True, help="Reopen FROM, if its move has not ended.")
 @with_output
 def copy(output: Output, source: str, target: str, give_up: bool) -> None:
     """Move everything in the store FROM to the empty store TO: sessions, calls, replies, decisions, its identity.
@@ -122,7 +122,7 @@ async def _copied(output: Output, source: str, target: str) -> dict[str, Any]:
 
 def _say_moved(output: Output, found: dict[str, Any]) -> None:
     if not found["tables"]:
-        output.line(f"{found['from']} was moved to {found['to']} before")
+        output.line(f"{found['from']} had already been moved to {found['to']}")
         return
     counts = {name: f"{its['rows']} rows, {its['digest']}" for name, its in found["tables"].items()}
     output.fields({"From": found["from"], "To": found["to"], "Identity": found["identity"], **counts})

@@ -207,6 +207,6 @@ def not_in_process(*, run: str, **_: Any) -> None:
 
     if is_in_process(run):
         raise InputError(
-            f"Run {run!r:.300} is in a store, and not on Temporal: `standfast pending RUN --store STORE` shows what it "
-            "waits for, and `standfast sessions SESSION --store STORE` its messages"
+            f"Run {run!r:.300} is in a store, and not on Temporal: `standfast pending RUN --store STORE` shows its "
+            "waiting items, and `standfast sessions SESSION --store STORE` its messages"
         )

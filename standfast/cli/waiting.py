@@ -28,15 +28,17 @@ def people_of(client: "Client", store: "AgentStore | None" = None) -> "Standfast
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--full", is_flag=True, help="Read from the store what is too large for a list.")
+@click.option("--full", is_flag=True, help="Read values from the store that are too large for a list.")
 @click.option("--text", help="Only items in which these words occur.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only items of this kind.")
-@click.option("--agent", help="Only those of this agent or pipeline.")
-@click.option("--group", help="Only those that ask this group.")
-@click.option("--person", help="Only those that this person may end.")
-@click.option("--tenant", help="Only those of this tenant.")
-@click.option("--longer-than", "waits_longer_than", metavar="AGE", help="Only those that wait longer, such as 2h.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many, the nearest deadlines first.")
+@click.option("--agent", help="Only items of this agent or pipeline.")
+@click.option("--group", help="Only items that ask this group.")
+@click.option("--person", help="Only items that this person may end.")
+@click.option("--tenant", help="Only items of this tenant.")
+@click.option(
+    "--longer-than", "waits_longer_than", metavar="AGE", help="Only items that have waited longer, such as 2h."
+)
+@click.option("--limit", type=click.IntRange(1), help="Maximum number, the nearest deadlines first.")
 @BOARD
 @partial(on_temporal, needs_server=needs_server)
 async def pending(

@@ -15,7 +15,7 @@ _HOW = {
     "pause": "standfast resume {run}  or: standfast resume {run} --abort",
     "worker": "start a worker that has it, or: standfast cancel {run}",
     "skip": "start a worker that has it, or: standfast resume {run} --skip --name {name} --reason TEXT",
-    "store": "mend the store of its workers; the run then goes on by itself",
+    "store": "fix the store of its workers; the run then continues automatically",
 }
 
 
@@ -70,7 +70,7 @@ def _again(item: Mapping[str, Any]) -> str | None:
         return None
     soon = ago(item["retry_at"])
     first = f"{soon}, then " if soon.startswith("in ") else ""
-    return f"by itself, {first}at growing intervals, at least every {max(1, round(item['retry_every'] / 60))} min"
+    return f"automatically, {first}at growing intervals, at least every {max(1, round(item['retry_every'] / 60))} min"
 
 
 def _lines(one: Mapping[str, Any]) -> list[str]:
@@ -86,7 +86,7 @@ def _lines(one: Mapping[str, Any]) -> list[str]:
         case "diff":
             return line_difference(one["before"], one["after"])
         case "image":
-            return [f"{one['media_type']}, {len(one['data']) * 3 // 4:,} bytes: look at it on the page"]
+            return [f"{one['media_type']}, {len(one['data']) * 3 // 4:,} bytes: see it on the page"]
     return [f"{one['size']:,} bytes: read them with --full"]
 
 

@@ -28,7 +28,7 @@ def _new_token(ctx: click.Context, _parameter: click.Parameter, value: bool) -> 
         from standfast.web.access import token_digest
 
         token = token_urlsafe(24)
-        click.echo(f"{token}\n\nThis is shown once: give it to the person it is for. In FILE.toml:\n")
+        click.echo(f"{token}\n\nThis is shown once: give it to its person. In FILE.toml:\n")
         click.echo(f'token = "{token_digest(token)}"')
         ctx.exit()
 
@@ -45,7 +45,7 @@ def _new_token(ctx: click.Context, _parameter: click.Parameter, value: bool) -> 
 )
 @click.option("--temporal-ui", metavar="URL", help="Address of Temporal Web, for links to it.")
 @click.option("--app", metavar="APP", help="File or module whose agents and pipelines can be started from the page.")
-@click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers that have these.")
+@click.option("--task-queue", default="standfast", show_default=True, help="Queue of their workers.")
 @STORE
 @partial(on_temporal, check=check_proxy)
 async def web(
@@ -117,12 +117,10 @@ def application_of(output: Output, app: str | None, store: str | None) -> Applic
             return load_application(app, store)
         except BrokenApplicationError as error:
             why = str(error).splitlines()[-1]
-            output.note(f"{app} cannot be loaded, so nothing can be started from the page: {why}")
+            output.note(f"{app} cannot be loaded, so the page cannot start runs: {why}")
     found = store_if_any(None) if store is None else open_store(store)
     if found is None:
-        output.note(
-            "No store: --store FILE|URL adds transcripts, decisions and pictures, and remembers who has signed out."
-        )
+        output.note("No store: --store FILE|URL adds transcripts, decisions and pictures, and remembers sign-outs.")
     return Application(store=found)
 
 

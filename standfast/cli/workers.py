@@ -30,18 +30,20 @@ def _check(*, deployment: str | None, build_id: str | None, metrics: str | None,
 @click.argument("application", metavar="APP")
 @STORE
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue that the worker serves.")
-@click.option("--stream", is_flag=True, help="Ask models to stream, so that the page shows their words as they come.")
 @click.option(
-    "--retention", metavar="AGE", help="Delete what the store keeps of runs that the server has forgotten, after 90d."
+    "--stream", is_flag=True, help="Stream models' answers, so that the page shows their words as they arrive."
 )
 @click.option(
-    "--single-machine", is_flag=True, help="All workers run here, though the server does not: a SQLite file will do."
+    "--retention", metavar="AGE", help="Delete the store's records of runs that the server has forgotten, after 90d."
+)
+@click.option(
+    "--single-machine", is_flag=True, help="All workers run here, although the server does not: allows a SQLite file."
 )
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
 )
 @click.option(
-    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least important lines logged."
+    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Lowest level that is logged."
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus at this address, path /metrics.")
 @click.option("--health", "health_at", metavar="HOST:PORT", help="Answer /live and /ready at this address.")
@@ -52,7 +54,7 @@ def _check(*, deployment: str | None, build_id: str | None, metrics: str | None,
     type=click.Choice(["pinned", "auto-upgrade"]),
     default="auto-upgrade",
     show_default=True,
-    help="Whether a run stays with the version that it began on, or moves to the current one.",
+    help="Whether a run stays with the version that it began with, or moves to the current one.",
 )
 @click.option(
     "--max-activities", type=click.IntRange(1), default=100, show_default=True, help="Calls that run at the same time."
@@ -138,7 +140,7 @@ async def worker(
     def stop() -> None:
         nonlocal is_stopping
         is_stopping = True
-        output.note("Stopping; press Ctrl-C again to stop without waiting for what runs.")
+        output.note("Stopping; press Ctrl-C again to stop without waiting for current work.")
 
     with health(health_at, ready) as at:
         if at is not None:

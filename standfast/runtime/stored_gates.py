@@ -24,7 +24,7 @@ from standfast.tools import shown_with_edit
 
 IN_PROCESS = "/in-process"
 """The namespace on the board; no name of a namespace has a slash."""
-RECORDED = "It is recorded, and takes effect when the run goes on"
+RECORDED = "It is recorded, and takes effect when the run continues"
 
 _PREFIX = "in-process:"
 _SHOWN_BYTES = 16 * 1024  # of the contents of the item itself

@@ -126,7 +126,7 @@ def create_app(
             return to_program(error)
         if isinstance(error, HTTPException) and error.status_code == 401:
             if (name := access.stranger(request)) is not None:
-                why = f"The proxy says that you are {name}, who is not among those who may use this page."
+                why = f"The proxy identifies you as {name}, who may not use this page."
                 return pages.refused(request, 403, why)
             if "Authorization" in request.headers or "text/html" not in request.headers.get("Accept", ""):
                 return PlainTextResponse("Sign in, or send a bearer token.", 401, {"WWW-Authenticate": "Bearer"})
@@ -142,8 +142,8 @@ def create_app(
 
     def broken(request: Request) -> Response:
         if is_door(request.scope):
-            return to_program(HTTPException(500, "Something is wrong with the page itself; its log says what."))
-        return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")
+            return to_program(HTTPException(500, "The page itself has failed; see its log."))
+        return pages.refused(request, 500, "The page itself has failed; see its log.")
 
     routes = [Mount("/static", StaticFiles(directory=STATIC)), *api_routes(doors), *chats, *pages.routes()]
     root = check_root(
@@ -180,7 +180,7 @@ def create_app(
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    return PlainTextResponse("The connection ended before all of the request had arrived.", 400)
+    return PlainTextResponse("The connection ended before the whole request had arrived.", 400)
 
 
 async def _guessed(request: Request, error: Exception) -> Response:

@@ -98,7 +98,7 @@ class Person:
         if len(self.token) < SHORTEST_SECRET:
             raise DefinitionError(f"person {self.name}: a token has at least {SHORTEST_SECRET} characters")
         if self.token.startswith(_DIGEST) and not is_digest(self.token):
-            raise DefinitionError(f"person {self.name}: what follows {_DIGEST} must be 64 hexadecimal digits")
+            raise DefinitionError(f"person {self.name}: {_DIGEST} must be followed by 64 hexadecimal digits")
 
     def _check_bounds(self) -> None:
         for name in ("tenants", "scopes"):
@@ -191,11 +191,9 @@ class Access:
             if len(all_of) != len(set(all_of)):
                 raise DefinitionError(f"access.people: two have the same {what}")
         if self.people and self.local is not None:
-            raise DefinitionError("access.local: with access.people everybody signs in")
+            raise DefinitionError("access.local: with access.people everyone must sign in")
         if self.proxy_header is not None and not self.proxies:
-            raise DefinitionError(
-                "access.proxies: say where the proxy's requests come from, or anybody could send its header"
-            )
+            raise DefinitionError("access.proxies: name the addresses of the proxy, or anyone could send its header")
         for proxy in self.proxies:
             if not (proxy.startswith(_UNIX) or _is_address(proxy)):
                 raise DefinitionError(f"access.proxies must be addresses, or unix:PATH, got {proxy!r:.80}")

@@ -131,14 +131,14 @@ SAID = {
     "reject-recorded": f"Rejected. {RECORDED}",
     "answer": "Answered",
     "retry": "Tried again",
-    "abort": "Given up",
+    "abort": "Run aborted",
     "skip": "Skipped",
     "resolve": "Settled",
-    "message": "Said",
+    "message": "Message sent",
     "cancel": "Cancelled",
     "delete": "Deleted",
     "start": "Started",
-    "started": "It had already been started; nothing new has begun",
+    "started": "It was already started; nothing new has begun",
 }
 
 _ACT_OF = {"approval": "decide", "question": "answer", "unknown": "resolve", "pause": "resume"}

@@ -13,7 +13,7 @@ from standfast.temporal.client.asked import is_cut, load_item
 
 _PAGE = 20_000  # characters
 _ON_CARD = 100_000  # bytes of a gate's contents, up to which a card has no link to all of it
-_TOO_LARGE = "{} cannot be shown whole. Let the gate say with show= what people see of it."
+_TOO_LARGE = "{} cannot be shown in full. Let the gate define with show= what people see."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ async def load_whole(store: AgentStore | None, item: Mapping[str, Any]) -> Whole
         left = [one["label"] for one in item.get("shown", ()) if one["kind"] == "left-out"]
         return Whole(why=_TOO_LARGE.format(", ".join(left)), shown=item["shown"]) if left else None
     if not has_ledger(store):
-        return Whole(why="This page has no store to read them from: start it with the store of the workers.")
+        return Whole(why="This page has no store to read them from: start it with the workers' store.")
     try:
         found = await load_item(store, item)
     except (StandfastError, ValueError) as error:

@@ -37,9 +37,7 @@ _PAGES = 10  # of the server's list that are checked for one page of a person's 
 
 def no_run(client: Client, workflow_id: str) -> InputError:
     """Return the error for a run that does not exist, as far as the person may know."""
-    return InputError(
-        f"There is no run {workflow_id!r} in namespace {client.namespace}; `standfast ls` lists those that are"
-    )
+    return InputError(f"There is no run {workflow_id!r} in namespace {client.namespace}; `standfast ls` lists the runs")
 
 
 def tenant_query(person: Person) -> str | None:
@@ -93,7 +91,7 @@ class RunPages:
         try:
             return base64.urlsafe_b64decode(self._signer.unsign(text)) if text else None
         except BadSignature as error:
-            raise InputError("This part of the list is not known any more: begin at its first page") from error
+            raise InputError("This part of the list has expired: begin at its first page") from error
 
 
 async def _listed(
@@ -233,7 +231,7 @@ def remembered(person: Person, wish: dict[str, Any]) -> dict[str, Any]:
         InputError: it covers runs of others, which the person may not see.
     """
     if person.only_own and wish.get("scope") == "agent":
-        raise InputError('remember: the scope "agent" is for the runs of others, too, which you may not see')
+        raise InputError('remember: the scope "agent" includes other people\'s runs, which you may not see')
     return wish
 
 

@@ -69,14 +69,14 @@ class ChatDecisions:
         """
         person, shown = self._access.in_chat(self._chat.field, ids), visible(ids)
         if person is None:
-            _LOG.warning("Somebody who is not known has pressed a button in %s: %s", self._chat.name, shown)
+            _LOG.warning("An unknown person has pressed a button in %s: %s", self._chat.name, shown)
             raise InputError(
-                f'You are not known here. Ask for the line {self._chat.field} = "{shown}" among the people of the page'
+                f'You are not known here. Ask for the entry {self._chat.field} = "{shown}" among the people of the page'
             )
         if not person.may("approver"):
-            raise InputError(f"This is for the role approver; {person.name} has the role {person.role}")
+            raise InputError(f"This needs the role approver; {person.name} has the role {person.role}")
         if person.has_expired() or not person.may_do("decide"):
-            raise InputError(f"{person.name} may not decide any more, or only look: ask whoever keeps the page")
+            raise InputError(f"{person.name} may no longer decide, or may only view: ask the maintainer of the page")
         await admit(self._people, person, mark.workflow_id)
         return person
 
@@ -112,7 +112,7 @@ class ChatDecisions:
     def _check_whole(self, mark: Mark, item: Mapping[str, Any]) -> None:
         if not self._chat.is_whole(mark.workflow_id, item):
             raise InputError(
-                f"a message in {self._chat.name} does not show all of this, so it cannot be approved from one: use "
+                f"a message in {self._chat.name} does not show all of this, so it cannot be approved there: use "
                 "the page"
             )
 

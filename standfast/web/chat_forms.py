@@ -78,10 +78,10 @@ def fields_of(arguments: Any, chat: str) -> list[Field]:
         InputError: there are too many, or one is too long for a form of the chat.
     """
     if not isinstance(arguments, dict) or not 0 < len(arguments) <= _FIELDS:
-        raise InputError(f"These arguments do not fit into a form of {chat}: edit them on the page")
+        raise InputError(f"These arguments do not fit into a {chat} form: edit them on the page")
     fields = [_field(f"field-{at}", key, value) for at, (key, value) in enumerate(arguments.items())]
     if long := [field.key for field in fields if len(field.shown) > LONGEST]:
-        raise InputError(f"{cut(visible(long[0]), 80)} is too long for a form of {chat}: edit it on the page")
+        raise InputError(f"{cut(visible(long[0]), 80)} is too long for a {chat} form: edit it on the page")
     return fields
 
 

@@ -76,10 +76,12 @@ def read_edit(form: Mapping[str, str]) -> Any:
     except ValueError as error:
         raise InputError(f"Arguments: {error}. Nothing was approved.") from error
     if len(changes) > 1:
-        raise InputError("The fields and the JSON were changed, each in another way: change one. Nothing was approved.")
+        raise InputError(
+            "The fields and the JSON were changed differently: change only one of them. Nothing was approved."
+        )
     edit = next(iter(changes.values()), None)
     if changes and edit is None:
-        raise InputError("null cannot be given in the place of what is shown. Nothing was approved.")
+        raise InputError("null cannot replace the shown value. Nothing was approved.")
     return edit
 
 

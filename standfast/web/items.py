@@ -42,7 +42,7 @@ class Items:
             return await page_in_process(self._pages, self._store, request, run)
         found = [item for item in await self._pages.people.pending(run) if item["name"] == name]
         if not found:
-            raise HTTPException(404, "Nothing of this name waits in this run any more.")
+            raise HTTPException(404, "No item of this name waits in this run any more.")
         seen = listed(await our_run(self._pages.client, run))
         item = {**_of_run(seen), **found[0], "workflow_id": run}
         is_theirs = await self._runs.is_session_of(person, seen)

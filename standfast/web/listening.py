@@ -19,13 +19,13 @@ def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
     """
     if (host not in LOCAL or [*names]) and not access.people:
         raise DefinitionError(
-            f"The page would listen at {', '.join([host, *names])}, where anybody who reaches it could decide. Say "
-            "who may (--people FILE), or listen at 127.0.0.1 only"
+            f"The page would listen at {', '.join([host, *names])}, where anyone who reaches it could decide. "
+            "Define who may (--people FILE), or listen at 127.0.0.1 only"
         )
     if host not in LOCAL and not access.https:
         raise DefinitionError(
-            f"The page speaks plain HTTP and would listen at {host}: everybody on the network could read its tokens "
-            "and cookies. Put a proxy that ends TLS in front of it and say so (--https), or listen at 127.0.0.1"
+            f"The page speaks plain HTTP and would listen at {host}: everyone on the network could read its tokens "
+            "and cookies. Put a proxy that terminates TLS in front of it (--https), or listen at 127.0.0.1"
         )
 
 

@@ -36,8 +36,9 @@ except ImportError as error:  # pragma: no cover
 _MOST_BYTES = 1_048_576  # of a request
 _LOG = logging.getLogger("standfast.web")
 _INSTRUCTIONS = (
-    "Agents and pipelines that run durably in the background. Start one with a session_id, then ask for its `result` "
-    "until `has_ended` is true. A run that waits for people goes on when they have decided: tell your user what waits."
+    "Agents and pipelines that run durably in the background. Start one with a session_id, then ask for its "
+    "`result` until `has_ended` is true. A run that waits for people continues when they have decided: tell your "
+    "user what it waits for."
 )
 
 

@@ -33,7 +33,7 @@ _SHOWN = 100_000  # bytes of an item for a decision that one answer shows
 _Name = Annotated[str, Field(min_length=1, max_length=2_000)]
 _Text = Annotated[str, Field(min_length=1, max_length=200_000)]
 _Session = Annotated[str, Field(pattern=f"^{SESSION_ID.pattern}$")]
-_RUN = "The run, as it was returned when it was started."
+_RUN = "The run, as returned when it was started."
 _MessageId = Annotated[
     str | None,
     Field(
@@ -49,10 +49,10 @@ class StartAgent(Body):
 
     message: _Text
     session_id: _Session | None = Field(
-        default=None, description="A name for the conversation. With it this can be repeated: the run is found again."
+        default=None, description="A name for the conversation. A repeated call with it finds the same run."
     )
     message_id: _MessageId = None
-    tenant_id: Tenant | None = Field(default=None, description="Needed of who has several tenants.")
+    tenant_id: Tenant | None = Field(default=None, description="Required if you belong to several tenants.")
 
 
 class StartInContext(StartAgent):
@@ -66,9 +66,9 @@ class StartPipeline(Body):
 
     input: Any = None
     session_id: _Session | None = Field(
-        default=None, description="A name for the run. With it this can be repeated: the run is found again."
+        default=None, description="A name for the run. A repeated call with it finds the same run."
     )
-    tenant_id: Tenant | None = Field(default=None, description="Needed of who has several tenants.")
+    tenant_id: Tenant | None = Field(default=None, description="Required if you belong to several tenants.")
 
 
 class OfRun(Body):
@@ -77,16 +77,16 @@ class OfRun(Body):
 
 class Look(OfRun):
     run_id: _Name | None = Field(
-        default=None, description="The `run_id` of the start; the newest run of this conversation without it."
+        default=None, description="The `run_id` of the start; by default the newest run of this conversation."
     )
 
 
 class Await(Look):
-    wait_seconds: float = Field(default=20, ge=0, le=LONGEST_WAIT, description="How long to wait for it.")
+    wait_seconds: float = Field(default=20, ge=0, le=LONGEST_WAIT, description="How long to wait for the end.")
 
 
 class Waits(Body):
-    run: _Name | None = Field(default=None, description="One run; all of them without it.")
+    run: _Name | None = Field(default=None, description="One run; by default all runs.")
 
 
 class Say(OfRun):
@@ -95,14 +95,14 @@ class Say(OfRun):
 
 
 class Decide(OfRun):
-    gate: _Name = Field(description="The `name` of what waits.")
-    digest: _Name = Field(description="That of `pending`: of what was shown.")
+    gate: _Name = Field(description="The `name` of the waiting item.")
+    digest: _Name = Field(description="From `pending`: of the shown contents.")
     comment: _Text | None = None
 
 
 class Reply(OfRun):
     text: _Text
-    tool_call_id: _Name | None = Field(default=None, description="Of the question; the first that is open without it.")
+    tool_call_id: _Name | None = Field(default=None, description="Of the question; by default the first open one.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Offers:
             StandfastError: it cannot be done.
         """
         if (offer := self._offers.get(name)) is None:
-            raise InputError(f"There is no tool {name[:100]!r} here; there is {', '.join(self._offers)}")
+            raise InputError(f"There is no tool {name[:100]!r} here; the tools are {', '.join(self._offers)}")
         self._doors.senders.check_rights(person, offer.role, offer.scope)
         asked = offer.arguments.model_validate(dict(arguments))
         if (run := getattr(asked, "run", None)) is not None:
@@ -187,16 +187,16 @@ class Offers:
             name, is_agent = f"start_{item.name}", isinstance(item, Agent)
             if len(name) > _LONGEST_NAME:
                 raise DefinitionError(
-                    f"{item.name}: a tool of MCP has at most {_LONGEST_NAME} characters, and {name} has {len(name)}"
+                    f"{item.name}: an MCP tool name has at most {_LONGEST_NAME} characters, and {name} has {len(name)}"
                 )
             about = (getattr(item, "description", None) or "").rstrip(" .")
             own = _own_arguments(item)
             yield Offer(
                 name,
-                f"Start {'the agent' if is_agent else 'the pipeline'} {item.name} in the background"
-                f"{f': {about}' if about else ''}. It may act on the outside world. Returns the run: read its end with "
-                f"`result`. Give a {'message_id' if is_agent else 'session_id'} to be able to repeat this: then a run "
-                "is started once, and found again.",
+                f"Start {'the agent' if is_agent else 'the pipeline'} {item.name} in the "
+                f"background{f': {about}' if about else ''}. It may act on the outside world. Returns the run: "
+                f"read its end with `result`. Pass a {'message_id' if is_agent else 'session_id'} to make this "
+                "repeatable: then a run is started once, and found again.",
                 StartPipeline if not is_agent else StartInContext if own.schemas else StartAgent,
                 self._start_of(item),
                 "operator",
@@ -208,21 +208,21 @@ class Offers:
     def _looks(self) -> Iterator[Offer]:
         yield Offer(
             "send_message",
-            "Say something to an agent: to a run that is going on, or, after its end, to the next run of its session.",
+            "Send a message to an agent: to a run in flight, or, after its end, to the next run of its session.",
             Say, self._say, "operator", "message",
         )  # fmt: skip
         yield Offer(
-            "status", "Return how far a run is, and what waits for people in it.",
+            "status", "Return the progress of a run, and its items that wait for people.",
             Look, self._status, "viewer", "read", is_reading=True,
         )  # fmt: skip
         yield Offer(
             "result",
-            "Wait for the end of a run, and return its result; or, when the time is over or people have to do "
-            "something first, how far it is.",
+            "Wait for the end of a run, and return its result; or, if the time has passed or people must act "
+            "first, its progress.",
             Await, self._result, "viewer", "read", is_reading=True,
         )  # fmt: skip
         yield Offer(
-            "pending", "Return what waits for people: all of what is asked, for one run; a list, for all of them.",
+            "pending", "Return the items that wait for people: for one run in full, for all runs as a list.",
             Waits, self._pending, "viewer", "read", is_reading=True,
         )  # fmt: skip
 
@@ -230,12 +230,12 @@ class Offers:
         for decision in ("approve", "reject"):
             yield Offer(
                 decision,
-                f"{decision.capitalize()} what waits at a gate, in the name of the person who has signed in. Only if "
-                "that person has said so; `pending` shows what is decided on, with its digest.",
+                f"{decision.capitalize()} at a gate, in the name of the signed-in person. Only if that person has "
+                "said so; `pending` shows the contents, with their digest.",
                 Decide, self._decide_of(decision), "approver", "decide", is_once=True,
             )  # fmt: skip
         yield Offer(
-            "answer", "Answer the question of a run, in the name of the person who has signed in.",
+            "answer", "Answer the question of a run, in the name of the signed-in person.",
             Reply, self._answer, "approver", "answer",
         )  # fmt: skip
 
@@ -248,7 +248,7 @@ class Offers:
             # Without message ids, a session is started once; with ids, each message is.
             is_once = message_id is None or given.session_id is None
             only_once = {"id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE} if is_once else {}
-            note = "This was started before; nothing was started or said again."
+            note = "This was already started; nothing was started or sent again."
             try:
                 begun = await self._doors.start(person, given, message_id, **only_once)
                 run, is_new = begun.workflow_id, begun.is_new
@@ -257,7 +257,7 @@ class Offers:
                     raise
                 tenant = tenant_for(person, given.tenant_id)
                 run, is_new = workflow_id(item.name, session_key_of(tenant, given.session_id or "")), False
-                note = "This session has a run already, and was not told the message: use send_message."
+                note = "This session already has a run, which did not get the message: use send_message."
             if is_new:
                 return {"is_new": True, **await self._seen(run)}
             await admit(self._doors.people, person, run)  # another start may have been quicker
@@ -272,7 +272,7 @@ class Offers:
             message_id = None if asked.message_id is None else said_id(asked.message_id, person)
             await self._doors.people.message(asked.run, asked.text, by=person.name, message_id=message_id)
         elif not isinstance(item, Agent) or "session_id" not in seen:
-            raise InputError(f"Run {asked.run} has ended, and is not of an agent that can be started here")
+            raise InputError(f"Run {asked.run} has ended, and its agent cannot be started here")
         else:
             self._doors.senders.check_rights(person, "operator", "start")
             given = {"session_id": seen["session_id"], "tenant_id": seen.get("tenant_id"), "if_running": "message"}
@@ -336,7 +336,7 @@ class Offers:
             elif whole.why is None and whole.size <= _SHOWN:
                 shown.append({**item, "whole": whole.file})
             else:
-                why = whole.why or f"It has {whole.size:,} bytes, more than are shown here: decide on the page."
+                why = whole.why or f"It has {whole.size:,} bytes, which is too large to show here: decide on the page."
                 shown.append({**{name: value for name, value in item.items() if name != "digest"}, "why": why})
         return shown
 

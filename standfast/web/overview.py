@@ -43,7 +43,7 @@ _TILES = (
     ("Waiting for people", {"status": "waiting"}, "asks"),
     ("Paused", {"status": "paused"}, "bad"),
     ("Unknown outcomes", {"waits": "unknown"}, "bad"),
-    ("Went wrong, 24 h", {"status": WRONG, "since": "24h"}, "bad"),
+    ("Failed, 24 h", {"status": WRONG, "since": "24h"}, "bad"),
     ("Complete, 24 h", {"status": "complete", "since": "24h"}, ""),
 )
 _AGES = (("under an hour", 1), ("1 to 24 hours", 24), ("1 to 7 days", 168), ("over 7 days", None))  # hours

@@ -54,7 +54,7 @@ from standfast.web.visitors import Visitors, who
 
 _GOES_ON = ("starting", "running", "waiting", "paused")  # a run's own report before its end
 _ENTRIES = 100  # of a timeline, the last, unless all are requested
-_TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
+_TITLES = {403: "You may not do this", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
 _TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of forms
 
 
@@ -116,9 +116,9 @@ class Pages:
             raise HTTPException(401)
         self._visitors.rates.count(request, person)
         if not person.may_do(scope):
-            raise HTTPException(403, f"The token of {person.name} is not for this: it lacks the scope {scope}.")
+            raise HTTPException(403, f"The token of {person.name} does not allow this: it lacks the scope {scope}.")
         if not person.may(role):
-            raise HTTPException(403, f"This is for the role {role}; {person.name} has the role {person.role}.")
+            raise HTTPException(403, f"This needs the role {role}; {person.name} has the role {person.role}.")
         return person
 
     def page(
@@ -236,7 +236,7 @@ class Pages:
         whole = await load_whole(self._store, items[0]) if items else None
         if whole is None or (whole.why is not None and whole.shown is None):
             raise HTTPException(
-                404, (whole and whole.why) or "Nothing of this name is waiting, or its card shows all of it."
+                404, (whole and whole.why) or "No item of this name is waiting, or its card shows all of it."
             )
         if "file" in request.query_params:
             name = {"Content-Disposition": 'attachment; filename="arguments.json"'}

@@ -123,7 +123,7 @@ class RunLists:
         kept = {known: query for known, query in _saved(request).items() if known != name}
         if "forget" not in form:
             if len(kept) >= _MOST_SAVED:
-                raise InputError(f"{_MOST_SAVED} filters are saved already: forget one of them first")
+                raise InputError(f"{_MOST_SAVED} filters are already saved: delete one of them first")
             kept[name] = wanted.address
         root = root_of(request.scope)
         response = RedirectResponse(f"{root}/runs?{wanted.address}", 303)
@@ -139,7 +139,7 @@ class RunLists:
         if asked == "none":  # Enter was pressed in a checkbox
             return RedirectResponse(f"{root_of(request.scope)}/runs?{back}", 303)
         if asked not in _BATCH:
-            raise HTTPException(400, "Nothing was done: the form does not say whether to cancel or to resume.")
+            raise HTTPException(400, "Nothing was done: the form has neither cancel nor resume.")
         role, read = ACTS[_BATCH[asked]]
         person = self._pages.person(request, role, _BATCH[asked])
         doing, few = read({"action": asked}, person), asyncio.Semaphore(_AT_ONCE)

@@ -75,7 +75,7 @@ def _chosen(form: Form, path: str, person: Person) -> list[Choice]:
     """
     values = dict.fromkeys(value for name, value in form.items() if name.startswith(_FIELD))
     if len(values) > MOST:
-        raise InputError(f"{len(values)} are chosen; at most {MOST} are decided at once. Nothing was decided")
+        raise InputError(f"{len(values)} are selected; at most {MOST} are decided at once. Nothing was decided")
     one = {name: text for name, text in form.items() if name in ("key", "decision", "comment")}
     choices = []
     for value in values:
@@ -83,5 +83,5 @@ def _chosen(form: Form, path: str, person: Person) -> list[Choice]:
             case [str(run), str(gate), str(digest)]:
                 choices.append(Choice(run, gate, digest, act_id(one, path, person.name, run, gate, digest)))
             case _:
-                raise InputError("A choice must be a run, a gate and a digest. Nothing was decided")
+                raise InputError("A selection must be a run, a gate and a digest. Nothing was decided")
     return choices

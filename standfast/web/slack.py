@@ -113,7 +113,7 @@ class SlackRoutes:
         try:
             payload = _Payload.model_validate(json.loads(parse_qs(body.decode())["payload"][0]))
         except (ValueError, KeyError, RecursionError):  # a ValidationError and a UnicodeDecodeError are ValueErrors
-            return PlainTextResponse("This is not an interaction as Slack sends them.", 400)
+            return PlainTextResponse("This is not a Slack interaction.", 400)
         match payload.type:
             case "block_actions" if payload.message is not None and payload.actions:
                 pressed = self._pressed(payload, payload.message, payload.actions[0])
@@ -144,7 +144,7 @@ class SlackRoutes:
             await self._api.tell(place, f"Nothing was decided: {error}")
         except Exception:  # the driver's edge: Slack has its answer, and the error would be lost otherwise
             _LOG.exception("A press in Slack could not be handled")
-            await self._api.tell(place, "Something is wrong with the page itself; its log says what.")
+            await self._api.tell(place, "The page itself has failed; see its log.")
 
     # --- forms ---
 
@@ -185,7 +185,7 @@ def _not_signed(secret: str, request: Request, body: bytes) -> str | None:
     """Return the reason why a request was not just signed by Slack; None if it is."""
     at, given = (request.headers.get(f"X-Slack-{name}", "") for name in ("Request-Timestamp", "Signature"))
     if not (at.isascii() and at.isdecimal() and len(at) <= 12):
-        return "It has no time of Slack's"
+        return "It lacks Slack's timestamp"
     if abs(time.time() - int(at)) > _WINDOW:
         return f"It was signed more than {_WINDOW // 60} minutes ago, or the clock of the page is wrong"
     expected = slack_signature(secret, at, body)

@@ -58,7 +58,7 @@ class SlackActions:
             parts = urlsplit(url)
             is_local = parts.hostname in ("127.0.0.1", "localhost", "::1")
             if not parts.hostname or parts.scheme not in (("http", "https") if is_local else ("https",)):
-                raise DefinitionError(f"slack: {url!r:.80} must be an address of https")
+                raise DefinitionError(f"slack: {url!r:.80} must be an https address")
 
 
 class Place(NamedTuple):
@@ -104,13 +104,13 @@ class SlackApi:
 
     async def _answer(self, place: Place, answer: Mapping[str, Any], method: str, call: Mapping[str, Any]) -> None:
         """Answer at the address of the press, or by the API if that address has expired or is foreign."""
-        problem: str | None = "the press names no address of Slack's for an answer"
+        problem: str | None = "the press has no Slack address for an answer"
         if place.answer_to is not None and _origin(place.answer_to) in map(_origin, self._settings.answer_at):
             problem = await self._post(place.answer_to, answer, {}, len(_AGAIN))
         if problem is not None and self.has_token and place.channel:
             problem = await self._call(method, call)
         if problem is not None:
-            _LOG.warning("Slack was not told what became of a press on message %s: %s", visible(place.message), problem)
+            _LOG.warning("Slack did not get the outcome of a press on message %s: %s", visible(place.message), problem)
 
     async def _call(self, method: str, data: Mapping[str, Any], attempts: int = len(_AGAIN)) -> str | None:
         headers = {"Authorization": f"Bearer {self._settings.token}"}

@@ -38,7 +38,7 @@ class SlackDecisions:
             StandfastError: it cannot be opened.
         """
         if not self._api.has_token:
-            raise InputError("The page has no token of the Slack app, which a form needs: edit on the page")
+            raise InputError("The page lacks the Slack app's token, which a form needs: edit on the page")
         if (item := await self._decisions.waiting(press.mark)) is None:
             await self._over(press, blocks)
             return

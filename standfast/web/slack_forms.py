@@ -69,7 +69,7 @@ def form(decision: Decided, sent: Sent, fields: list[Field]) -> dict[str, Any]:
     if len(hidden) > LONGEST:
         hidden = json.dumps([sent.mark.write(), *sent.place, None])
     if len(hidden) > LONGEST:
-        raise InputError("The names of this run and gate are too long for a form of Slack: decide on the page")
+        raise InputError("The names of this run and gate are too long for a Slack form: decide on the page")
     word = "Approve" if decision == "approve" else "Reject"
     comment = {"type": "plain_text_input", "action_id": VALUE, "multiline": True, "max_length": LONGEST}
     return {
@@ -95,4 +95,4 @@ def read_sent(hidden: str) -> Sent:
     match read_json(hidden):
         case [str(mark), str(user), str(channel), str(message), str() | None as answer_to, str() | None as link]:
             return Sent(Mark.read(mark), Place(user, channel, message, answer_to), link)
-    raise InputError("This form is none of ours")
+    raise InputError("This form is not from standfast")

@@ -88,7 +88,7 @@ def outdated(access: Access, approval: StandingApproval) -> str | None:
         return None
     giver = access.named(approval.given_by)
     if giver is None:
-        return f"{approval.given_by or 'somebody'} is no longer one of the page's people"
+        return f"{approval.given_by or 'someone'} is no longer one of the page's people"
     if not giver.can_decide:
         return f"{giver.name} may no longer approve"
     if not owns(giver, approval.user_id, approval.tenant_id):

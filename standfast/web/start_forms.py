@@ -25,7 +25,7 @@ _SESSION = Field(
     "session",
     "Session",
     "input",
-    "The conversation to continue; a new one if left empty.",
+    "The conversation to continue; empty for a new one.",
     kind="text",
     required=False,
 )

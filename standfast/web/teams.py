@@ -31,7 +31,7 @@ TEAMS = Chat("Teams", "teams", is_whole)
 _LOG = logging.getLogger("standfast.web")
 _PATIENCE = 8.0  # seconds of the Bot Connector's ten-second limit for an answer
 _SAID = 1_000  # characters
-_SLOW = "This takes longer than usual. The message says what was decided as soon as that is known."
+_SLOW = "This takes longer than usual. The message shows the decision as soon as it is known."
 _VERBS: dict[str, Decided] = {APPROVE: "approve", EDIT: "approve", REJECT: "reject"}
 
 
@@ -77,20 +77,20 @@ class TeamsRoutes:
             try:
                 activity = read_object(body.decode())
             except (InputError, UnicodeDecodeError):
-                return PlainTextResponse("This is not an activity of the Bot Connector.", 400)
+                return PlainTextResponse("This is not a Bot Connector activity.", 400)
             self._connector.check_activity(claims, activity)
         except NotAskedError as error:
             return PlainTextResponse(f"{error}.", 503)
         except InputError as error:
             _LOG.warning("A request to %s was refused: %s", TEAMS_PATH, visible(str(error)))
-            return PlainTextResponse("This is not a request that the Bot Connector has just made for this bot.", 403)
+            return PlainTextResponse("This is not a current request of the Bot Connector for this bot.", 403)
         if (activity.get("type"), activity.get("name")) != ("invoke", "adaptiveCard/action"):
             _note(activity)
             return Response()  # no other activities are handled
         try:
             press = _Press(sender=activity.get("from"), value=activity.get("value"), id=activity.get("id", ""))  # type: ignore[arg-type]
         except ValidationError:
-            return PlainTextResponse("This is not a press on a button of a card.", 400)
+            return PlainTextResponse("This is not a press on a card's button.", 400)
         doing = self._doing.begin(self._pressed(press, tenant_of(activity)))
         return JSONResponse(doing.result() if await self._doing.is_done(doing) else _message(_SLOW))
 
@@ -108,7 +108,7 @@ class TeamsRoutes:
             return _message(f"Nothing was decided: {error}")
         except Exception:  # the driver's edge: the error would be lost otherwise
             _LOG.exception("A press in Teams could not be handled")
-            return _message("Something is wrong with the page itself; its log says what.")
+            return _message("The page itself has failed; see its log.")
 
     async def _obey(self, action: _Action, person: Person, mark: Mark, key: str) -> dict[str, Any]:
         run, link, typed = mark.workflow_id, link_in(action.data), typed_in(action.data)
@@ -117,7 +117,7 @@ class TeamsRoutes:
         if action.verb == BACK:
             return _card(approval_card(run, item, link))
         if (decision := _VERBS.get(action.verb)) is None:
-            raise InputError("This button is none of ours")
+            raise InputError("This button is not from standfast")
         is_asked = action.verb == EDIT or (action.verb == REJECT and typed is None)
         if is_asked:
             fields = self._decisions.fields(person, mark, item, decision)

@@ -47,7 +47,7 @@ def form_card(
         [execute(title, verb, data, style=style), execute("Back", BACK, data, associatedInputs="none")],
     )
     if size_of(made) > MOST_BYTES:
-        raise InputError("These arguments do not fit into a card of Teams: edit them on the page")
+        raise InputError("These arguments do not fit into a Teams card: edit them on the page")
     return made
 
 

@@ -83,7 +83,7 @@ class Connector:
 
         kind, _, token = authorization.partition(" ")
         if kind.lower() != "bearer" or not token:
-            raise InputError("It has no token of the Bot Connector")
+            raise InputError("It lacks the Bot Connector's token")
         try:
             key = await self._key(str(jwt.get_unverified_header(token).get("kid", "")))
             claims: dict[str, Any] = jwt.decode(
@@ -96,9 +96,9 @@ class Connector:
                 options={"require": ["exp", "iss", "aud"]},
             )
         except jwt.PyJWTError as error:
-            raise InputError(f"Its token is not one that the Bot Connector has made for this bot: {error}") from error
+            raise InputError(f"Its token is not from the Bot Connector for this bot: {error}") from error
         if _CHANNEL not in key.get("endorsements", ()):
-            raise InputError("The key of its token is not one for Teams")
+            raise InputError("The key of its token is not for Teams")
         return claims
 
     def check_activity(self, claims: dict[str, Any], activity: "dict[str, Any]") -> None:
@@ -113,7 +113,7 @@ class Connector:
         if activity.get("channelId") != _CHANNEL:
             raise InputError("It does not come from Teams")
         if tenant_of(activity) != self._settings.tenant_id.lower():
-            raise InputError("It comes from the tenant of somebody else")
+            raise InputError("It comes from a different tenant")
 
     async def _key(self, kid: str) -> dict[str, Any]:
         """Return a key, from the cache if it is there."""
@@ -140,9 +140,9 @@ class Connector:
                 rsa = [key for key in found or () if isinstance(key, dict) and key.get("kty") == "RSA"]
                 self._keys = {str(key["kid"]): key for key in rsa if "kid" in key}
         except (httpx.HTTPError, ValueError, StandfastError) as error:
-            _LOG.warning("The keys of the Bot Connector cannot be had: %s", error)
+            _LOG.warning("The Bot Connector's keys are unavailable: %s", error)
             if not self._keys:
-                raise NotAskedError("The keys of the Bot Connector cannot be had now; the log says why") from error
+                raise NotAskedError("The Bot Connector's keys are unavailable now; see the log") from error
         self._asked_at = time.monotonic()
 
 

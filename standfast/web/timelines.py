@@ -40,7 +40,7 @@ _ENDS = {"returned": "done", "failed": "failed", "terminated": "failed", "asked"
 _FOUND = {
     "ledger": "Its outcome was found in the ledger; it was not run again.",
     "verify": "Its outcome was found by `verify`; it was not run again.",
-    "person": "Somebody gave its outcome; it was not run again.",
+    "person": "A person gave its outcome; it was not run again.",
     None: "Its outcome was found; it was not run again.",  # histories of earlier versions do not have it
 }
 _SAID = {"message": "said", "answer": "answered", "resume": "resumed", "resolve": "settled"}
@@ -119,7 +119,11 @@ class Timeline:
                 self._people(event)
             case events.GateReminded() | events.GateEscalated():
                 entry = self._of("gate", event.gate, f"Approval {event.gate}", event.at)
-                what = "reminded" if isinstance(event, events.GateReminded) else "the time was over, others are asked"
+                what = (
+                    "reminded"
+                    if isinstance(event, events.GateReminded)
+                    else "the deadline passed; other people are asked"
+                )
                 entry.notes.append(what + ("" if event.at is None else f", {event.at:%Y-%m-%d %H:%M} UTC"))
             case events.StepStarted() | events.StepCompleted() | events.StepFailed():
                 self._step(event)
@@ -136,7 +140,7 @@ class Timeline:
                 by = f"Started by {event.user_id}" if event.user_id else "Started"
                 self._add(Entry("run", by, event.at, text=event.message or "", data=event.input))
             case events.RunReset():
-                why = f"An operator has put the run back: {event.reason}"
+                why = f"An operator has reset the run: {event.reason}"
                 self._add(Entry("run", "Reset", event.at, troubles=[why]))
             case events.CancelRequested():
                 self._add(Entry("run", "Cancel requested", event.at, notes=[event.reason] if event.reason else []))
@@ -170,7 +174,7 @@ class Timeline:
     ) -> None:
         match event:
             case events.MessageReceived():
-                title = f"{event.by or 'Somebody'} {_SAID[event.kind]}{f' {event.of}' if event.of else ''}"
+                title = f"{event.by or 'Someone'} {_SAID[event.kind]}{f' {event.of}' if event.of else ''}"
                 self._add(Entry("person", title, event.at, text=event.text))
             case events.QuestionAsked():
                 asks = Entry("gate", f"{event.call.name} asks", event.at, state="waits", text=event.question)
@@ -196,9 +200,9 @@ class Timeline:
         said += f", and later calls like it of the {event.remember.get('scope')}" if event.remember else ""
         said += f": {event.comment}" if event.comment else ""
         if event.refused is not None:
-            entry.notes.append(f"{event.decision} of {event.by or 'somebody'} did not count: {event.refused}")
+            entry.notes.append(f"{event.decision} of {event.by or 'someone'} did not count: {event.refused}")
             return
-        entry.notes.append(f"{event.decision} by {event.by or 'somebody'}{said}")
+        entry.notes.append(f"{event.decision} by {event.by or 'someone'}{said}")
         if event.edit is not None and event.decision == "approve":
             changes = edit_in_words(entry.data, event.edit) if _are_whole(entry.data, event.edit) else None
             entry.notes.append(edited_in_words(event.by or "", changes or f"to {_short(event.edit)}"))
@@ -271,7 +275,7 @@ class Timeline:
                     entry.notes.append(edited_in_words(event.edited_by, changes))
                 entry.state, entry.run = "runs", event.run or entry.run
             case events.ToolRetried():
-                entry.troubles.append(f"{event.error}. It was tried again: attempt {event.attempt}.".replace("..", "."))
+                entry.troubles.append(f"{event.error}. It was retried: attempt {event.attempt}.".replace("..", "."))
             case events.ToolLost():
                 entry.troubles.append(f"{event.reason[:1].upper()}{event.reason[1:]}.")
                 entry.state = "lost"
@@ -281,7 +285,7 @@ class Timeline:
                 if event.recovered and event.outcome != "unknown":
                     entry.notes.append(_FOUND[event.found_by])
                 if event.outcome == "unknown":
-                    entry.troubles.append("It may have happened, and nobody can tell; it was not run again.")
+                    entry.troubles.append("It may have happened, which is unknown; it was not run again.")
                 entry.close(_ENDS.get(event.outcome, event.outcome), event.at, event.seconds)
                 self._open.pop(("tool", event.call.id), None)  # a later call may have the same id
 

@@ -96,7 +96,7 @@ class Visitors:
             raise TooManyAttempts(wait)
         wrong = self._attempts.failed(address, token)
         wait = self._attempts.wait(address, token)
-        after = f"; wrong ones from there are not looked at for {wait:.0f} s" if wait else ""
+        after = f"; wrong tokens from there are ignored for {wait:.0f} s" if wait else ""
         _LOG.warning("A wrong token from %s, the %s in a row%s", visible(address), wrong, after)
 
     async def _end(self, session: str) -> None:
@@ -168,7 +168,7 @@ class InFlight:
         if person is None:
             await self._app(scope, receive, send)
         elif self._open[person.name] >= AT_ONCE:
-            why = f"{person.name} already has {AT_ONCE} requests that are being answered."
+            why = f"{person.name} already has {AT_ONCE} requests in progress."
             error = HTTPException(429, why, {"Retry-After": "1"})
             answer = self._to_program(error) if is_door(scope) else PlainTextResponse(why, 429, error.headers)
             await answer(scope, receive, send)

@@ -235,7 +235,7 @@ async def _told_by_show(world: World, run: str) -> list[Told]:
     if not isinstance(world.store, SQLiteStore):
         return []
     shown = await standfast(world, "show", run, "--messages", "0", "--store", str(world.store.path), "-o", "json")
-    if "has no session of its own" in shown.stderr:  # it was ended before it had one
+    if "does not have a session" in shown.stderr:  # it was ended before it had one
         return []
     assert shown.exit_code == 0, (run, shown.output)
     messages = [Message.model_validate(one) for one in json.loads(shown.stdout)["messages"]]

@@ -51,7 +51,7 @@ async def test_three_are_chosen_and_approved_by_the_keyboard_alone(
         page = await chromium.new_page()
         faults = await faults_of(page)
         await page.goto(address)
-        boxes = page.get_by_role("checkbox", name="Choose")
+        boxes = page.get_by_role("checkbox", name="Select")
         await expect(boxes).to_have_count(3, timeout=20_000)
         approve = page.locator('#several [value="approve"]')
         await expect(approve).to_be_hidden()
@@ -83,14 +83,14 @@ async def test_without_javascript_two_of_three_are_rejected(temporal: Temporal, 
         await page.goto(address)
         for run in runs[:2]:
             card = page.locator("article.card", has=page.get_by_role("link", name=run.id, exact=True))
-            await card.get_by_role("checkbox", name="Choose").check()
-        await page.get_by_role("checkbox", name="Choose").first.press("Enter")  # which decides nothing
+            await card.get_by_role("checkbox", name="Select").check()
+        await page.get_by_role("checkbox", name="Select").first.press("Enter")  # which decides nothing
         await expect(page.get_by_role("heading", level=1)).to_have_text("Inbox")
         for run in runs[:2]:
             card = page.locator("article.card", has=page.get_by_role("link", name=run.id, exact=True))
-            await card.get_by_role("checkbox", name="Choose").check()
+            await card.get_by_role("checkbox", name="Select").check()
         await page.locator("#several").get_by_role("textbox").fill("not today")
-        await page.get_by_role("button", name="Reject the chosen").click()
+        await page.get_by_role("button", name="Reject selected").click()
         await expect(page.get_by_role("heading", level=1)).to_have_text("Rejected: 2 of 2")
         for run in runs[:2]:
             await result(run)
@@ -111,7 +111,7 @@ async def test_the_inbox_and_an_opened_item_are_for_everybody_at_every_width(
                 await expect(page.locator(".transcript .user")).to_contain_text("other")
             else:
                 await page.goto(at)
-                await expect(page.get_by_role("checkbox", name="Choose")).to_have_count(3, timeout=20_000)
+                await expect(page.get_by_role("checkbox", name="Select")).to_have_count(3, timeout=20_000)
             wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0
             assert await faults_here(page) == []

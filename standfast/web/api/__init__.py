@@ -62,7 +62,7 @@ def _refused(request: Request, error: Exception) -> Response:
         case HTTPException() | StandfastError() | RPCError() | ValidationError():
             return refusal(error)
         case ClientDisconnect():
-            return refusal(HTTPException(400, "The connection ended before all of the request had arrived."))
+            return refusal(HTTPException(400, "The connection ended before the whole request had arrived."))
     _LOG.error("%s could not be answered", request.url.path, exc_info=error)
     return refusal(error)
 
@@ -106,10 +106,10 @@ class _Api:
         if operation is None:
             self._doors.senders.admit(request, scope="")
             if not fitting and segments != ["openapi.json"]:
-                raise HTTPException(404, "There is no such address; /api/v1/openapi.json has those that are.")
+                raise HTTPException(404, "This address does not exist; /api/v1/openapi.json lists the addresses.")
             allowed = {one.method for one in fitting} or {"GET"}
             raise HTTPException(
-                405, f"{request.method} is not for this address.", {"Allow": ", ".join(sorted(allowed))}
+                405, f"{request.method} is not allowed for this address.", {"Allow": ", ".join(sorted(allowed))}
             )
         person = self._doors.senders.admit(request, operation.role, operation.scope or "")
         body: Any = None

@@ -62,7 +62,7 @@ async def run_agent(doors: Doors, request: Request, person: Person, name: str) -
     """Answer a client's POST with the events of the run."""
     agent, given = doors.agent(name), _Input.model_validate(await read_body(request))
     if given.tools:
-        raise HTTPException(422, "tools: the tools of an agent are its own; send none.")
+        raise HTTPException(422, "tools: an agent has its own tools; send none.")
     session = check_session_id(given.threadId, "threadId")
     answered = [entry for entry in given.resume if entry.status == "resolved"]
     if answered:
@@ -86,7 +86,7 @@ def _said(given: _Input) -> str:
     """Return the user's message: the session has the earlier messages."""
     last = given.messages[-1] if given.messages else {}
     if last.get("role") != "user":
-        raise HTTPException(422, "messages must end with one of the user, or resume must answer an interrupt.")
+        raise HTTPException(422, "messages must end with a user message, or resume must answer an interrupt.")
     return texts_of(last.get("content"), "The last message")
 
 
@@ -110,7 +110,7 @@ async def _texts(doors: Doors, talk: Talk, given: _Input) -> AsyncIterator[str]:
                 case _:
                     for told in translation.of(found):
                         yield _text(told)
-        yield _text({"type": "RUN_ERROR", "message": "The page is closing; the run goes on.", "code": "CLOSING"})
+        yield _text({"type": "RUN_ERROR", "message": "The page is closing; the run continues.", "code": "CLOSING"})
     except Exception as error:  # the answer has begun: the error is sent in the stream
         told = problem(error)
         yield _text({"type": "RUN_ERROR", "message": told["message"], "code": told["code"]})

@@ -45,7 +45,7 @@ async def chat(doors: Doors, request: Request, person: Person, name: str) -> Res
     answers = [part.get("approval") for part in parts if part.get("state") == "approval-responded"]
     talks = [await _settled(doors, person, request, one, key) for one in answers]
     if not talks:
-        raise HTTPException(422, "messages must end with one of the user, or with an answered approval request.")
+        raise HTTPException(422, "messages must end with a user message, or with an answered approval request.")
     return doors.streamed(person, _texts(doors, together(talks)), **_HEADER)
 
 

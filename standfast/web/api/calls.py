@@ -74,7 +74,7 @@ class Doors:
         item = self.items.get(name)
         if not isinstance(item, Agent):
             raise HTTPException(
-                404, f"There is no agent {name[:200]!r} here: `standfast web --app` says which there are."
+                404, f"There is no agent {name[:200]!r} here: `standfast web --app` defines the agents."
             )
         return item
 
@@ -94,10 +94,10 @@ class Doors:
         item = self.items.get(asked.name)
         if item is None:
             raise HTTPException(
-                404, f"There is no agent or pipeline {asked.name!r} here: `standfast web --app` says which there are."
+                404, f"There is no agent or pipeline {asked.name!r} here: `standfast web --app` defines them."
             )
         if isinstance(item, Agent) and asked.message is None and asked.session_id is None:
-            raise InputError("message: say something to the agent, or name the session that is to go on")
+            raise InputError("message: send the agent a message, or name the session to continue")
         tenant = tenant_for(person, asked.tenant_id)
         # Without a context it is the same act as in earlier versions, which may have done it already.
         said = asked.model_dump(mode="json", exclude={"context"} if asked.context is None else None)

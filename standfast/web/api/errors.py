@@ -17,21 +17,21 @@ _CODES = {400: "BAD_REQUEST", 401: "UNAUTHENTICATED", 403: "FORBIDDEN", 404: "NO
           504: "NOT_CONFIRMED"}  # fmt: skip
 TOKEN = "Send the header Authorization: Bearer <token>."
 _DO = {
-    400: "Mend the request; /api/v1/openapi.json says what each takes.",
+    400: "Fix the request; see /api/v1/openapi.json.",
     401: TOKEN,
-    403: "Ask whoever looks after the people file for the role, scope or tenant.",
-    404: "Look at GET /api/v1/runs for those that you may see.",
-    405: "Use a method that the header Allow names.",
+    403: "Ask the maintainer of the people file for the role, scope or tenant.",
+    404: "GET /api/v1/runs lists the runs that you may see.",
+    405: "Use a method from the header Allow.",
     406: "Accept application/json or text/event-stream.",
-    409: "Read the run again (GET /api/v1/runs/{run}), and act on what it says now.",
-    413: "Send less, or give large things by their urls.",
+    409: "Read the run again (GET /api/v1/runs/{run}), and act on its current state.",
+    413: "Send less, or pass large data by URL.",
     415: "Send JSON, with Content-Type: application/json.",
-    422: "Mend the field that the message names.",
-    429: "Wait as long as the header Retry-After says.",
-    500: "Look at the log of the page.",
+    422: "Fix the field named in the message.",
+    429: "Wait for the time in the header Retry-After.",
+    500: "See the log of the page.",
     502: "Try again later, with the same Idempotency-Key.",
     503: "Try again later, with the same Idempotency-Key.",
-    504: "Send it again with the same Idempotency-Key: it counts once. Or look at the run.",
+    504: "Send it again with the same Idempotency-Key: it counts once. Or check the run.",
 }
 
 
@@ -82,7 +82,7 @@ def problem(error: Exception) -> dict[str, str]:
     elif isinstance(error, RPCError) and status == 502:
         message = "The Temporal server does not answer"
     elif status == 500:
-        message = "Something is wrong with the page itself; its log says what"
+        message = "The page itself has failed; see its log"
     return {"code": code, "message": message, "do": getattr(error, "do", _DO.get(status, _DO[400]))}
 
 

@@ -25,14 +25,14 @@ class StartRun(Body):
     """An agent or a pipeline that is to run."""
 
     name: _Name = Field(description="Of the agent or pipeline.")
-    message: _Text | None = Field(default=None, description="What an agent is told.")
+    message: _Text | None = Field(default=None, description="The message to the agent.")
     images: tuple[Image, ...] = Field(default=(), description="Beside the message.", max_length=20)
     input: Any = Field(default=None, description="Of a pipeline.")
     context: Any = Field(
-        default=None, description="Of an agent's run, by the agent's type; without it a session keeps the one it has."
+        default=None, description="Context of an agent's run, in the agent's type; by default a session keeps its own."
     )
     session_id: _Session | None = Field(default=None, description="The conversation or run key.")
-    tenant_id: Tenant | None = Field(default=None, description="Needed of who has several tenants.")
+    tenant_id: Tenant | None = Field(default=None, description="Required if you belong to several tenants.")
     if_running: Literal["refuse", "message"] = Field(default="refuse", description="If one is in flight.")
 
 
@@ -44,7 +44,7 @@ class Decide(Body):
     digest: Annotated[str, Field(min_length=1, max_length=200)]
     comment: _Text | None = None
     edit: Any = Field(default=None, description="All arguments to run the call with, or the whole value of a gate.")
-    remember: Remember | None = Field(default=None, description="Approve later calls like this one, too.")
+    remember: Remember | None = Field(default=None, description="Also approve later calls like this one.")
 
 
 class ChosenGate(Body):

@@ -93,14 +93,14 @@ async def responses(doors: Doors, request: Request, person: Person, _: str) -> R
 
 async def _begin(doors: Doors, request: Request, person: Person, asked: _Asked, given: list[dict[str, Any]]) -> Talk:
     if asked.tools or asked.n != 1:
-        raise HTTPException(422, "tools, n: the tools of an agent are its own, and it gives one answer.")
+        raise HTTPException(422, "tools, n: an agent has its own tools, and gives one answer.")
     doors.senders.check_rights(person, "operator", "start")
     agent, session = doors.agent(asked.model), (asked.metadata or {}).get("session_id")
     said = [(one.get("role"), texts_of(one.get("content"), "content", _PARTS)) for one in given]
     if any(role not in ("user", "assistant") for role, _ in said):
-        raise HTTPException(422, "messages: only those of user and assistant; an agent has its own instructions.")
+        raise HTTPException(422, "messages: only user and assistant messages; an agent has its own instructions.")
     if not said or said[-1][0] != "user" or not said[-1][1]:
-        raise HTTPException(422, "messages must end with one of the user.")
+        raise HTTPException(422, "messages must end with a user message.")
     if session is not None:
         check_session_id(session, "metadata.session_id")
     before = [{"role": role, "content": text} for role, text in said]
@@ -162,7 +162,7 @@ async def _whole(doors: Doors, talk: Talk) -> _Said:
     async for piece in _pieces(doors, talk):
         if isinstance(piece, _Said):
             return piece
-    raise HTTPException(503, "The page is closing; the run goes on.")
+    raise HTTPException(503, "The page is closing; the run continues.")
 
 
 # --- chat completions ---

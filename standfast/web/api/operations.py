@@ -119,7 +119,7 @@ async def _list(call: Call) -> models.Runs:
     try:
         theirs, after = await call.doors.run_pages.read(call.person, query, limit, call.text("page") or "")
     except InputError as error:
-        raise HTTPException(422, "page must be the `next` of the page before; begin at the first page.") from error
+        raise HTTPException(422, "page must be the `next` of the previous page; begin at the first page.") from error
     return models.Runs(runs=[models.Run.model_validate(run) for run in theirs], next=after)
 
 
@@ -131,7 +131,7 @@ async def _transcript(call: Call) -> models.Transcript:
     after, limit = call.number("after", 0, 999_999_999, least=0), call.number("limit", _MOST, _MOST)
     seen, store = listed(await our_run(call.doors.client, call.run)), call.doors.store
     if store is None:
-        raise HTTPException(503, "This page has no store: start it with the store of the workers.")
+        raise HTTPException(503, "This page has no store: start it with the workers' store.")
     if "session_id" not in seen:
         return models.Transcript(messages=[])
     key = session_key_of(seen.get("tenant_id"), seen["session_id"])
@@ -246,7 +246,7 @@ async def _say(call: Call) -> models.Done:
 async def _resume(call: Call) -> models.Done:
     asked: models.Resume = call.body
     if asked.action == "skip" and asked.reason is None:
-        raise HTTPException(422, "reason: say why it is skipped; the model reads it.")
+        raise HTTPException(422, "reason: explain why it is skipped; the model reads it.")
     given = {"name": asked.name, "model": asked.model, "reason": asked.reason}
     await call.doors.people.resume(call.run, asked.action, **given, by=call.person.name, id=call.act_id)
     return models.Done()
@@ -294,25 +294,25 @@ _LIMIT: Mapping[str, Any] = {**_INT, "maximum": _MOST}
 OPERATIONS = (
     Operation("GET", "/me", _me, models.Me, "Who sends this", scope=""),
     Operation(
-        "GET", "/runs", _list, models.Runs, "Runs, the last started first",
+        "GET", "/runs", _list, models.Runs, "Runs, the latest first",
         query={"status": _TEXT, "name": _TEXT, "session": _TEXT, "tenant": _TEXT, "waiting": _FLAG,
                "limit": _LIMIT, "page": _TEXT},
     ),
     Operation("POST", "/runs", _start, models.Started, "Start a run", "operator", "start", models.StartRun, 201),
     Operation(
-        "GET", "/pending", _waiting, models.Waiting, "What waits for people",
+        "GET", "/pending", _waiting, models.Waiting, "Items that wait for people",
         query={**dict.fromkeys(WaitingFilters.__annotations__, _TEXT), "limit": _LIMIT, "after": _TEXT},
     ),
     Operation(
-        "POST", "/decide", _decide_several, models.DecidedGates, "Decide at several gates", "approver", "decide",
+        "POST", "/decide", _decide_several, models.DecidedGates, "Decide on several gates", "approver", "decide",
         models.DecideSeveral,
     ),
-    Operation("GET", "/runs/{run}", _show, models.Run, "A run: how far it is, its result"),
+    Operation("GET", "/runs/{run}", _show, models.Run, "A run: its progress and result"),
     Operation(
         "GET", "/runs/{run}/transcript", _transcript, models.Transcript, "The messages of its session",
         query={"after": {"type": "integer", "minimum": 0}, "limit": _LIMIT},
     ),
-    Operation("GET", "/runs/{run}/pending", _pending, models.Items, "What it waits for"),
+    Operation("GET", "/runs/{run}/pending", _pending, models.Items, "Its waiting items"),
     Operation(
         "GET", "/runs/{run}/events", _events, None,
         "Its events: a list, or with Accept: text/event-stream a stream until its end", query={"after": _TEXT},

@@ -54,10 +54,10 @@ class Senders:
         """
         person = who(request)
         if person is None:
-            raise HTTPException(401, "Who sends this is not known, or the token has ended.")
+            raise HTTPException(401, "The sender is unknown, or the token has expired.")
         self._rates.count(request, person)
         if self.access.token_of(request) is None and is_foreign(request):
-            raise ForbiddenError("Another site has sent this. Programs send a bearer token.", do=TOKEN)
+            raise ForbiddenError("Another site sent this. Programs send a bearer token.", do=TOKEN)
         return person
 
     def check_rights(self, person: Person, role: Role, scope: str) -> None:
@@ -67,7 +67,7 @@ class Senders:
             HTTPException: 403.
         """
         if not person.may(role):
-            raise HTTPException(403, f"This is for the role {role}; {person.name} has the role {person.role}.")
+            raise HTTPException(403, f"This needs the role {role}; {person.name} has the role {person.role}.")
         if scope and not person.may_do(scope):
             raise HTTPException(403, f"The token of {person.name} lacks the scope {scope}.")
 
@@ -80,7 +80,8 @@ class Senders:
             given.encode(), self.access.csrf(request).encode()
         ):
             raise ForbiddenError(
-                f"The header {CSRF} is not that of your session.", do=f"Send the csrf of GET /api/v1/me as {CSRF}."
+                f"The header {CSRF} does not belong to your session.",
+                do=f"Send the csrf from GET /api/v1/me as {CSRF}.",
             )
 
 

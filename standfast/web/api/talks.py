@@ -192,7 +192,7 @@ def read_interrupt_id(text: str) -> tuple[str, str, str, str | None, str | None]
                 with suppress(InputError):
                     read_event_id(after or _FIRST)
                     return run, kind, name, digest, after
-    raise HTTPException(422, "interruptId is not one that this door gave.")
+    raise HTTPException(422, "interruptId is not from this endpoint.")
 
 
 def response_schema(item: dict[str, Any]) -> dict[str, Any]:
@@ -296,5 +296,5 @@ def texts_of(content: Any, what: str, kinds: Sequence[str] = ("text",)) -> str:
         content = [None]
     texts = [one.get("text") for one in content if isinstance(one, dict) and one.get("type") in kinds]
     if len(texts) < len(content) or not all(isinstance(one, str) for one in texts):
-        raise HTTPException(422, f"{what} must be text: this door takes no other parts.")
+        raise HTTPException(422, f"{what} must be text: this endpoint accepts no other parts.")
     return "".join(map(str, texts))

@@ -273,7 +273,7 @@ async def test_what_was_said_in_a_run_is_shown_with_it(temporal: Temporal, tmp_p
         assert "the workers of namespace default have another one" in await refused(temporal, "show", run.id, *empty)
         key = ("--run-key", temporal.session(), "--task-queue", temporal.name, "--wait")
         steps = (await data(temporal, "start", "line", "-i", "null", *key))["workflow_id"]
-        assert "has no session of its own" in await refused(temporal, "show", steps, "--messages", *store)
+        assert "does not have a session" in await refused(temporal, "show", steps, "--messages", *store)
 
 
 # --- deciding and answering ---
@@ -310,7 +310,7 @@ async def test_nothing_is_approved_in_a_pipe_unless_it_says_what_or_that_it_need
         (item,) = await pending(run)
         for stdin in (None, "y\n"):
             words = await refused(temporal, "approve", run.id, "-o", form, stdin=stdin)
-            assert "Nobody can be asked here" in words
+            assert "Cannot ask here" in words
             assert "--yes" in words
         assert await pending(run) == [item]
         await done(temporal, "approve", run.id, "-o", form, "--digest", item["digest"])

@@ -60,7 +60,7 @@ async def test_a_message_to_a_run_in_flight_has_its_context(temporal: Temporal) 
         assert await done(temporal, *at, *acme) == f"Started seller/{temporal.session()}\n"
         (gate,) = await pending(temporal.client.get_workflow_handle(f"seller/{temporal.session()}"))
         for words in (acme, ()):
-            assert await done(temporal, *at, *words) == f"Said to seller/{temporal.session()}\n"
+            assert await done(temporal, *at, *words) == f"Message sent to seller/{temporal.session()}\n"
         other = ("--context", '{"name": "Other"}')
         assert "was not started with this context" in await refused(temporal, *at, *other)
         await temporal.people.decide(f"seller/{temporal.session()}", gate["name"], "approve")

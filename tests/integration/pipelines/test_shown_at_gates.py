@@ -210,7 +210,7 @@ async def test_what_is_large_is_read_whole_from_the_store(temporal: Temporal, tm
         (whole,) = await data(temporal, *at, "--full", "--store", store)
         assert whole["shown"][0]["text"] == LONG
         assert "Paragraph 1999 of" in await done(temporal, *at, "--full", "--store", store)
-        assert "which nobody has seen here" in await refused(temporal, "approve", run.id, "ok", "--yes")
+        assert "which were not shown here" in await refused(temporal, "approve", run.id, "ok", "--yes")
         assert (await standfast(temporal, "approve", run.id, "ok", "--digest", item["digest"])).exit_code == 0
         assert (await result(run))["status"] == "complete"
 

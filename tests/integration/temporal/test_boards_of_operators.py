@@ -70,10 +70,10 @@ async def test_the_doctor_names_runs_that_an_operator_has_ended_until_a_worker_h
         await until(looking(temporal).board)
         await is_shown(temporal)
         ok, what = await board()
-        assert (ok, "shows what waits" in what) == (True, True)
+        assert (ok, "shows the waiting items" in what) == (True, True)
         await run.terminate("by an operator")
         ok, what = await board()
-        assert (ok, run.id in what, "a worker mends that" in what) == (False, True, True)
+        assert (ok, run.id in what, "a worker repairs that" in what) == (False, True, True)
         await mend_board(temporal.client, temporal.store)
         assert (await board())[0] is True
 

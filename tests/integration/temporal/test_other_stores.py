@@ -252,7 +252,7 @@ async def test_the_doctor_says_which_store_the_workers_have(temporal: Temporal, 
         said = json.loads((await standfast(temporal, *words)).stdout)
         return next(row for row in said if row["check"] == "their store")
 
-    assert "none is noted" in (await found())["found"]
+    assert "none is recorded" in (await found())["found"]
     async with temporal.worker(helper, llm=ScriptedModel(done)):
         identity = await temporal.store.identity()
         everyone = f"all workers of queue '{temporal.name}' have the store {identity}"
@@ -261,5 +261,5 @@ async def test_the_doctor_says_which_store_the_workers_have(temporal: Temporal, 
         assert ours == {"check": "their store", "ok": True, "found": f"{everyone}, which is {temporal.store._path}"}
         wrong = await found("--store", other._path)
         assert not wrong["ok"]
-        assert f"{other._path} is another one, {await other.identity()}" in wrong["found"]
+        assert f"{other._path} is a different one, {await other.identity()}" in wrong["found"]
         assert f"temporal workflow terminate --workflow-id standfast-store/{temporal.name}" in wrong["found"]

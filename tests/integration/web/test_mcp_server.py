@@ -406,7 +406,7 @@ async def test_a_token_has_its_scopes_and_its_rate(temporal: Temporal) -> None:
 def test_nobody_listens_for_strangers(temporal: Temporal) -> None:
     local = Access(local=Person(name="ada", role="operator"))
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"host": "0.0.0.0"}, "where anybody who reaches it could decide"),
+        ({"host": "0.0.0.0"}, "where anyone who reaches it could decide"),
         ({"items": [Agent("a" * 63)]}, "at most 64 characters"),
         ({"root_path": "ops"}, "root_path must be a path"),
         ({"root_path": "/mcp"}, "the page itself has the path /mcp"),

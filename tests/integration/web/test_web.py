@@ -129,12 +129,12 @@ async def test_what_is_said_is_seen_until_it_is_heard(temporal: Temporal) -> Non
         run = await temporal.start(agent)
         await pending(run)
         page = await send(client, f"/runs/{run.id}", run.id, "message", text="Wait, <b>not</b> that one")
-        assert "not heard yet" in page.text
+        assert "not read yet" in page.text
         assert "Wait, &lt;b&gt;not&lt;/b&gt; that one" in page.text
         await temporal.people.decide(run.id, "c1", "approve", by="ada")
         await result(run)
         page = await client.get(f"/runs/{run.id}")
-        assert "not heard yet" not in page.text
+        assert "not read yet" not in page.text
 
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
@@ -150,7 +150,7 @@ async def test_what_a_run_has_not_heard_when_it_ended_is_seen_until_the_next_one
         with pytest.raises(WorkflowFailureError):
             await result(run)
         page = await client.get(f"/runs/{run.id}")
-        assert "not heard yet" in page.text
+        assert "not read yet" in page.text
         assert "Wait, &lt;b&gt;not&lt;/b&gt; that one" in page.text
         again = await temporal.start(agent, None)
         if how == "terminate":  # it still waits for the decision
@@ -158,7 +158,7 @@ async def test_what_a_run_has_not_heard_when_it_ended_is_seen_until_the_next_one
             await temporal.people.decide(again.id, "c1", "reject", by="ada")
         await result(again)
         page = await client.get(f"/runs/{again.id}")
-        assert "not heard yet" not in page.text
+        assert "not read yet" not in page.text
         assert "Wait, &lt;b&gt;not&lt;/b&gt; that one" in page.text
 
 
@@ -216,7 +216,7 @@ async def test_a_question_is_answered_and_the_run_told_something(temporal: Tempo
     async with temporal.worker(agent, llm=model), browser(temporal) as client:
         run = await temporal.start(agent)
         await pending(run)
-        assert "Said." in (await send(client, f"/runs/{run.id}", run.id, "message", text="hurry")).text
+        assert "Message sent." in (await send(client, f"/runs/{run.id}", run.id, "message", text="hurry")).text
         assert "Answered." in (await send(client, f"/runs/{run.id}", run.id, "answer", text="savings")).text
         await result(run)
     assert [message.content for message in await temporal.messages()][2:4] == ["savings", "hurry"]
@@ -274,7 +274,7 @@ async def test_the_inbox_shows_what_waits_for_a_group_of_approvers(temporal: Tem
         run = await start_pipeline(temporal.client, "line", task_queue=temporal.name, run_key=temporal.session())
         await until(lambda: shows(client, "/?group=editors", run.id))
         others = (await client.get("/?group=lawyers' OR 'a' = 'a")).text
-        assert (run.id in others, "Nothing waits for you in this group." in others) == (False, True)
+        assert (run.id in others, "Nothing is waiting for you in this group." in others) == (False, True)
         await run.cancel()
 
 
@@ -301,7 +301,7 @@ async def test_forms_are_for_those_who_may_and_the_others_see_what_waits(tempora
             line = f'href="/items/{run.id}?name=c1">Charge the customer?</a>'
             before, at, _ = inbox.partition(f'aria-labelledby="{run.id}-c1-title"' if may else line)
             assert at
-            assert ("Waits for others" in before) == (not may)
+            assert ("Waiting for others" in before) == (not may)
         await run.cancel()
 
 

@@ -83,7 +83,7 @@ async def test_a_name_that_stands_beside_the_proxys_own_is_not_believed(temporal
     access = Access(people=PEOPLE, proxy_header="X-Forwarded-User", proxies=[HOST])
     async with browser(temporal, access) as client:
         both = [("X-Forwarded-User", "olga"), ("X-Forwarded-User", "vera")]
-        assert "you are olga, vera, who is not" in (await client.get("/runs", headers=both)).text
+        assert "identifies you as olga, vera, who may not" in (await client.get("/runs", headers=both)).text
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs another user of this machine")
@@ -172,7 +172,7 @@ async def test_a_proxy_says_who_it_is_and_nobody_else(temporal: Temporal) -> Non
     async with browser(temporal, access) as client:
         assert "vera · viewer" in (await client.get("/runs", headers=said)).text
         stranger = await client.get("/runs", headers={"X-Forwarded-User": "mallory"})
-        assert (stranger.status_code, "you are mallory, who is not among those" in stranger.text) == (403, True)
+        assert (stranger.status_code, "identifies you as mallory, who may not" in stranger.text) == (403, True)
         assert (await client.get("/runs")).status_code == 403
     elsewhere = Access(people=PEOPLE, proxy_header="X-Forwarded-User", proxies=["10.0.0.1"])
     async with browser(temporal, elsewhere) as client:
@@ -242,7 +242,7 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(temporal: Tempora
 
 
 async def test_without_people_it_listens_on_this_machine_alone(temporal: Temporal) -> None:
-    with pytest.raises(DefinitionError, match=r"anybody who reaches it could decide. Say who may"):
+    with pytest.raises(DefinitionError, match=r"anyone who reaches it could decide. Define who may"):
         create_app(temporal.client, access=LOCAL, host="0.0.0.0")
     with pytest.raises(DefinitionError, match=r"would listen at 127.0.0.1, runs"):
         create_app(temporal.client, access=LOCAL, names=["runs.example.com"])
@@ -262,7 +262,7 @@ async def test_without_people_it_listens_on_this_machine_alone(temporal: Tempora
         (lambda: Person(name="a", token="short"), "a token has at least 20 characters"),
         (lambda: Access(people=[PEOPLE[0], PEOPLE[0]]), "two have the same name"),
         (lambda: Access(people=[PEOPLE[0], Person(name="x", token=PEOPLE[0].token)]), "two have the same token"),
-        (lambda: Access(people=PEOPLE, local=PEOPLE[0]), "everybody signs in"),
+        (lambda: Access(people=PEOPLE, local=PEOPLE[0]), "everyone must sign in"),
         (lambda: Access(secret="short"), "access.secret must have"),
         (lambda: Access(link_secret="short"), "access.link_secret must have"),
     ],

@@ -219,7 +219,7 @@ async def test_a_fault_of_the_page_is_a_page_with_all_headers(
         httpx.AsyncClient(base_url=address, headers=headers) as client,
     ):
         told = await client.get("/runs")
-        assert (told.status_code, "its log says what" in told.text) == (500, True)
+        assert (told.status_code, "see its log" in told.text) == (500, True)
         assert "secret" not in told.text
         for name in HEADERS:
             assert told.headers[name] == HEADERS[name]
@@ -386,7 +386,7 @@ async def test_a_token_is_made_with_what_stands_for_it() -> None:
 
 
 async def test_tokens_do_not_cross_a_network_in_the_clear(temporal: Temporal, tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match=r"plain HTTP.*at 0.0.0.0.*Put a proxy that ends TLS"):
+    with pytest.raises(DefinitionError, match=r"plain HTTP.*at 0.0.0.0.*Put a proxy that terminates TLS"):
         create_app(temporal.client, access=Access(people=PEOPLE), host="0.0.0.0")
     (tmp_path / "people.toml").write_text('[people.ada]\ntoken = "ada-token-that-is-long-enough"\n')
     words = ("web", "--host", "0.0.0.0", "--port", "0", "--people", str(tmp_path / "people.toml"))
@@ -394,7 +394,7 @@ async def test_tokens_do_not_cross_a_network_in_the_clear(temporal: Temporal, tm
 
 
 async def test_the_header_of_a_proxy_needs_a_named_proxy(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match="anybody could send its header"):
+    with pytest.raises(DefinitionError, match="anyone could send its header"):
         Access(people=PEOPLE, proxy_header="X-Forwarded-User")
     with pytest.raises(DefinitionError, match="must be addresses, or unix:PATH"):
         Access(people=PEOPLE, proxies=["proxy.example.com"])

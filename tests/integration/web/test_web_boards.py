@@ -72,7 +72,7 @@ async def test_all_that_waits_is_reached_by_pages_the_nearest_deadline_first(
         for _ in range(3):
             found = await page.get(address)
             seen += messages(found)
-            more = re.search(r'href="([^"]*)">More that waits for you', found.text)
+            more = re.search(r'href="([^"]*)">More items for you', found.text)
             address = more[1].replace("&amp;", "&") if more else ""
         assert address == ""
         assert seen == [f"Refund order {number}?" for number in reversed(range(130))]
@@ -88,7 +88,7 @@ async def test_what_waits_for_me_is_first_however_much_waits_for_others(
         assert messages(found)[0] == "Mine?"
         assert len(messages(found)) == 51
         assert "121 approval" in found.text
-        assert "More that waits for others" in found.text
+        assert "More items for others" in found.text
 
 
 async def test_the_inbox_is_searched(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ async def test_a_board_that_fits_a_page_is_looked_through_once(
     async with asking_nobody(temporal, monkeypatch) as page:
         found = await page.get("/")
     assert looks == ["waits", "waits"]  # the runs of the namespace, and those in process
-    mine, others = found.text.split("Waits for others")
+    mine, others = found.text.split("Waiting for others")
     assert "Refund order 10?" in mine
     assert SHOWN.findall(others) == ["Refund order 9?"]
     assert "11 approvals" in found.text

@@ -253,6 +253,6 @@ async def test_a_large_value_is_changed_as_long_as_a_form_can_have_it(
     async with temporal.worker(pipelines=[asked], llm=ScriptedModel([])), browser(temporal) as client:
         run = await started(temporal, asked)
         page = (await client.get(f"/runs/{run.id}")).text
-        assert ("too large to be changed here" in page, 'name="field.text"' in page) == (not can_change, can_change)
+        assert ("too large to edit here" in page, 'name="field.text"' in page) == (not can_change, can_change)
         await approve(client, run.id, **({"text": "y"} if can_change else {}))
         assert len((await result(run))["outputs"]["ok"]["text"]) == (1 if can_change else size)

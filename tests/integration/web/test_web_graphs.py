@@ -162,7 +162,7 @@ async def test_a_pipeline_of_very_many_steps_says_what_it_has_not_looked_up(
         run = await start_pipeline(temporal.client, line, task_queue=temporal.name, run_key=temporal.session())
         await result(run)
         page = (await client.get(f"/runs/{run.id}")).text
-        assert "more steps than are shown" in page
+        assert "Not all of its steps are shown" in page
         assert "fetch · not looked up" in texts(page)
 
 

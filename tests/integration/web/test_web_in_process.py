@@ -53,12 +53,12 @@ async def test_a_run_in_process_is_decided_on_by_the_page_and_goes_on_later(
         assert RUN in inbox
         assert XSS not in inbox
         assert await shows(
-            client, f"/runs/{RUN}", "A decision is recorded here, and takes effect when the run goes on."
+            client, f"/runs/{RUN}", "A decision is recorded here, and takes effect when the run continues."
         )
         assert await shows(client, f"/items/{RUN}?name=c1", "Charge me.")
         after = await send(client, f"/runs/{RUN}", RUN, "decide", decision="approve", edit='{"cents": 4}')
-        assert "Approved. It is recorded, and takes effect when the run goes on." in after.text
-        assert "Nothing waits for people here." in after.text
+        assert "Approved. It is recorded, and takes effect when the run continues." in after.text
+        assert "Nothing is waiting for people here." in after.text
         assert not await shows(client, "/", "c1</code>")
     assert CHARGED == []
     assert (await wait(temporal.store)).response == "done"
@@ -79,7 +79,7 @@ async def test_programs_see_it_and_decide_and_are_told_that_it_takes_effect_late
         said = await client.post(f"{where}/decide", json=wrong)
         assert "shows something else now" in said.text
         said = await client.post(f"{where}/decide", json={**wrong, "digest": item["digest"]})
-        assert said.json() == {"done": True, "note": "It is recorded, and takes effect when the run goes on"}
+        assert said.json() == {"done": True, "note": "It is recorded, and takes effect when the run continues"}
         several = {"decision": "reject", "gates": [{"run": RUN, "gate": "c1", "digest": item["digest"]}]}
         (one,) = (await client.post("/api/v1/decide", json=several)).json()["gates"]
         assert (one["outcome"], "ada has approved it" in one["why"]) == ("refused", True)
@@ -116,7 +116,7 @@ async def test_several_in_process_are_decided_at_once(temporal: Temporal) -> Non
         choices = {f"gate:{n}": value for n, value in enumerate(_values(page), 1)}
         after = await client.post("/decide", data={**found, **choices, "decision": "approve"})
         assert "Approved: 2 of 2" in after.text
-        assert after.text.count("takes effect when the run goes on") == 2
+        assert after.text.count("takes effect when the run continues") == 2
 
 
 def _values(page: str) -> list[str]:
@@ -140,7 +140,7 @@ async def test_commands_need_no_server_for_a_store_that_only_runs_in_process_hav
         assert "mallory may not decide it" in await refused(None, "approve", *decide, "--yes", "--by", "mallory")
         assert "There is no run" in await refused(None, "approve", "in-process:shop/x", "--yes", "--store", path)
         said = await done(None, "approve", *decide, "--digest", item["digest"], "--edit", '{"cents": 3}')
-        assert said == (f"Approved c1 of {RUN}, by ada. It is recorded, and takes effect when the run goes on\n")
+        assert said == (f"Approved c1 of {RUN}, by ada. It is recorded, and takes effect when the run continues\n")
         assert CHARGED == []
         await wait(store)
         assert CHARGED == [3]

@@ -30,7 +30,7 @@ async def test_who_asks_what_was_said_before_and_what_it_cost_is_shown_with_no_w
         assert "The run has used 1,200 tokens in" in seen
         assert "All runs of the session" in seen
         gone = await client.get(f"/items/{run.id}?name=c9")
-        assert (gone.status_code, "Nothing of this name waits" in gone.text) == (404, True)
+        assert (gone.status_code, "No item of this name waits" in gone.text) == (404, True)
 
 
 async def test_what_others_decide_is_a_line_that_leads_to_all_of_it(temporal: Temporal) -> None:

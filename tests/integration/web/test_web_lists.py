@@ -146,7 +146,7 @@ async def test_several_paused_runs_are_resumed(temporal: Temporal, monkeypatch: 
 async def test_only_operators_act_on_several_runs(temporal: Temporal) -> None:
     async with browser(temporal, Access(people=PEOPLE)) as client:
         client.headers["Authorization"] = f"Bearer {TOKENS['ada']}"
-        assert "With the chosen runs" not in (await client.get("/runs")).text
+        assert "With the selected runs" not in (await client.get("/runs")).text
         assert (await client.post("/batch", data={"act": "cancel", "run:x": "on"})).status_code == 403
         client.headers["Authorization"] = f"Bearer {TOKENS['olga']}"
         assert (await client.post("/batch", data={"act": "delete", "run:x": "on"})).status_code == 400
@@ -189,7 +189,7 @@ async def test_the_overview_says_what_it_could_not_count(temporal: Temporal, mon
         page = (await client.get("/overview")).text
     assert page.count("<b>?</b>") == len(overview._TILES)
     assert page.count("could not be counted") == len(overview._TILES)
-    assert "It could not be found out which runs have ended." in page
+    assert "The ended runs are unknown." in page
 
 
 async def test_the_overview_names_mcp_tools_that_are_left_out(temporal: Temporal) -> None:

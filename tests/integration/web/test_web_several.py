@@ -191,7 +191,7 @@ async def test_nobody_decides_several_who_may_not_decide_one(temporal: Temporal)
     [
         ({}, "Decision is missing"),
         ({"decision": "approve", "gate:1": "{"}, "not valid JSON"),
-        ({"decision": "approve", "gate:1": '["a", "b"]'}, "A choice must be a run, a gate and a digest"),
+        ({"decision": "approve", "gate:1": '["a", "b"]'}, "A selection must be a run, a gate and a digest"),
         ({"decision": "approve", **{f"gate:{n}": f'["a", "b", "{n}"]' for n in range(101)}}, "at most 100"),
     ],
 )
@@ -201,7 +201,7 @@ async def test_a_form_that_cannot_be_read_decides_nothing(temporal: Temporal, se
         assert refused.status_code in (409, 422)
         assert says in html.unescape(refused.text)
         assert (
-            "Nothing was chosen"
+            "Nothing was selected"
             in (await client.post("/decide", data={"decision": "approve"}, headers=as_("ada"))).text
         )
         del client.headers["Accept"]

@@ -139,7 +139,7 @@ async def test_who_sees_only_their_own_runs_approves_and_sees_nothing_for_others
         assert 'value="agent"' not in (await client.get(f"/runs/{run.id}", headers=as_("own"))).text
         sent: dict[str, Any] = {"gate": "c1", "digest": item["digest"], "decision": "approve", "remember_until": "1d"}
         refused = await client.post(f"/runs/{run.id}/decide", data={**sent, "remember": "agent"}, headers=as_("own"))
-        assert "for the runs of others, too" in refused.text
+        assert "which you may not see" in refused.text
         by_api = await client.post(
             f"/api/v1/runs/{run.id.replace('/', '%2F')}/decide",
             json={
@@ -148,7 +148,7 @@ async def test_who_sees_only_their_own_runs_approves_and_sees_nothing_for_others
             },
             headers=as_("own"),
         )  # fmt: skip
-        assert "for the runs of others, too" in by_api.text
+        assert "which you may not see" in by_api.text
         await client.post(f"/runs/{run.id}/decide", data={**sent, "remember": "session"}, headers=as_("olga"))
         assert (await result(run))["status"] == "complete"
         [given] = await temporal.store.standing_approvals(StandingFilter())

@@ -143,7 +143,7 @@ async def test_the_timeline_says_that_a_call_was_lost_and_not_run_again(temporal
     [
         ("ledger", "was found in the ledger"),
         ("verify", "was found by `verify`"),
-        ("person", "Somebody gave"),
+        ("person", "A person gave"),
         (None, "was found;"),
     ],
 )
@@ -318,7 +318,7 @@ async def test_a_deadline_that_passed_while_no_worker_lived_is_in_the_timeline(t
         await result(run)
         gate = next(entry for entry in await timeline(client, run.id) if "Refund it?" in entry)
         happened = [event.type for event in await temporal.people.events(run.id)]
-    assert "the time was over, others are asked" in gate
+    assert "the deadline passed; other people are asked" in gate
     assert happened.count("gate-escalated") == 1
 
 

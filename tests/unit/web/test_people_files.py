@@ -11,7 +11,7 @@ from standfast.errors import InputError
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ("[people.ada.lovelace]", r'a name that has dots in quotes: \[people\."ada\.lovelace"\]'),
+        ("[people.ada.lovelace]", r'a name with dots in quotes: \[people\."ada\.lovelace"\]'),
         ("[people.ada]\nrole = 'viewer'\nonly_owm = true", r"no setting is called 'only_owm'.* mean 'only_own'\?"),
         ("[persons.ada]", r"must have tables \[people\.NAME\]"),
         ("[people]\nada = 1", r"must have tables \[people\.NAME\]"),

@@ -72,7 +72,7 @@ def test_a_call_whose_worker_died_says_that_it_was_not_run_again() -> None:
     assert entry.state == "unknown"
     assert entry.troubles == [
         "Its worker died while it ran.",
-        "It may have happened, and nobody can tell; it was not run again.",
+        "It may have happened, which is unknown; it was not run again.",
     ]
 
 
@@ -94,7 +94,7 @@ def test_a_call_that_had_never_begun_is_started_again_in_its_own_entry() -> None
         ToolEnded(CALL, outcome="returned", text="paid", at=at(4)),
     )
     assert (entry.state, entry.notes) == ("done", ["It was started again."])
-    assert entry.troubles == ["No worker had it.", "busy. It was tried again: attempt 2."]
+    assert entry.troubles == ["No worker had it.", "busy. It was retried: attempt 2."]
 
 
 def test_calls_with_the_same_id_one_after_the_other_are_two() -> None:
@@ -140,7 +140,7 @@ def test_a_gate_says_when_people_were_reminded_and_when_it_went_on_to_others() -
     assert brief([gate]) == [("Approval", "done", 7_260.0)]
     assert gate.notes == [
         "reminded, 2026-01-01 01:00 UTC",
-        "the time was over, others are asked, 2026-01-01 02:00 UTC",
+        "the deadline passed; other people are asked, 2026-01-01 02:00 UTC",
         "approve by eve",
     ]
 
