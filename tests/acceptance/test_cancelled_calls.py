@@ -159,6 +159,7 @@ async def ended(handle: Any) -> None:
     assert isinstance(failure.value.cause, CancelledError)
 
 
+@pytest.mark.slow
 async def test_a_result_that_comes_together_with_a_cancel_is_kept(world: World) -> None:
     """Nobody runs workflows for a moment, so that the next one to do so hears of both at once."""
     workflows = await world.worker("workflows", no_remote_activities=True)

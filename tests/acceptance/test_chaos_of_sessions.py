@@ -140,6 +140,7 @@ async def test_every_place_that_tells_of_an_edited_call_is_heard(world: World) -
     assert all(list(contradictions(one, other)) for one in told if one.where != "the ledger")
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("mutant", [False, True])
 async def test_faults_are_found_where_the_key_of_a_call_is_the_runs(world: World, mutant: bool) -> None:
     await three_runs(world, mutant=mutant)

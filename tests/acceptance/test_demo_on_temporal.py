@@ -75,6 +75,7 @@ def test_at_a_terminal_the_demo_asks_there_and_runs_until_ctrl_c(tmp_path: Path)
         assert (left_running(environment), listening(terminal.shown)) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_demo_that_is_stopped_halfway_leaves_nothing_and_does_not_say_that_all_is_well(tmp_path: Path) -> None:
     environment = marked_environment(NO_COLOR="1")
     with Terminal(*DEMO, "--folder", tmp_path / "demo", *FREE, environment=environment) as terminal:
@@ -85,6 +86,7 @@ def test_a_demo_that_is_stopped_halfway_leaves_nothing_and_does_not_say_that_all
         assert (left_running(environment), listening(terminal.shown)) == ([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they outlive a parent that is killed")
 def test_a_demo_that_is_killed_takes_its_worker_and_servers_with_it(tmp_path: Path) -> None:
     environment = marked_environment()
@@ -99,6 +101,7 @@ def test_a_demo_that_is_killed_takes_its_worker_and_servers_with_it(tmp_path: Pa
         assert (left_running(environment), listening(terminal.shown)) == ([], [])
 
 
+@pytest.mark.slow
 def test_what_keeps_the_demo_from_starting_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     code, _, errors, left = demo("--folder", tmp_path, *FREE)

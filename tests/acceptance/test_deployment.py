@@ -138,6 +138,7 @@ async def test_the_store_two_workers_and_the_page_start_as_the_file_says(
             assert answer.status == 200
 
 
+@pytest.mark.slow
 async def test_the_namespace_job_makes_a_namespace_in_which_runs_are_found(secrets: Path, address: str) -> None:
     environment = os.environ | {"TEMPORAL_ADDRESS": address, "TEMPORAL_NAMESPACE": "deployed", "RETENTION": "720h"}
     script = secrets.parent / "temporal" / "namespace.sh"

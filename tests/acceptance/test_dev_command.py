@@ -122,6 +122,7 @@ def test_what_waits_when_it_is_stopped_goes_on_when_it_is_started_again(
         assert left_running(environment) == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_is_tried_again_ever_more_slowly_and_ctrl_c_still_stops_all(tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text("raise SystemExit(7)")
     environment = marked_environment()
@@ -133,6 +134,7 @@ def test_a_worker_that_cannot_start_is_tried_again_ever_more_slowly_and_ctrl_c_s
         assert left_running(environment) == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_end_is_killed_at_the_second_ctrl_c(tmp_path: Path) -> None:
     deaf = (
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)"
@@ -187,6 +189,7 @@ def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path
         assert left_running(environment) == []
 
 
+@pytest.mark.slow
 def test_the_page_starts_what_the_application_defines_and_knows_it_when_its_file_changes(tmp_path: Path) -> None:
     file, environment = tmp_path / "shop.py", marked_environment()
     file.write_text(APP)
@@ -232,6 +235,7 @@ def test_the_first_approval_is_as_the_readme_says(tmp_path: Path) -> None:
         assert terminal.end() == 0, terminal.shown
 
 
+@pytest.mark.slow
 def test_two_servers_do_not_keep_their_workflows_in_one_file(tmp_path: Path) -> None:
     environment = marked_environment()
     with dev(environment, tmp_path) as terminal:

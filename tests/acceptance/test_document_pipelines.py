@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from acceptance.temporal_world import until
 from standfast.temporal.client.servers import DevServer, dev_server, temporal_binary
 from standfast.testing import child_process
@@ -74,6 +76,7 @@ async def test_a_document_is_reviewed_approved_and_published_with_the_command_li
         assert (tmp_path / "site" / "guide.md").read_text() == SECRET
 
 
+@pytest.mark.slow
 async def test_a_rejected_document_is_not_published(tmp_path: Path) -> None:
     async with world(tmp_path) as there:
         (tmp_path / "documents" / "guide.md").write_text("# Guide\n")
@@ -88,6 +91,7 @@ async def test_a_rejected_document_is_not_published(tmp_path: Path) -> None:
         assert not (tmp_path / "site").exists()
 
 
+@pytest.mark.slow
 async def test_an_article_is_researched_written_and_edited(tmp_path: Path) -> None:
     async with world(tmp_path) as there:
         await there.start("content", {"topic": "TypeScript generics", "tone": "conversational"})

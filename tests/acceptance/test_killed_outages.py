@@ -112,6 +112,7 @@ async def test_an_outage_is_outlasted_though_its_worker_and_its_server_die(tmp_p
             second.communicate()
 
 
+@pytest.mark.slow
 async def test_a_process_that_dies_while_it_waits_is_gone_on_with_by_another(tmp_path: Path) -> None:
     asked, is_up = Counter[str](), False
 

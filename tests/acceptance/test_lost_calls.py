@@ -281,6 +281,7 @@ async def test_a_safe_call_that_is_cut_off_at_every_attempt_is_an_error(world: W
     assert world.count("effects", "case") == 2
 
 
+@pytest.mark.slow
 async def test_a_question_outlives_the_worker_of_its_call(world: World) -> None:
     first = await world.worker("a")
     run = await world.start("case", "charge_asking")

@@ -3,10 +3,13 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from acceptance.temporal_world import LOST, world
 from standfast.temporal import dev_server
 
 
+@pytest.mark.slow
 async def test_effects_outlive_the_server_and_power_losses_are_no_second_effects(tmp_path: Path) -> None:
     database = tmp_path / "temporal.db"
     async with dev_server(db_filename=database) as server:

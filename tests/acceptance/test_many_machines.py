@@ -124,6 +124,7 @@ async def test_another_machine_goes_on_when_a_worker_dies_in_a_call(machines: Ma
         assert await store.running_calls() == []
 
 
+@pytest.mark.slow
 async def test_a_session_that_a_worker_has_in_hand_is_refused_on_other_machines(
     machines: Machines, address: str
 ) -> None:

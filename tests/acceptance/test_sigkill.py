@@ -138,6 +138,7 @@ def transcript(result: str) -> list[tuple[str, str]]:
     return [("user", "go"), ("assistant", "calls c1"), ("tool", result), ("assistant", "done")]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("window", WINDOWS)
 def test_an_unsafe_call_of_a_killed_process_has_its_effect_at_most_once(tmp_path: Path, window: str) -> None:
     resumed = killed_and_resumed(tmp_path, window, "unsafe")
@@ -151,6 +152,7 @@ def test_an_unsafe_call_in_a_thread_of_a_killed_process_has_its_effect_at_most_o
     assert (effects(tmp_path), shape(resumed["stored"])) == (1, transcript("tool-durability-error"))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_safe_call_of_a_killed_process_runs_again_and_the_model_never_sees_the_crash(
     tmp_path: Path, window: str
@@ -165,6 +167,7 @@ def test_a_session_that_was_finished_when_its_process_died_calls_no_model_again(
     assert (resumed["model_calls"], resumed["status"]) == (0, "complete")
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_again_while_it_goes_on_changes_nothing(tmp_path: Path) -> None:
     assert start(tmp_path, "in the handler, after the effect", "unsafe").code == -signal.SIGKILL
     assert start(tmp_path, "before write 1", "unsafe").code == -signal.SIGKILL

@@ -127,6 +127,7 @@ clerk = Agent("clerk")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shop", [SLOW], indirect=True, ids=["slow"])
 def test_words_of_a_run_on_temporal_appear_as_they_come_and_once(
     shop: Path, environment: dict[str, str], address: str

@@ -101,6 +101,7 @@ async def test_runs_that_went_on_meanwhile_are_no_failures(temporal: Temporal, m
         assert outcomes == [["gone", "gone"], ["done", "gone"], ["done", "gone"]]
 
 
+@pytest.mark.slow
 async def test_runs_that_cannot_be_resumed_are_named(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_models_once(monkeypatch)
     agent = Agent("clerk", loop=Loop(on_model_outage="pause"))

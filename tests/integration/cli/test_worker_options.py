@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 from support.commands import refused
 from support.temporal_runs import Temporal, result, until
 from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
@@ -196,10 +197,12 @@ async def test_sigterm_ends_a_worker_in_order(temporal: Temporal, tmp_path: Path
     assert process.says("Stopping")
 
 
+@pytest.mark.slow
 async def test_a_pinned_run_ends_on_the_version_that_it_began_on(temporal: Temporal, tmp_path: Path) -> None:
     assert await _version_of_a_run_that_waits_through_a_deploy(temporal, tmp_path, "pinned") == "v1"
 
 
+@pytest.mark.slow
 async def test_a_run_that_upgrades_by_itself_ends_on_the_new_version(temporal: Temporal, tmp_path: Path) -> None:
     assert await _version_of_a_run_that_waits_through_a_deploy(temporal, tmp_path, "auto-upgrade") == "v2"
 

@@ -37,6 +37,7 @@ async def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         return await store.identity()
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     "words",
     [

@@ -67,6 +67,7 @@ async def test_processes_that_do_the_same_at_once_do_it_once(tmp_path: Path) -> 
     assert charges(tmp_path) == 1
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_the_death_of_a_process_is_seen_though_a_child_that_it_has_forked_lives(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -97,6 +97,7 @@ async def test_a_key_with_other_arguments_is_refused(store: SQLiteStore) -> None
     assert bank.charged == ["a"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     "arguments",
     [{"tags": {"x", "y", "z"}}, {"raw": b"\xff"}, {"call": ToolCall(id="1", name="x", arguments={"b": 1, "a": {2}})}],

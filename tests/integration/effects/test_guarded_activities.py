@@ -89,12 +89,14 @@ async def test_with_a_guard_it_is_one_charge_and_the_workflow_is_told(shop: Shop
     assert told.details[0]["toolName"] == "charge"
 
 
+@pytest.mark.slow
 async def test_what_is_safe_to_retry_runs_again(shop: Shop) -> None:
     run = await shop.sell("safe", deaths=1)
     assert await run.result() == {"charged": 5}
     assert shop.charges == ["card 5"] * 2
 
 
+@pytest.mark.slow
 async def test_what_can_be_looked_up_is_one_charge_and_goes_on(shop: Shop) -> None:
     run = await shop.sell("verified", deaths=2)
     assert await run.result() == {"charged": 5}

@@ -83,6 +83,14 @@ async def test_two_processes_that_approve_at_once_run_it_once(tmp_path: Path) ->
         async def let_go(self, session_id: str) -> None:
             pass
 
+        async def load_messages(self, session_id: str) -> list[Message]:
+            messages = await super().load_messages(session_id)
+            have_read.add(self)
+            while len(have_read) < 2:
+                await asyncio.sleep(0.01)
+            return messages
+
+    have_read = set[Unheld]()
     stores = [Unheld(tmp_path / "a.db"), Unheld(tmp_path / "a.db")]
     both = await asyncio.gather(
         *(

@@ -122,6 +122,7 @@ SCENARIOS = {
 }
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("kind", get_args(Kind))
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_every_call_has_a_result_wherever_its_run_was_cancelled(folder: Path, name: str, kind: Kind) -> None:

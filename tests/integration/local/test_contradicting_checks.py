@@ -110,6 +110,7 @@ async def test_of_two_checks_of_a_call_the_one_that_found_it_wins_and_it_does_no
     assert effects == ["c1"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("act", "said", "told"), CASES, ids=IDS)
 async def test_of_two_checks_of_an_effect_the_one_that_found_it_wins_and_it_does_not_run_again(
     store: SQLiteStore, act: Callable[[Rival], Awaitable[None]], said: Any, told: str

@@ -18,6 +18,7 @@ def check(folder: Path, scenario: Scenario, report: CrashReport) -> None:
     assert [run.stopped_at for run in report.runs][-1] == ()
 
 
+@pytest.mark.slow(but=6)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 async def test_a_run_stopped_anywhere_doubles_no_effect_and_loses_no_message(folder: Path, scenario: Scenario) -> None:
     check(folder, scenario, await crash(folder, scenario))
@@ -26,6 +27,7 @@ async def test_a_run_stopped_anywhere_doubles_no_effect_and_loses_no_message(fol
 SHORT = {name: scenario for name, scenario in SCENARIOS.items() if not scenario.is_long}
 
 
+@pytest.mark.slow(but=6)
 @pytest.mark.parametrize("scenario", SHORT.values(), ids=SHORT)
 async def test_a_run_stopped_twice_doubles_no_effect_and_loses_no_message(folder: Path, scenario: Scenario) -> None:
     report = await crash(folder, scenario, crashes=2)

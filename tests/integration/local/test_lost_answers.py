@@ -154,6 +154,7 @@ async def in_thread(call: Callable[[], Any]) -> Any:
     return await asyncio.to_thread(call)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("post", CLIENTS, ids=lambda post: post.__name__[3:])
 async def test_a_call_whose_answer_is_lost_is_of_unknown_outcome_and_one_that_was_not_sent_is_a_failure(
     server: Server, post: Callable[[str], Any]

@@ -84,6 +84,7 @@ async def test_who_spoke_before_a_checkpoint_was_made_does_not_approve() -> None
     assert posted == []
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("then", ["temporal", "process"])
 async def test_who_spoke_to_a_run_that_did_not_hear_it_does_not_approve_what_the_next_asks_for(
     temporal: Temporal, then: str

@@ -168,6 +168,7 @@ async def test_an_issue_named_later_is_triaged_by_itself(world: Sinks, store: SQ
     assert [post["text"].split()[0] for post in world.posts()] == [DUPLICATE, SPAM]
 
 
+@pytest.mark.slow
 async def test_wherever_a_triage_dies_nothing_is_posted_mailed_or_commented_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: Sinks
 ) -> None:

@@ -109,6 +109,7 @@ async def dripping(head: bytes) -> AsyncIterator[str]:
         await asyncio.gather(*tasks)  # left open, a connection is warned about in some later test
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     "head",
     [b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: ", b"HTTP/1.1 200 OK\r\nX: ",

@@ -45,6 +45,7 @@ HOSTILE = {
 CPU_SECONDS = 10  # of this process, server apart; the longest takes one
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
 async def test_a_hostile_answer_is_read_at_once_and_refused_in_words(driver: Driver, answer: str) -> None:
     agent = Agent("finder", instructions="Find.", output=Found)
@@ -55,6 +56,7 @@ async def test_a_hostile_answer_is_read_at_once_and_refused_in_words(driver: Dri
     assert "does not fit the agent's output" in str(ended.error)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("count", [1, 3_000])
 async def test_hostile_calls_are_answered_one_by_one(driver: Driver, count: int) -> None:
     calls = [{"id": "call_1_1", "name": f"{'x' * (MEGABYTE // count)}{n}", "arguments": "["} for n in range(count)]

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -82,6 +83,7 @@ def said(answer: LLMResponse) -> Message:
     )
 
 
+@pytest.mark.slow
 @often
 @given(st.lists(CHAT, max_size=4))
 def test_chat_completions(pieces: Sequence[Any]) -> None:

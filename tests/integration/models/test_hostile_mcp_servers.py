@@ -189,6 +189,7 @@ async def waits_again_or_has_ended(handle: Run) -> bool:
     return await has_ended(handle) or any(item["name"] == "c2" for item in await waiting(handle))
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("change", [*CHANGES.values(), {}], ids=[*CHANGES, "nothing"])
 async def test_a_tool_that_changed_after_its_approval_is_asked_again(driver: Driver, change: Any) -> None:
     listed, gate = [described("post")], Approval()

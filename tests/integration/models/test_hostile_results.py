@@ -68,6 +68,7 @@ def endless() -> Iterator[Endless]:
 LOST = 'Tool "post" ran, but its result was lost: it could not be written within 0.2 s'
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("kind", Endless().results())
 @pytest.mark.parametrize("options", [{}, {"timeout": 60}, {"safe_to_retry": True}], ids=str)
 async def test_of_a_result_that_is_never_done_with_writing_the_model_reads_that_the_call_ran(

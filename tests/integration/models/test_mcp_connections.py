@@ -155,6 +155,7 @@ exec(compile(open("{server}").read(), "server", "exec"))
 """
 
 
+@pytest.mark.slow
 async def test_a_block_that_is_left_while_a_connection_is_made_leaves_nothing_behind(tmp_path: Path) -> None:
     """A server that died is started again, and the block ends meanwhile."""
     script = tmp_path / "server.py"

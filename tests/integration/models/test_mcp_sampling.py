@@ -53,6 +53,7 @@ def answers(ended: Ended, call_id: str = "c1") -> Any:
     return json.loads(result_of(ended.messages, call_id))
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("protocol", ["old", "new"])
 async def test_the_model_of_the_agent_answers_and_knows_nothing_of_it(
     driver: Driver, tmp_path: Path, protocol: str
@@ -296,6 +297,7 @@ PARAMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("params", PARAMS.values(), ids=list(PARAMS))
 async def test_a_request_gets_text_or_nothing_whatever_it_wants(driver: Driver, tmp_path: Path, params: Any) -> None:
     agent = Agent("a", model="m", tools=[mcp_server(server(tmp_path), sampling=True)])

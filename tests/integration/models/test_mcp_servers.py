@@ -89,6 +89,7 @@ async def test_a_run_in_this_process_does_not_begin_without_a_server_that_was_ne
     assert await temporal.store.load_session(temporal.session()) is None
 
 
+@pytest.mark.slow
 async def test_a_worker_lets_runs_wait_for_a_server_that_was_never_seen(temporal: Temporal, tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "effects")
     agent = Agent("a", tools=[mcp_server(server.url)])

@@ -44,6 +44,7 @@ async def test_a_tool_that_changed_is_held_back_and_accepted(kept: Any) -> None:
     assert server.effects == ["post", "post"]
 
 
+@pytest.mark.slow(but=1)
 async def test_tokens_are_those_of_their_user_and_tenant(kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDFAST_MCP_KEY", "a secret of the tests")
     everybody = [(None, None), (None, "ada"), ("acme", "ada"), ("acme", None), ("acme/ada", None), (None, "acme/ada")]
@@ -61,6 +62,7 @@ async def test_tokens_are_those_of_their_user_and_tenant(kept: Any, monkeypatch:
         assert "user 'bob' has not logged in" in error_of(tool_results(ended.messages)[0])
 
 
+@pytest.mark.slow(but=1)
 async def test_a_question_waits_in_the_store_and_its_answer_counts_once(kept: Any, tmp_path: Path) -> None:
     (tmp_path / "effects.key").write_text("a key that all processes of the server have")
     async with ServerProcess(tmp_path / "effects", ASKING) as server:

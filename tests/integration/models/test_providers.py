@@ -335,6 +335,7 @@ async def test_a_model_named_with_its_provider_needs_no_adapter(monkeypatch: pyt
     assert [request.body["model"] for request in server.requests] == ["claude-sonnet-4-6"] * 2
 
 
+@pytest.mark.slow(but=1)
 async def test_the_example_runs_on_every_provider_with_other_variables_alone(provider: str) -> None:
     script = [LLMResponse(tool_calls=(ToolCall(id="c1", name="weather", arguments={"city": "Oslo"}),)), "A raincoat."]
     variables = {name: "x" for names in KEYS.values() for name in names}

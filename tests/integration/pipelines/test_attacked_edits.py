@@ -102,6 +102,7 @@ async def said(folder: Path, killed: str = "", *given: str) -> str:
     return "killed" if ran.returncode == -signal.SIGKILL else words
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("killed", ["before the record", "after the record", "before the next step"])
 async def test_a_process_that_is_killed_after_an_edit_has_it_or_asks_again(tmp_path: Path, killed: str) -> None:
     status, digest = (await said(tmp_path)).split()
@@ -115,6 +116,7 @@ async def test_a_process_that_is_killed_after_an_edit_has_it_or_asks_again(tmp_p
     assert set((tmp_path / "effects").read_text().split()) == {"B"}
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("killed", ["before the record", "after the record", "before the next step"])
 async def test_an_edit_that_was_sent_survives_the_worker(temporal: Temporal, tmp_path: Path, killed: str) -> None:
     address = temporal.client.service_client.config.target_host
@@ -147,6 +149,7 @@ async def shown_now(pipelines: PipelineDriver, asked: Pipeline, run: Run | None,
     return {"digest": went.digest, "value": (went.shown or [{"value": None}])[0]["value"]}
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("kind", ["another message", "the same message"])
 async def test_an_escalation_asks_for_what_was_shown_first_and_drops_an_edit_that_one_of_two_made(
     pipelines: PipelineDriver, kind: str
@@ -230,6 +233,7 @@ async def test_an_edit_on_a_postgres_store_is_the_same(temporal: Temporal, postg
     await edits_on(temporal, postgres_store)
 
 
+@pytest.mark.slow
 async def test_an_edit_on_a_d1_store_is_the_same(temporal: Temporal, d1_store: DurableStore) -> None:
     await edits_on(temporal, d1_store)
 
@@ -290,6 +294,7 @@ async def test_a_run_that_goes_on_from_an_edited_gate_has_what_was_edited(pipeli
         )  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_a_reset_to_before_an_edit_whose_signals_come_again_counts_each_once(temporal: Temporal) -> None:
     asked = edited(approvers=["ada", "bob"], quorum=2)
     async with temporal.worker(writer, drafts.agent, pipelines=[asked], llm=ScriptedModel([DRAFT, "out"])):

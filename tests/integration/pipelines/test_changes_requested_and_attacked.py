@@ -84,6 +84,7 @@ async def test_a_reset_to_any_point_repeats_no_effect_and_asks_nothing_again(tem
     assert len(effects) == count
 
 
+@pytest.mark.slow
 async def test_it_goes_back_also_after_the_run_has_gone_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +232,7 @@ async def process(folder: Path, killed: str = "", decision: str = "") -> str:
     return "killed" if ran.returncode == -signal.SIGKILL else said
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("killed", "then", "paid"),
     [

@@ -83,6 +83,7 @@ VERSIONS: dict[str, tuple[Pipeline, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("what", VERSIONS)
 async def test_what_a_new_version_raises_pauses_the_run_until_the_next(temporal: Temporal, what: str) -> None:
     broken, step, words = VERSIONS[what]

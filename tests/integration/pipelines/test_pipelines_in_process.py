@@ -294,6 +294,7 @@ print(went.status)
 """
 
 
+@pytest.mark.slow
 def test_what_items_and_rounds_gave_before_their_process_died_is_found_by_the_next(tmp_path: Path) -> None:
     def program(dies: str) -> "subprocess.CompletedProcess[str]":
         arguments = [str(tmp_path / "notes"), str(tmp_path / "kept.db"), dies]

@@ -38,6 +38,7 @@ async def reset(temporal: Temporal, run: Run, event: int) -> Run:
     return temporal.client.get_workflow_handle(run.id, run_id=again.run_id, result_type=dict[str, Any])
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_reset_of_pipelines_beside_each_other_pays_nobody_twice(temporal: Temporal, seed: int) -> None:
     effects: list[str] = []

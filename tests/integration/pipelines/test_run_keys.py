@@ -42,6 +42,7 @@ def counting(temporal: Temporal, name: str = "line", *, gate: bool = False, **op
     return made.step(Step("c", run=count)).build()
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("restarts", DRIVERS)
 @pytest.mark.parametrize("began", DRIVERS)
 async def test_a_run_is_restarted_by_the_key_that_it_was_given_whichever_driver_ran_it(
@@ -58,6 +59,7 @@ async def test_a_run_is_restarted_by_the_key_that_it_was_given_whichever_driver_
     assert (await second.run(flow, NO_MODEL, restart_of="k", restart_from="c")).outputs == {"a": 1, "b": 2, "c": 7}
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("restarts", DRIVERS)
 @pytest.mark.parametrize("last", DRIVERS)
 async def test_of_several_runs_of_one_key_the_last_is_restarted(temporal: Temporal, last: Any, restarts: Any) -> None:
@@ -145,6 +147,7 @@ async def test_gates_before_the_step_are_asked_again_whichever_driver_ran_it(
     assert (went.status, went.pending_step, went.outputs) == ("pending", "ok", {"a": 1, "b": 2})
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("key", ["a@b:1=~+.-", "steps", "runs", "0", "_" * 200])
 async def test_any_key_that_a_run_may_have_restarts_it(pipelines: PipelineDriver, key: str) -> None:
     flow = counting(pipelines.temporal)
@@ -254,6 +257,7 @@ async def test_a_run_that_was_reset_is_restarted_by_its_key(temporal: Temporal) 
         assert (await result(restarted))["outputs"] == {"a": 1, "b": 2, "c": 4}
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("workflow_id", "given", "key"),
     [

@@ -57,6 +57,7 @@ async def give_up() -> str:
     raise TerminalError("card is blocked", 402)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("agent", "answer", "response"),
     [

@@ -140,6 +140,7 @@ async def so_many_refusals(run: Run, count: int) -> list[str]:
     return found if len(found) == count else []
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", ["approve", "reject"])
 async def test_a_signal_that_cannot_be_used_is_noted_and_leaves_the_gate_open(temporal: Temporal, name: str) -> None:
     async with at_gate(temporal) as run:
@@ -156,6 +157,7 @@ async def test_a_signal_that_cannot_be_used_is_noted_and_leaves_the_gate_open(te
 # --- updates ---
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -224,6 +226,7 @@ async def test_an_update_may_come_with_the_start(temporal: Temporal) -> None:
 # --- time ---
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("options", "ends"),
     [
@@ -287,6 +290,7 @@ async def test_a_step_and_a_gate_cost_what_the_table_says(temporal: Temporal) ->
     assert kinds.count("MARKER_RECORDED") == 3  # the opening, and the board when the gate opens and when it is over
 
 
+@pytest.mark.slow
 async def test_nothing_of_a_step_starts_before_what_it_needs_is_kept(temporal: Temporal) -> None:
     @tool
     async def double(number: int) -> int:

@@ -132,6 +132,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow(but=1)
 async def test_a_deletion_that_is_killed_at_any_statement_deletes_all_or_nothing(address: str) -> None:
     async with open_store(address) as store:
         kept = await fill(store)
@@ -184,6 +185,7 @@ async def test_what_a_run_writes_while_its_session_is_deleted_is_deleted_or_refu
         assert {(entry.state, entry.owner) for entry in entries.values()} == {("claimed", "deleted")}
 
 
+@pytest.mark.slow(but=1)
 async def test_two_who_prune_at_once_while_runs_write_lose_nothing_that_is_young(address: str) -> None:
     async with open_store(address) as store, open_store(address) as other, open_store(address) as writer:
         for number in range(1, 9):

@@ -52,6 +52,7 @@ async def of_many_tenants(store: Any) -> None:
         await store.show_waits(board, [wait_of(f"k{run}.{number}", deadline=later(number)) for number in range(25)])
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
 async def test_who_is_bounded_reads_a_sqlite_store_without_looking_at_what_is_of_others(
     tmp_path: Any, bounds: dict[str, Any]
@@ -65,6 +66,7 @@ async def test_who_is_bounded_reads_a_sqlite_store_without_looking_at_what_is_of
             assert "SEARCH w USING INDEX sqlite_autoindex_waits" in plan
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
 async def test_who_is_bounded_reads_a_postgres_store_without_looking_at_what_is_of_others(
     postgres_store: PostgresStore, bounds: dict[str, Any]

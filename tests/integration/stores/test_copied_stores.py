@@ -100,6 +100,7 @@ async def all_of(address: str) -> dict[str, Any]:
         }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("source", "target"), KINDS)
 async def test_all_that_a_store_has_is_found_in_the_other_one(source: str, target: str, place: Place) -> None:
     old, new = place(source), place(target)
@@ -146,6 +147,7 @@ async def test_who_has_the_old_store_open_cannot_write_to_it(kind: str, place: P
         assert await contents(store) == ["before"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("name", ["s1", "worker_here_1_2_3"])
 async def test_a_store_that_is_in_use_is_not_moved(kind: str, name: str, place: Place) -> None:
@@ -281,6 +283,7 @@ async def test_a_session_whose_time_is_not_utc_is_not_moved_where_its_calls_woul
     assert "Session s was made at" in await refused(None, "store", "copy", old, new)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("target", ALL)
 async def test_large_and_many_sessions_take_little_memory(target: str, place: Place) -> None:
     old, new = place("sqlite"), place(target)

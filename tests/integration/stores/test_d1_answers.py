@@ -229,6 +229,7 @@ def rows(server: D1Server, store: D1Store) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("write", WRITES)
 async def test_a_write_whose_request_or_answer_is_lost_is_made_once(
     d1: D1Server, proxy: D1Proxy, store: D1Store, write: str

@@ -40,6 +40,7 @@ def put_back(server: D1Server, folder: Path) -> None:
     server.start()
 
 
+@pytest.mark.slow
 async def test_a_database_that_was_put_back_begins_an_epoch_for_all(server: D1Server, tmp_path: Path) -> None:
     name = "0000-1"
     async with server.store(name) as here, server.store(name) as there:

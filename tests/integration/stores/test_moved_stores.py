@@ -41,6 +41,7 @@ async def test_a_store_that_was_replaced_takes_nothing_until_its_file_is_back(tm
         assert await contents(store) == ["before"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("how", ["file", "folder", "replaced"])
 async def test_a_run_waits_while_its_store_is_somewhere_else_and_its_tool_runs_once(
     temporal: Temporal, tmp_path: Path, how: str

@@ -216,6 +216,7 @@ async def test_a_session_is_held_against_other_stores_and_processes_on_the_file(
         await other.let_go("t")
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("uses", [0, 1, 2])
 async def test_a_store_can_be_used_after_a_fork(tmp_path: Path, uses: int) -> None:
     code = (

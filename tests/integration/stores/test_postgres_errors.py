@@ -140,6 +140,7 @@ async def test_a_server_without_a_free_connection_is_said() -> None:
                 await asyncio.gather(*(store.load_session("s") for _ in range(8)), *(other.hold("s") for _ in range(8)))
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_said_and_nothing_is_lost() -> None:
     with postgres_server() as server, server.folder() as folder, full_disk(folder):
         server.sql(f"CREATE TABLESPACE small LOCATION '{folder}'")

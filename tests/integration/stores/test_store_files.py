@@ -272,6 +272,7 @@ def run_as_nobody(path: Path, session_id: str = "s") -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("session_id", ["s", "new"])
 @pytest.mark.parametrize("folder_mode", [0o777, 0o555], ids=["folder writable", "folder read-only"])
 def test_a_read_only_file_is_an_error_and_no_tool_runs(open_folder: Path, session_id: str, folder_mode: int) -> None:

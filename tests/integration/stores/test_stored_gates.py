@@ -128,6 +128,7 @@ async def test_of_a_page_and_a_run_that_decide_at_once_one_counts(opened: Callab
         assert len(shop.charged) == (counted.decision == "approve")
 
 
+@pytest.mark.slow(but=1)
 async def test_a_decision_counts_after_a_deadline_that_passed_while_nobody_ran_if_it_was_made_before(
     opened: Callable[[], Any],
 ) -> None:

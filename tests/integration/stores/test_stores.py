@@ -29,6 +29,7 @@ def reopen(store: SQLiteStore) -> Any:
     return partial(sqlite_store, store._path)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     "check",
     store_suite(partial_answers=True, deletion=True, waits=True, standing_approvals=True, reopen=reopen),

@@ -116,6 +116,7 @@ FOUND = {
 }
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("store_type", "check"),
     [(store_type, check) for store_type, checks in FOUND.items() for check in checks],

@@ -75,6 +75,7 @@ async def test_every_reminder_says_so_too(temporal: Temporal, slack: Slack) -> N
         await until(lambda: all("Rejected by ada" in texts(one) for one in slack.messages.values()))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("end", ["deadline", "cancel"])
 async def test_a_gate_that_nobody_decided_loses_its_buttons(temporal: Temporal, slack: Slack, end: str) -> None:
     of = line(timeout="1s", on_timeout="reject") if end == "deadline" else line()

@@ -13,6 +13,7 @@ from standfast.testing import ScriptedModel
 from standfast.web.slack import slack_signature
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("user", "team", "why"),
     [
@@ -62,6 +63,7 @@ def test_slacks_own_example_has_this_signature() -> None:
     assert slack_signature(SIGNING, "1531420618", body) == expected
 
 
+@pytest.mark.slow
 async def test_what_slack_has_not_just_signed_is_refused(temporal: Temporal, slack: Slack) -> None:
     of = line()
     async with (

@@ -228,6 +228,7 @@ async def result_or_none(run: object) -> None:
         return
 
 
+@pytest.mark.slow
 async def test_without_a_worker_a_decision_is_sent_and_the_card_says_so_when_it_counts(
     temporal: Temporal, teams: Teams
 ) -> None:

@@ -24,6 +24,7 @@ from standfast.web import teams_signatures as signatures
 OTHER = "11111111-2222-4333-8444-555555555555"
 
 
+@pytest.mark.slow
 async def test_whoever_may_not_decide_is_told_so_alone_and_nothing_is_decided(temporal: Temporal, teams: Teams) -> None:
     wrong = {
         "eve": "You are not known here",
@@ -62,6 +63,7 @@ async def test_whoever_may_not_decide_is_told_so_alone_and_nothing_is_decided(te
         await run.cancel()
 
 
+@pytest.mark.slow
 async def test_what_the_bot_connector_has_not_just_signed_for_this_bot_is_refused(
     temporal: Temporal, teams: Teams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +149,7 @@ async def test_the_log_says_where_the_bot_is(
     assert f"{teams.service}v3/conversations/19:x@thread.tacv2/activities" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_button_is_not_for_what_a_gate_asks_another_time(temporal: Temporal, teams: Teams) -> None:
     of = line()
     async with (

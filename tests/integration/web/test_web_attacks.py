@@ -129,6 +129,7 @@ async def test_a_broken_request_leaves_no_traceback_in_the_log(
     assert [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.slow
 async def test_a_page_that_says_it_has_heard_of_impossible_words_is_told_all(
     temporal: Temporal, caplog: pytest.LogCaptureFixture
 ) -> None:

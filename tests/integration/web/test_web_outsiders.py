@@ -46,6 +46,7 @@ DOORS = ["/api/v1/runs", "/api/v1/runs/clerk%2Fx/message", "/agents/talker/ag-ui
          "/v1/chat/completions", "/v1/responses"]  # fmt: skip
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("who", [OLGA, AMY], ids=["olga", "amy"])
 async def test_an_id_of_any_kind_is_answered_in_a_sentence(
     temporal: Temporal, who: dict[str, str], caplog: pytest.LogCaptureFixture
