@@ -24,10 +24,12 @@ from typing import Any
 from support.postgres import PostgresServer, new_schema
 from support.temporal_runs import last_words
 from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
 from acceptance.chaos_people import Books, People
 from acceptance.machines import EndedError, Machine, Sink, WorkerProcess
+from acceptance.replays import keep_history
 from acceptance.temporal_world import World
 from standfast import SessionConflictError, StandfastError
 from standfast.temporal import StandfastClient, connect, dev_server, start_agent, start_pipeline
@@ -314,10 +316,24 @@ class ChaosOfMachines:
                     async with asyncio.timeout(5):
                         ended: dict[str, Any] = await handle.result()
                         return ended
+        except WorkflowFailureError as error:
+            kept = await self._keep(workflow_id)
+            self.faults.append(f"{workflow_id} failed, see {kept}: {error.__cause__}")
+            return None
         finally:
             self._open.discard(workflow_id)
-        self.faults.append(f"{workflow_id} does not end: {await last_words(handle)}")
+        self.faults.append(
+            f"{workflow_id} does not end, see {await self._keep(workflow_id)}: {await last_words(handle)}"
+        )
         return None
+
+    async def _keep(self, workflow_id: str) -> list[Path]:
+        """Write the histories of all runs with an id as JSON; return the files."""
+        client, kept = self.world.client, []
+        async for run in client.list_workflows(f'WorkflowId = "{workflow_id}"'):
+            history = await client.get_workflow_handle(run.id, run_id=run.run_id).fetch_history()
+            kept.append(keep_history(self.world, self.seed, f"{run.id}-{run.run_id}", history))
+        return kept
 
     async def _start(self, workflow_id: str, start: Any) -> None:
         options = {"task_queue": self.world.queue, "task_timeout": timedelta(seconds=2)}

@@ -526,6 +526,21 @@ async def asked_on(world: World) -> Saved:
         return [(run.id, moved)]
 
 
+async def asked_in_turns(world: World) -> Saved:
+    """A run that has asked in two turns, and is reset to its beginning: each turn finds its answer."""
+    async with world.worker(
+        asker, model=ScriptedModel([asks("inquire", what="which"), asks("inquire", what="when"), "done"])
+    ):
+        run = await world.start(asker)
+        for text in ("red", "blue"):
+            await world.waits_for(run, "question")
+            await world.people.answer(run.id, text, id=text)
+        await run.result()
+        again = await reset(world, run, 0)
+        await again.result()
+        return [(run.id, again.run_id)]
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 LATER = (
     *LATER,
@@ -545,5 +560,6 @@ LATER = (
     redeployed,
     refused_again,
     asked_on,
+    asked_in_turns,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

@@ -65,7 +65,7 @@ async def _watch(client: Client, host: AgentHost) -> None:
     while True:
         try:
             await become_known(host)
-            await report_lost_calls(client, host.store, host.worker)
+            await report_lost_calls(client, host)
             if looks % MARKS_EVERY == 0:
                 after = await drop_ended(client, host.store, after)
                 host.epoch = await current_epoch(host.store, looks=False)  # its place was checked when it began
@@ -78,11 +78,18 @@ async def _watch(client: Client, host: AgentHost) -> None:
         await asyncio.sleep(getattr(host.store, "look_every", LOOK_EVERY))
 
 
-async def report_lost_calls(client: Client, store: DurableStore, worker: str) -> int:
-    """Fail the calls of dead workers once; return their number."""
-    calls = [call for call in await store.running_calls() if call.worker != worker]
-    lost, scope = 0, scope_of(worker)
-    for name in sorted({call.worker for call in calls}):
+async def report_lost_calls(client: Client, host: AgentHost) -> int:
+    """Fail the calls of dead workers once; return their number.
+
+    A call of this worker that it no longer runs is dropped: the store was away when the call ended, or has taken its
+    claim without saying so.
+    """
+    calls, store = await host.store.running_calls(), host.store
+    for call in calls:
+        if call.worker == host.worker and not host.has_in_hand(call):
+            await store.end_call(call.owner)
+    lost, scope = 0, scope_of(host.worker)
+    for name in sorted({call.worker for call in calls} - {host.worker}):
         if not scope or scope_of(name) != scope or not await store.hold(name):
             continue  # alive, or another worker is reporting its calls; or this process cannot tell
         try:

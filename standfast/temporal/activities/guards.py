@@ -48,15 +48,20 @@ class Guard:
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def __enter__(self) -> None:
+        self.host.in_hand.add(activity.info().task_token)
         if self.beats:
-            self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_EVERY, self._beat)
+            self._beat_later()
+
+    def _beat_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_EVERY, self._beat)
 
     def _beat(self) -> None:
         if not activity.info().is_local:
             activity.heartbeat()
-        self.__enter__()
+        self._beat_later()
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        self.host.in_hand.discard(activity.info().task_token)
         if self._timer is not None:
             self._timer.cancel()
         if isinstance(error, StoreBehindError):

@@ -101,6 +101,7 @@ class AgentHost:
         self.thread: HandlerThread  # while a worker serves
         self._workers = 0
         self._start, self._attempts = uuid4().hex, itertools.count()
+        self.in_hand: set[bytes] = set()  # the task tokens of activities that run
         self.scope = ""  # of the store's holds
         self.epoch, self._has_noted_place = 0, False  # of the store; see `restores`
         self.is_known = False  # the worker holds its name, so that other workers can tell whether it is alive
@@ -287,6 +288,10 @@ class AgentHost:
             workflow_id=info.workflow_id or "",
             run_id=info.workflow_run_id or "",
         )
+
+    def has_in_hand(self, call: RunningCall) -> bool:
+        """Whether an activity of this worker still runs."""
+        return base64.b64decode(call.task_token) in self.in_hand
 
     # --- records that activities leave for each other ---
 

@@ -391,10 +391,10 @@ class GateKeeper:
         if found is None:
             return gate
         recorded = [(Decision(**decision), datetime.fromisoformat(at)) for decision, at in found.get("decisions", ())]
+        gate = gate.after(recorded)
         if found.get("not_run"):
             self._closed[gate.name] = _NOT_RUN
-            return replace(gate, status="rejected")
-        gate = gate.after(recorded)
+            return gate if gate.status == "rejected" else replace(gate, status="rejected")
         if not found.get("has_run") or gate.status == "rejected":
             return gate
         self._closed[gate.name] = _HAS_RUN

@@ -44,14 +44,16 @@ class Questions:
         self._board, self._inbox, self._running, self._box = parts.board, parts.inbox, parts.running, parts.mailbox
         self._pauses, self._workers = parts.pauses, parts.workers
         self._is_interrupted = is_interrupted
-        self._looked = 0  # the number of resets after which the run has looked for answers
-        self._recalled: dict[str, Outcome] = {}  # by call, the answers from before a reset
+        self._looked = 0  # the number of resets after which the run has looked for the turn's answers
+        self._turn = 0  # the last whose answers it has looked for
+        self._recalled: dict[str, Outcome] = {}  # by call, the answers from before a reset, as they were written
 
     # --- waiting ---
 
     async def ask(self, question: Question) -> None:
         """Wait until an open question has its answer. All open questions may be answered, in any order."""
         progress = self._run.progress
+        self._look_in_each_turn()
         since = progress.since = progress.since or workflow.now()
         deadline = self._pauses.deadline(since)
         waiting = tuple(
@@ -96,10 +98,18 @@ class Questions:
             self._answered(question, nobody_answered(question, deadline - since))
 
     def _with_answer(self) -> Question | None:
-        """Return the first question that has its answer, even if earlier questions are still open."""
-        known = (self._box.answers, self._box.resolves, self._recalled)
-        questions = self._run.loop.questions
-        return next((one for one in questions if any((one.tool_call_id or "") in of for of in known)), None)
+        """Return the first question that has its answer, even if earlier questions are still open.
+
+        Answers from before a reset come first, in the order of the transcript: they are written to it again.
+        """
+        questions = {one.tool_call_id or "": one for one in self._run.loop.questions}
+        given = (key for key in questions if key in self._box.answers or key in self._box.resolves)
+        return next((questions[key] for key in (*self._recalled, *given) if key in questions), None)
+
+    def _look_in_each_turn(self) -> None:
+        """After a reset, look for the answers of another turn than the last one, too."""
+        if self._turn not in (0, self._run.progress.turn.number) and workflow.patched(names.EACH_TURN_LOOKS):
+            self._looked, self._turn = 0, 0
 
     async def _recall(self) -> None:
         """Find the answers that the questions of the turn had before the run was reset."""
@@ -111,7 +121,7 @@ class Questions:
         self._recalled = {key: read_outcome(outcome) for key, outcome in (found or {}).items() if key in asked}
         if "" in asked and "" not in self._recalled:
             self._recalled |= await self._messages.recall_answer()
-        self._looked = resets
+        self._looked, self._turn = resets, run.progress.turn.number
 
     def _answered(self, question: Question, outcome: Outcome, by: str | None = None) -> None:
         """Take in a question's answer: the result of its call, or a person's message to the agent."""

@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
-from support.doubles import fail
+from support.doubles import fail, poster
 from support.questions import ask
 from support.resets import reset, tasks
-from support.temporal_runs import Run, Temporal, check_healthy, pending, question, result
+from support.temporal_runs import Run, Temporal, check_healthy, pending, question, result, until, waiting
 from support.transcripts import asks_for, call, result_of, shape
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from integration.temporal.test_completed_by_hand import complete
-from standfast import Agent, InputError, Loop, Message, ToolDurabilityError, tool
+from standfast import Agent, Approval, InputError, Loop, Message, ToolDurabilityError, tool
 from standfast.errors import NotConfirmedError
 from standfast.runtime.unheard import Unheard
 from standfast.stores import SQLiteStore
@@ -153,6 +154,40 @@ async def test_what_a_stuck_agent_was_told_is_found_after_a_reset(temporal: Temp
             run = await reset(temporal, run, task, with_messages=with_messages)
             assert (await result(run))["status"] == "complete"
             await check_healthy(run)
+            assert await temporal.messages() == before
+
+
+async def _waits_for(run: Run, *calls: str) -> bool:
+    return {item["name"] for item in await waiting(run)} == set(calls)
+
+
+async def test_every_turn_that_asked_finds_its_answers_after_a_reset(temporal: Temporal) -> None:
+    """Nobody is asked again, in later turns either: their answers are in the transcript, and another would differ.
+
+    They are taken in as they were given, not as the model asked for them: the run counts messages.
+    """
+    payer, post = paying([]), poster([], approval=Approval(message="Post?"))
+    agent = Agent("clerk", tools=[ask, post, *payer.tools], loop=payer.loop)
+    both = asks_for(call("ask", "c3", question="Where?"), call("ask", "c4", question="When?"))
+    script = [ASKS, PAYS, both, asks_for(call("post", "c5", text="hi")), "done"]
+    async with temporal.worker(agent, llm=ScriptedModel(script)):
+        first = await temporal.start(agent)
+        await until(partial(_waits_for, first, "c1"))
+        await temporal.people.answer(first.id, "Ada")
+        await until(partial(_waits_for, first, "p1"))
+        await temporal.people.resolve(first.id, "p1", "happened", result="receipt")
+        await until(partial(_waits_for, first, "c3", "c4"))
+        for call_id, text in (("c4", "now"), ("c3", "here")):
+            await temporal.people.answer(first.id, text, tool_call_id=call_id)
+        await until(partial(_waits_for, first, "c5"))
+        await temporal.people.decide(first.id, "c5", "reject", by="ada")
+        assert (await result(first))["status"] == "complete"
+        before = await temporal.messages()
+        again = first
+        for task in range(0, len(await tasks(first)), 2):
+            again = await reset(temporal, again, task, with_messages=task % 4 == 0)
+            assert (await result(again))["status"] == "complete"
+            await check_healthy(again)
             assert await temporal.messages() == before
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.doubles import echo, poster
+from support.resets import reset
 from support.stores import Refusing
 from support.temporal_runs import (
     Temporal,
@@ -235,3 +236,29 @@ async def test_a_call_that_begins_before_its_worker_is_known_is_not_taken_for_on
         assert not await temporal.store.hold(running.worker)  # it lives
         go_on.set()
         assert (await result(handle))["status"] == "complete"
+
+
+async def test_a_call_whose_end_the_store_did_not_take_is_not_taken_to_run_for_ever(temporal: Temporal) -> None:
+    class ForgetsOneEnd(SQLiteStore):
+        refuses = 0
+
+        async def end_call(self, owner: str) -> None:
+            if self.refuses:
+                self.refuses -= 1
+                raise StoreError("the store is away")
+            await super().end_call(owner)
+
+    agent, path = Agent("payer", tools=[poster([])]), path_of(temporal)
+    model = ScriptedModel([asks_for(call("post", "c1", text="hi")), "done"])
+    async with ForgetsOneEnd(path) as store, temporal.worker(agent, llm=model, store=store):
+        first = await temporal.start(agent)
+        await result(first)
+        store.refuses = 1  # when the call is dispatched again, and has its outcome already
+        again = await reset(temporal, first, 1)
+        assert (await result(again))["status"] == "complete"
+        assert not store.refuses
+
+        async def none_runs() -> bool:
+            return not await store.running_calls()
+
+        await until(none_runs)

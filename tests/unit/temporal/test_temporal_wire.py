@@ -80,6 +80,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "OUTAGES_OUTLAST": "standfast.outages-outlast",
         "DEADLINES_STAY": "standfast.deadlines-stay",
         "RESETS_ANSWER": "standfast.resets-answer",
+        "EACH_TURN_LOOKS": "standfast.each-turn-looks",
         "OWN_HANDLERS": "standfast.own-handlers",
         "READ_FIRST": "standfast.read-first",
         "TERMINAL_ERROR": "TerminalError",
