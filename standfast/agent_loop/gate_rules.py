@@ -119,11 +119,11 @@ class GateRule:
 def in_turn(
     rules: Iterable[GateRule], texts: Iterable[Sequence[str]], digest: Callable[[str, int], str]
 ) -> list[GateRule]:
-    """Return rules that ask one after the other, each with its message and digest, and those of its escalations.
+    """Return rules that ask one after the other, each and its escalations with message and digest.
 
     Args:
-        texts: of each rule, its message and those of its escalations.
-        digest: returns the digest of what is shown with a message, of which the number is given, too.
+        texts: of each rule, its message and its escalations' messages.
+        digest: returns the digest of the contents shown with a message, given the message and its number.
     """
     asking, number = list[GateRule](), count()
     for rule, said in zip(rules, texts, strict=True):

@@ -57,10 +57,10 @@ class Gate:
             `{"digest", "value", "shown"}`, where `value` is the `value_digest`.
         edits: an edit is a new proposal, shown under another digest. False for a pipeline's gate that shows no value to
             change, and for gates of calls opened by earlier versions.
-        is_call: of a tool call, on which nobody decides who does not say the digest of what they have looked at.
+        is_call: of a tool call, on which a decision must include the digest of the reviewed contents.
         fingerprint, schema_digest: of the tool as it was when people were asked; "" if it has none.
         schema: of the arguments of the tool call, by which people change them; None if it is too large to be told.
-        policy: the digest of all that a standing approval for the tool rests on; "" if nobody may give one.
+        policy: the digest of everything that a standing approval for the tool depends on; "" if none may be given.
         advance: decisions that were made in advance, by standing approvals, and are yet to be judged.
         later: whom it asks next, one after the other, once those whom it asks now have approved; each has its `message`
             and `digest`.
@@ -321,8 +321,8 @@ class Gate:
     def decided(self, decision: Decision, at: datetime | None = None) -> "Gate":
         """Return the gate after a decision that counts. A second approval of one person changes nothing.
 
-        An edit is a new proposal: earlier approvals end with what they approved. The rules that `later` holds do not
-        apply to it, since an edit that needs the approval of other people is refused.
+        An edit is a new proposal: earlier approvals end with the value that they approved. The rules that `later` holds
+        do not apply to it, since an edit that needs the approval of other people is refused.
 
         Args:
             at: when; if others are asked now, their time begins.
@@ -440,7 +440,7 @@ class Gate:
                 continue
             then = gate.at(at)
             while then.status == "open" and not then._has_shown(decision) and then.rule.escalate_to is not None:
-                then = then.expired()  # they were asked, before the gate was opened anew
+                then = then.expired()  # they were asked, before the gate was opened again
             if then.status == "open" and decision.digest == then.shown_digest:
                 gate = then.decided(decision, at)
         return gate

@@ -19,7 +19,7 @@ from standfast.errors import StandfastError
 from standfast.messages import Message, ToolCall, Tripped, clean_text, cut, json_problem, size_over
 from standfast.tools import Approval
 
-WITHHELD = "[withheld by the guardrail "  # begins the message in the place of an answer
+WITHHELD = "[withheld by the guardrail "  # begins the message that replaces an answer
 _REASON_BYTES = 2_000
 _METADATA_BYTES = 8_192
 

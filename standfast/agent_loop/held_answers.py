@@ -1,6 +1,6 @@
 """Holds at a gate what a guardrail has stopped and that is not a call: what the user has said, or a final answer.
 
-What is held is kept with the question, beside the transcript: it becomes part of that if people approve it. Otherwise
+The held content is kept with the question, beside the transcript, and becomes part of it if people approve. Otherwise
 the message that stands in its place does, and nothing else has it.
 """
 
@@ -20,8 +20,8 @@ from standfast.errors import InputError
 from standfast.messages import Message, Tripped, cut, distinct_people
 from standfast.tools import shown_values
 
-_MESSAGE_BYTES = 4 * 1024  # of what people are asked
-_SHOWN_BYTES = 256 * 1024  # it stands three times in a row of the store, with the answer; a row of D1 has 2 MB
+_MESSAGE_BYTES = 4 * 1024  # of the question to people
+_SHOWN_BYTES = 256 * 1024  # it is stored three times in a row of the store, with the answer; a row of D1 has 2 MB
 _USUAL: Mapping[Holds, str] = {"message": "May the agent answer this?", "answer": "May this answer be given?"}
 
 

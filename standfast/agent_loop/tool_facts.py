@@ -85,7 +85,7 @@ def left_open(tool: ToolFacts | None, reason: str = "") -> Outcome:
 
 
 def cancelled_within(tool: ToolFacts | None) -> Outcome:
-    """Return the outcome of a call whose handler raised a cancel by itself.
+    """Return the outcome of a call whose handler raised a cancel itself.
 
     It may have sent its request before.
     """

@@ -22,7 +22,7 @@ from standfast.tools import Approval, Failed, Outcome, Returned, Tool
 
 NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
 _CHANGED = "changed the arguments before it ran"
-_SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may have 64
+_SHOWN_BYTES = 4 * 1024  # of the question to people before a call; a turn may have 64
 _SCHEMA_BYTES = 16 * 1024  # of the schema by which people change its arguments
 
 

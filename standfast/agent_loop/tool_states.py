@@ -42,7 +42,7 @@ class ToolState:
             text = self._written(left)
             if text is not None and parallel:
                 raise InputError("a tool that is declared parallel=True may read it, but not change it")
-        except Exception as error:  # also of the type's own validators
+        except Exception as error:  # including errors of the type's own validators
             why = cut(error_text(error), _WHY_BYTES)
             return Failed(f'Tool "{tool}" ran, but its result and its change of the state were lost: {why}')
         return outcome if text is None else replace(outcome, state=KeptState(self.kept.number + 1, text))

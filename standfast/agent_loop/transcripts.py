@@ -119,7 +119,7 @@ def repair_transcript(messages: Sequence[Message]) -> list[Message]:
     open_calls: dict[str | None, ToolCall] = {}
     for message in messages:
         if message.role == "tool" and open_calls.pop(message.tool_call_id, None) is None:
-            continue  # a result that nobody asked for
+            continue  # a result without a call
         if message.role != "tool":
             result.extend(_result(call, _lost(call, ""), "failed") for call in open_calls.values())
             open_calls = {call.id: call for call in message.tool_calls or ()}

@@ -113,7 +113,7 @@ class EffectCall:
         if self._is_closed:
             self._go_on()
         elif self._happened is not None:
-            # One write, so that nobody can give the call up between a claim and its result.
+            # One write, so that the call cannot be given up between a claim and its result.
             if await self._record(self._happened, self._lost):
                 return self._happened
         elif (await self.store.abandon(self.key.scope, self._entry_key, owner=self._lost)).state == "claimed":
@@ -145,7 +145,7 @@ class EffectCall:
             self.is_ours = found is Found.OURS
             return found
         except StoreError:
-            # It may have been written, and its acknowledgement was lost: nobody should wait for what never runs.
+            # It may have been written, and its acknowledgement was lost: no one must wait for a call that never runs.
             keeper().begin(self._give_back())
             raise
         finally:
@@ -206,9 +206,9 @@ class EffectCall:
             entry = (await self.store.load_entries(self.key.scope, [self._entry_key])).get(self._entry_key, entry)
             if not self._is_anothers(entry):
                 return entry
-            if entry.owner != owner:  # one that was told that the call has happened has taken it over meanwhile
+            if entry.owner != owner:  # one that was told that the call has happened has taken it over in the meantime
                 return await self._wait(entry)
-            # A clock may have been set back since, or run behind that of another machine.
+            # A clock may have been set back since, or run behind another machine's.
             age = max((datetime.now(UTC) - begun).total_seconds(), time.monotonic() - looked)
             # Its own time: an operator, or a deploy, may have changed what it is for this attempt.
             if lives is False or (lives is None and age > (time_of(str(owner)) or self.time or _PATIENCE)):

@@ -254,7 +254,7 @@ class Effect:
         if error is not None:
             outcome = self._broken(error)
             await end(call, error, outcome)
-            # With a `verify`, the error is raised as it is, and the next attempt asks.
+            # With a `verify`, the error is raised unchanged, and the next attempt verifies.
             if self._verify is None and isinstance(outcome, Unknown) and is_told(error, outcome):
                 answer(call.key, outcome, _ANYTHING, raises=True)
             return
@@ -339,11 +339,12 @@ def effect(
     """Guard a function (`@effect(store)`) or a block (`async with effect(store, "charge", key=…) as call`).
 
     It is claimed in the store before it runs, and its result is kept: two writes. Called again with the same key, it
-    returns what is kept. If its process died in between, nobody knows whether it has happened, and it is not run again.
+    returns what is kept. If its process died in between, it is unknown whether it has happened, and it is not run
+    again.
 
     Args:
         store: a durable one, which may be shared with agents.
-        name: of the effect; that of the function by default.
+        name: of the effect; by default the function's name.
         key: tells a call from all others of this name: a function of the arguments, or for a block a text. By default
             the key of the activity of Temporal that runs it, which stays the same at a retry and after a reset.
         safe_to_retry: running it twice is harmless: a call that was lost, or has raised, may run again.

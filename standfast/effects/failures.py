@@ -48,7 +48,7 @@ def _final(error: StandfastError, kind: str, details: dict[str, Any]) -> Standfa
         return error
     from temporalio.exceptions import ApplicationError
 
-    # It is ours to whoever catches it, and Temporal's to the worker.
+    # Code that catches it sees standfast's error, and the worker sees Temporal's.
     both: Any = type(type(error).__name__, (type(error), ApplicationError), {"__module__": __name__})
     found = both.__new__(both)
     ApplicationError.__init__(found, str(error), details, type=kind, non_retryable=True)

@@ -43,7 +43,7 @@ class Keeper:
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin work on the loop, in the caller's context; it continues even if no caller waits for it any more."""
         done: Future[T] = Future()
-        done.set_running_or_notify_cancel()  # whoever cancels the waiting does not cancel the work
+        done.set_running_or_notify_cancel()  # cancelling the wait does not cancel the work
         context = contextvars.copy_context()
 
         def start() -> None:
@@ -125,7 +125,7 @@ async def recorded(work: Coroutine[Any, Any, T], *, is_cancelled: bool = False) 
     """Await a record that has to be made, however long the store needs to take it, and return its result.
 
     A caller that is cancelled waits a little longer, so that a process that ends does not take the record along. In an
-    outage the keeper goes on alone, for as long as the process lives.
+    outage the keeper continues alone, for as long as the process lives.
 
     Args:
         is_cancelled: the caller has been cancelled, and raises that afterwards; None is returned then.
@@ -148,6 +148,6 @@ async def _wait_a_while(done: asyncio.Future[Any]) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait({done}, timeout=left)
     if done.done():
-        done.cancelled() or done.exception()  # which nobody is going to ask for
+        done.cancelled() or done.exception()  # which will never be retrieved
     else:
         done.cancel()  # the waiting, not the work

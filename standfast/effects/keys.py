@@ -77,7 +77,7 @@ def given_key(name: str, key: object) -> EffectKey:
         raise InputError(
             f"Effect '{name}': its key must be a printable text of 1 to {LONGEST_KEY} characters, got {key!r:.80}"
         )
-    # As the steps of a run in process are named: each key is deleted by itself when it is old.
+    # Named like the steps of an in-process run: each key is deleted separately when it is old.
     return EffectKey(f"effect/{name}/{key}/steps/call", name, key)
 
 
@@ -118,7 +118,7 @@ def in_workflow() -> bool:
 
 
 def is_cancel(error: BaseException) -> bool:
-    """Whether an error is a cancel; Temporal raises one of its own in activities that are plain functions."""
+    """Whether an error is a cancel; Temporal raises a different one in activities that are plain functions."""
     theirs = sys.modules.get("temporalio.exceptions")
     return isinstance(error, asyncio.CancelledError) or (
         theirs is not None and isinstance(error, theirs.CancelledError)

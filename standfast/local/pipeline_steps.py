@@ -1,6 +1,6 @@
 """Runs a step of a pipeline: an agent, or a tool without a model.
 
-With a store, each step has its own session, so a crash in the middle of a step is repaired like that of any run.
+With a store, each step has its own session, so a crash in the middle of a step is repaired like a crash of any run.
 """
 
 import hashlib

@@ -32,7 +32,7 @@ class RunGates:
     """The gates of a run. Every question and decision is written to the transcript before a call runs.
 
     Args:
-        is_invoked: a tool has started the run, so there is nobody to ask.
+        is_invoked: a tool has started the run, so no person can be asked.
         emit: receives decisions and escalations.
     """
 
