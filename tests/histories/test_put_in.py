@@ -71,6 +71,7 @@ def results(events: list[HistoryEvent]) -> Iterator[tuple[int, int, Any]]:
                 yield number, end, json.loads(payloads[0].data or b"null")
 
 
+@pytest.mark.slow(but=10)
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
 async def test_no_result_that_is_put_in_fails_a_workflows_task(path: Path) -> None:
     history, chance, recorder = saved_history(path), random.Random(path.stem), Recorder()

@@ -90,6 +90,7 @@ async def test_an_agent_calls_them_like_any_other(driver: Driver, server: Any, e
     assert "'text' is a required property" in error_of(invalid)
 
 
+@pytest.mark.slow(but=1)
 async def test_an_effect_whose_server_died_is_not_repeated(driver: Driver, effects: Path) -> None:
     async with mcp_tools(stdio(effects)) as tools:
         ended = await driver.run(
@@ -100,6 +101,7 @@ async def test_an_effect_whose_server_died_is_not_repeated(driver: Driver, effec
     assert result_of(ended.messages, "c2") == "x is here"  # the connection is made again
 
 
+@pytest.mark.slow(but=1)
 async def test_what_is_safe_is_called_again_when_its_server_died(driver: Driver, effects: Path) -> None:
     async with mcp_tools(stdio(effects), only=["put"], trust_hints=True) as tools:
         ended = await driver.run(Agent("a", tools=tools), asks(call("put", "c1", text="x")))
@@ -122,6 +124,7 @@ async def test_an_approval_of_a_servers_tool_holds(driver: Driver, effects: Path
     assert (ended.status, effects.read_text()) == ("complete", "ho\n")
 
 
+@pytest.mark.slow(but=1)
 async def test_a_tool_that_the_server_has_not_is_refused_by_name(server: Any) -> None:
     with pytest.raises(DefinitionError, match="no tool 'pots'; it has read, post, put, die, linger, fail"):
         async with mcp_tools(server, only=["pots"]):

@@ -61,6 +61,7 @@ def asks() -> ScriptedModel:
     return ScriptedModel([asks_for(call("whoami", "c1")), "done"])
 
 
+@pytest.mark.slow(but=1)
 async def test_each_user_is_served_with_a_token_of_their_own(driver: Driver, server: ServerProcess) -> None:
     store = driver.temporal.store
     known = {user: await logged_in(server, store, user) for user in (None, "ada", "bob")}
@@ -106,6 +107,7 @@ async def test_a_token_that_the_server_takes_back_is_renewed(
     ]  # fmt: skip
 
 
+@pytest.mark.slow(but=1)
 async def test_somebody_whose_login_has_ended_is_told_to_log_in_again(driver: Driver, tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "effects", SERVER)
     agent = Agent("a", tools=[mcp_server(server.url, auth=OAuth())])
@@ -156,6 +158,7 @@ async def test_a_login_does_not_count_for_another_user_or_key(server: ServerProc
     assert not await mine.forget((None, "ada"))
 
 
+@pytest.mark.slow(but=1)
 async def test_nobody_logs_in_at_a_server_elsewhere_that_they_have_not_agreed_to(
     driver: Driver, tmp_path: Path
 ) -> None:

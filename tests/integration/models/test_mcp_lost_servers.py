@@ -25,6 +25,7 @@ def asks(name: str, call_id: str = "c1", **arguments: Any) -> ScriptedModel:
     return ScriptedModel([asks_for(call(name, call_id, **arguments)), "done"])
 
 
+@pytest.mark.slow(but=1)
 async def test_a_call_to_a_killed_server_did_not_run_and_the_next_one_finds_it_again(
     driver: Driver, tmp_path: Path
 ) -> None:
@@ -54,6 +55,7 @@ async def test_a_safe_call_waits_until_its_server_is_back(driver: Driver, tmp_pa
         assert result_of(ended.messages, "c1") == "x is here"
 
 
+@pytest.mark.slow(but=1)
 async def test_a_process_that_was_killed_between_two_calls_is_started_again(driver: Driver, tmp_path: Path) -> None:
     effects, pid = tmp_path / "effects", tmp_path / "pid"
     server = stdio(effects)
@@ -77,6 +79,7 @@ def _is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
 
 
+@pytest.mark.slow(but=1)
 async def test_a_function_that_makes_a_transport_is_called_for_each_connection(driver: Driver, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with mcp_tools(lambda: stdio_client(stdio(effects))) as tools:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mcp import StdioServerParameters
 from support.drivers import Driver
 from support.temporal_runs import Temporal, pending, result
@@ -97,6 +98,7 @@ async def test_a_question_outlives_its_worker(temporal: Temporal, tmp_path: Path
     assert (tmp_path / "effects").read_text() == "pay 5 True\n"
 
 
+@pytest.mark.slow(but=1)
 async def test_an_answer_that_does_not_fit_is_asked_for_again(driver: Driver, tmp_path: Path) -> None:
     agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
     answers = ["Oslo", '{"city": "Oslo", "number": "x"}', '{"city": "Oslo", "number": 7}']
@@ -106,6 +108,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(driver: Driver, tm
     assert tool_results(ended.messages)[-1].content == "sent to Oslo 7"
 
 
+@pytest.mark.slow(but=1)
 async def test_a_person_may_decline(driver: Driver, tmp_path: Path) -> None:
     agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
     ended = await driver.run(agent, model_that_asks(call("pay", "c1", amount=5)), answers=["decline"])
@@ -113,6 +116,7 @@ async def test_a_person_may_decline(driver: Driver, tmp_path: Path) -> None:
     assert not (tmp_path / "effects").exists()
 
 
+@pytest.mark.slow(but=1)
 async def test_an_answer_counts_for_the_same_arguments_alone(driver: Driver, tmp_path: Path) -> None:
     agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
     await driver.run(agent, model_that_asks(call("pay", "c1", amount=5)), answers=["yes"])
@@ -130,6 +134,7 @@ async def test_a_model_cannot_answer_in_the_place_of_people(driver: Driver, tmp_
         assert "No MCP server has asked the question" in error_of(one)
 
 
+@pytest.mark.slow(but=1)
 async def test_a_tool_of_that_name_does_not_answer_in_the_place_of_people(driver: Driver, tmp_path: Path) -> None:
     @tool
     def ask_person(question: str) -> str:
@@ -160,6 +165,7 @@ async def test_a_server_asks_nobody_unless_it_may(driver: Driver, tmp_path: Path
     assert ended.questions == ()
 
 
+@pytest.mark.slow(but=1)
 async def test_an_agent_answers_in_the_place_of_a_model_and_its_usage_counts(driver: Driver, tmp_path: Path) -> None:
     thinker = Agent("thinker", model="thinker", instructions="Be short.")
     agent = Agent("a", tools=[mcp_server(asking(tmp_path), sampling=thinker)])
@@ -177,6 +183,7 @@ async def test_an_agent_answers_in_the_place_of_a_model_and_its_usage_counts(dri
     assert "user: the question" in asked
 
 
+@pytest.mark.slow(but=1)
 async def test_a_run_ends_at_its_budget_by_what_a_server_has_asked_a_model(driver: Driver, tmp_path: Path) -> None:
     thinker = Agent("thinker", model="thinker")
     loop = Loop(token_budget=TokenBudget(100))

@@ -203,6 +203,7 @@ async def test_a_server_that_asks_a_hundred_times_or_at_length_is_refused(driver
     assert answers(ended, "c2") == ["it is too long"]
 
 
+@pytest.mark.slow(but=1)
 async def test_a_server_of_the_newest_protocol_may_ask_several_times_at_once(driver: Driver, tmp_path: Path) -> None:
     agent = Agent("a", model="m", tools=[mcp_server(server(tmp_path, "new"), sampling=True)])
     asking = asks_for(call("ponder", "c1", times=2), call("ponder", "c2", times=100))

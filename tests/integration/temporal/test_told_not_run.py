@@ -132,6 +132,7 @@ async def terminate(temporal: Temporal, run: Run) -> None:
         await run.terminate()
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("act", [nothing, cancel, terminate])
 @pytest.mark.parametrize("reason", REASONS)
 async def test_what_was_told_not_to_have_run_does_not_run_after_a_reset(
@@ -155,6 +156,7 @@ async def test_what_was_told_not_to_have_run_does_not_run_after_a_reset(
     await check(temporal, shop)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["postgres", "d1"])
 @pytest.mark.parametrize("reason", ["rejected", "cancelled before it started", "spent", "guardrail"])
 async def test_what_was_told_not_to_have_run_does_not_run_with_any_store(

@@ -618,6 +618,7 @@ async def test_runs_go_on_when_the_server_is_killed_and_the_same_start_finds_the
     assert len(model.calls) == 1
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_server_on_stdio_although_its_client_says_nothing(
     temporal: Temporal, tmp_path: Path, name: signal.Signals

@@ -151,6 +151,7 @@ async def test_a_board_that_fits_a_page_is_looked_through_once(
     assert "11 approvals" in found.text
 
 
+@pytest.mark.slow
 async def test_of_ten_thousand_that_wait_with_no_worker_none_is_lost(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
