@@ -71,7 +71,7 @@ async def test_the_doctor_finds_runs_whose_sessions_are_in_another_store(tempora
         assert "is it the store of all workers" in wrong
         assert "nobody" not in wrong
         assert await found("standfast.db") == {
-            "check": "sessions", "ok": True, "found": f"{tmp_path / 'standfast.db'} has those of 1 run in flight"
+            "check": "sessions", "ok": True, "found": f"{tmp_path / 'standfast.db'} has the sessions of 1 run in flight"
         }  # fmt: skip
 
 

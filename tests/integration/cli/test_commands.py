@@ -37,7 +37,7 @@ async def test_a_start_that_no_worker_can_take_says_so(temporal: Temporal) -> No
         queue = ("--task-queue", temporal.name, "--session", temporal.session())
         said = await standfast(temporal, "start", "clark", "-m", "hello", *queue)
     assert said.exit_code == 0
-    assert "No worker has 'clark', so the run waits for one" in said.stderr
+    assert "No worker has 'clark', so the run waits for a worker" in said.stderr
 
 
 async def test_a_mistyped_status_is_refused_and_the_right_one_proposed(temporal: Temporal) -> None:

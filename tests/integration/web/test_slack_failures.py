@@ -141,7 +141,7 @@ async def test_a_message_that_slack_does_not_take_is_sent_again_only_if_that_may
         ),
         (lambda: SlackActions(signing_secret="short"), "signing_secret must have at least 16"),
         (lambda: SlackActions(signing_secret=SIGNING, token="a b\n"), "slack.token must be a bot token"),
-        (lambda: SlackActions(signing_secret=SIGNING, api="http://slack.example/api"), "must be an address of https"),
+        (lambda: SlackActions(signing_secret=SIGNING, api="http://slack.example/api"), "must be an https address"),
         (lambda: Person(name="ada", slack="U0ADA"), "slack must be the ids of a team and a user"),
         (
             lambda: Access(people=[Person(name=name, slack="T0A/U0A") for name in ("ada", "bob")]),

@@ -23,8 +23,8 @@ from standfast.web.slack import slack_signature
         ("U0OLGA", TEAM, "olga"),  # who is not asked
         ("U0TOM", TEAM, "There is no run"),  # of another tenant
         ("U0TIA", TEAM, "There is no run"),  # sees her own runs alone
-        ("U0MAX", TEAM, "max may not decide any more, or only look"),
-        ("U0OLD", TEAM, "old may not decide any more, or only look"),
+        ("U0MAX", TEAM, "max may no longer decide, or may only view"),
+        ("U0OLD", TEAM, "old may no longer decide, or may only view"),
     ],
 )
 async def test_whoever_may_not_decide_is_told_so_alone_and_nothing_is_decided(

@@ -32,8 +32,8 @@ async def test_whoever_may_not_decide_is_told_so_alone_and_nothing_is_decided(te
         "olga": "olga",  # who is not asked
         "tom": "There is no run",  # of another tenant
         "tia": "There is no run",  # sees her own runs alone
-        "max": "max may not decide any more, or only look",
-        "old": "old may not decide any more, or only look",
+        "max": "max may no longer decide, or may only view",
+        "old": "old may no longer decide, or may only view",
     }
     async with (
         temporal.worker(agent := clerk(), llm=ScriptedModel([CHARGES, "done"]), webhooks=[teams.webhook()]),

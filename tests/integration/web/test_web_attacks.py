@@ -174,7 +174,7 @@ async def test_who_guesses_tokens_has_to_wait_and_is_in_the_log(
         assert (await client.get("/runs", headers=right)).status_code == 200  # somebody else is at that address
         assert (await client.get("/login")).status_code == 200
     logged = [record.getMessage() for record in caplog.records if record.name == "standfast.web"]
-    assert logged[4:] == [f"A wrong token from {HOST}, the 5 in a row; wrong ones from there are not looked at for 1 s"]
+    assert logged[4:] == [f"A wrong token from {HOST}, the 5 in a row; wrong tokens from there are ignored for 1 s"]
     assert "nobody has" not in caplog.text
 
 
