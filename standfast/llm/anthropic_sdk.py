@@ -44,7 +44,7 @@ class AnthropicMessages(SDKAdapter):
     """
 
     provider, _name = anthropic_messages.PROVIDER, "Anthropic"
-    hosts = anthropic_messages.PROVIDER
+    hosts, _default = anthropic_messages.PROVIDER, "https://api.anthropic.com"
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ from standfast.llm.chat_completions import (
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import hidden, no_answer, refusal
+from standfast.llm.reasoning import keeper_of, renamed
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message, Reasoning, cut, error_text, explain
 from standfast.tools import Duration, seconds
@@ -73,6 +74,7 @@ class AnyLLMModel:
     ) -> None:
         try:
             import any_llm
+            import httpx2
         except ImportError as error:
             raise MissingExtraError(f"Models of any-llm need its package: {install('providers')}") from error
         name, separator, self.model = model.partition(":")
@@ -84,6 +86,7 @@ class AnyLLMModel:
         check_price(price)
         self.provider, self._name, self._price, self._limits = "any-llm", name, price, limits
         self.native_output = name in _HOLD_SCHEMAS
+        self._kept_before = f"any-llm:{name}"  # earlier versions kept thoughts under this name
         self._errors = any_llm.exceptions
         self._timeout: float | None = seconds(timeout, "Provider 'any-llm': timeout")
         self._options: dict[str, Any] = {"api_key": api_key, "api_base": base_url, "unified_exceptions": True}
@@ -104,6 +107,8 @@ class AnyLLMModel:
         self._is_openai = issubclass(self._kind, _openai_kind())
         key = api_key or getattr(getattr(made, "client", None), "api_key", None)
         self._secrets = (key,) if isinstance(key, str) and key else ()
+        address = base_url or getattr(getattr(made, "client", None), "base_url", None) or self._kind.API_BASE or ""
+        self._keeper = keeper_of(self._kept_before, httpx2.URL(str(address)), self.model)
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any) -> LLMResponse:
         """Answer a conversation.
@@ -151,6 +156,7 @@ class AnyLLMModel:
             settings.setdefault("response_format", {"type": "json_schema", "json_schema": form})
         if self._timeout is not None:
             settings.setdefault("timeout", self._timeout)
+        messages = renamed(messages, self._kept_before, self._keeper)
         written = _written(messages, self._keeper, self._thoughts)
         return {"model": self.model, **settings, "messages": written, **request_tools(tools)}
 
@@ -197,11 +203,6 @@ class AnyLLMModel:
     def _whole(self, answer: AnswerSoFar) -> LLMResponse:
         provider = _PRICED_AS.get(self._name, self._name)
         return priced(answer.response(self._keeper), provider=provider, model=self.model, price=self._price)
-
-    @property
-    def _keeper(self) -> str:
-        """The name under which thoughts are kept: they go back only to this provider."""
-        return f"any-llm:{self._name}"
 
     @property
     def _who(self) -> str:

@@ -24,6 +24,7 @@ from standfast.llm.json_tool_calls import plain_messages, read_reply, response_f
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import check_key, connection_advice, hidden, refusal
+from standfast.llm.reasoning import keeper_of, renamed, server_of
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.tools import Duration, seconds
 
@@ -85,6 +86,9 @@ class OpenAICompatible:
         self.model, self.provider = model, provider
         self._price = price
         self._url = url
+        # Earlier versions kept thoughts by server alone.
+        self._kept_before = server_of(provider, url)
+        self._keeper = keeper_of(provider, url.copy_with(path=url.path.removesuffix("/chat/completions")), model)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._tool_mode = tool_mode
         patience = seconds(timeout, "OpenAICompatible: timeout")
@@ -150,7 +154,7 @@ class OpenAICompatible:
         has_tools = bool(tools) and self._tool_mode == "native"
         request: dict[str, Any] = {"model": self.model, **with_tool_choice(settings, has_tools=has_tools)}
         if self._tool_mode == "native":
-            written = request_messages([self._as_kept_now(message) for message in messages], self._keeper)
+            written = request_messages(renamed(messages, self._kept_before, self._keeper), self._keeper)
             return {**request, "messages": written, **request_tools(tools)}
         form = response_format(tools) if tools else {}
         return {**request, "messages": request_messages(plain_messages(messages, tools)), **form}
@@ -159,26 +163,6 @@ class OpenAICompatible:
     def _who(self) -> str:
         # Not the whole address, which may hold a password.
         return f"Model '{self.model}' at {self._url.netloc.decode()}"
-
-    @property
-    def _keeper(self) -> str:
-        """The name under which thoughts are kept: they go back only to this provider.
-
-        Several providers may share a server: a gateway gives each its own path, or names models "vendor/model".
-        """
-        vendor, _, model = self.model.partition("/")
-        path = self._url.path.removesuffix("/chat/completions")
-        return f"{self._server}{path}" + (f":{vendor}" if model else "")
-
-    @property
-    def _server(self) -> str:
-        return f"{self.provider}:{self._url.host}" + (f":{self._url.port}" if self._url.port else "")
-
-    def _as_kept_now(self, message: Message) -> Message:
-        """Return a message with its thoughts under today's name. Earlier versions kept them only by server."""
-        if message.reasoning is None or message.reasoning.provider != self._server:
-            return message
-        return message.model_copy(update={"reasoning": message.reasoning.model_copy(update={"provider": self._keeper})})
 
     @asynccontextmanager
     async def _asked(self, request: dict[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:

@@ -44,7 +44,7 @@ class OpenAIResponses(SDKAdapter):
     """
 
     provider, _name = responses.PROVIDER, "OpenAI"
-    hosts = responses.PROVIDER
+    hosts, _default = responses.PROVIDER, "https://api.openai.com/v1"
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from standfast.llm.chat_completions import sendable_arguments, sendable_id
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import hidden, no_answer, refusal
-from standfast.llm.reasoning import Part, parts_of, reasoning_of
+from standfast.llm.reasoning import Part, keeper_of, parts_of, reasoning_of, renamed
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import Image, LLMResponse, Message, ToolCall, cut, error_text
 from standfast.tools import Duration, seconds
@@ -56,6 +56,7 @@ class PydanticAIModel:
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
     ) -> None:
         try:
+            import httpx2
             from pydantic_ai import exceptions
             from pydantic_ai.models import Model, infer_model
         except ImportError as error:
@@ -73,6 +74,8 @@ class PydanticAIModel:
         self.native_output = bool(self._model.profile.get("supports_json_schema_output"))
         key = getattr(getattr(self._model, "client", None), "api_key", None)
         self._secrets = (key,) if isinstance(key, str) and key else ()
+        address = httpx2.URL(self._model.base_url or "")
+        self._keeper = keeper_of(f"{PROVIDER}:{self._model.system}", address, self.model)
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any) -> LLMResponse:
         """Answer a conversation.
@@ -131,7 +134,8 @@ class PydanticAIModel:
             output = OutputObjectDefinition(json_schema=held, name="output")
             parameters = ModelRequestParameters(function_tools=defined, output_mode="native", output_object=output)
         return {
-            "messages": _written(messages),
+            # Earlier versions kept thoughts by library alone.
+            "messages": _written(renamed(messages, self._keeper, PROVIDER)),
             "model_settings": {"timeout": self._timeout, **settings, "max_retries": 0},
             "model_request_parameters": parameters,
         }
@@ -152,7 +156,7 @@ class PydanticAIModel:
                     "reasoning_tokens": usage.output_reasoning_tokens or None,
                 },
                 "stop_reason": answer.finish_reason,
-                "reasoning": reasoning_of(PROVIDER, list(_parts(answer))),
+                "reasoning": reasoning_of(self._keeper, list(_parts(answer))),
             }
         )
         provider = answer.provider_name or self._model.system

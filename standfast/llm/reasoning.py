@@ -9,12 +9,55 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from pydantic_core import to_json
+
 from standfast.messages import HostedCall, Message, Reasoning, clean_text
 
 Part = tuple[Literal["thought", "text", "call"], Any]
 """A thought as its provider has it; a text; the index of a call."""
 
 _ORDER = ("thought", "text", "call")
+
+
+def keeper_of(provider: str, url: Any, model: str) -> str:
+    """Return the name under which a provider's thoughts are kept, so that they go back to it and to no other.
+
+    Several providers may share a server: a gateway gives each its own path, or names models "vendor/model".
+
+    Args:
+        url: the provider's address, as a URL of httpx or httpx2.
+    """
+    vendor, _, rest = model.partition("/")
+    return f"{server_of(provider, url)}{url.path.rstrip('/')}" + (f":{vendor}" if rest else "")
+
+
+def server_of(provider: str, url: Any) -> str:
+    """Return a provider's name with its server."""
+    return f"{provider}:{url.host}" + (f":{url.port}" if url.port else "")
+
+
+def renamed(messages: Sequence[Message], before: str, now: str) -> list[Message]:
+    """Return messages whose thoughts of one keeper have the name of another."""
+    return [
+        message.model_copy(update={"reasoning": message.reasoning.model_copy(update={"provider": now})})
+        if message.reasoning is not None and message.reasoning.provider == before
+        else message
+        for message in messages
+    ]
+
+
+def within(messages: Sequence[Message], limit: int) -> list[Message]:
+    """Return messages with at most `limit` bytes of thoughts of each provider: whole ones, the newest.
+
+    Providers that require thoughts require those since the user's last message, which are the newest.
+    """
+    shown, size = list(messages), dict[str, int]()
+    for place in range(len(shown) - 1, -1, -1):
+        if (kept := shown[place].reasoning) is not None:
+            size[kept.provider] = size.get(kept.provider, 0) + len(to_json(kept.blocks))
+            if size[kept.provider] > limit:  # also for those before it, so that no gap is sent
+                shown[place] = shown[place].model_copy(update={"reasoning": None})
+    return shown
 
 
 def reasoning_of(provider: str, parts: Sequence[Part]) -> Reasoning | None:

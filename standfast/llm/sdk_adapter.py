@@ -17,6 +17,7 @@ from standfast.llm.json_tool_calls import plain_messages, read_reply
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import check_key, check_url, connection_advice, hidden, no_answer, refusal
+from standfast.llm.reasoning import keeper_of, renamed
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.tools import Duration, HostedTool, seconds
 
@@ -46,17 +47,22 @@ class SDKAdapter:
     native_output = True
     provider: str
     hosts: str
+    _default: str
     _name: str
     _sdk: Any
 
     def __init__(
         self, model: str, tool_mode: ToolMode, price: Price | None, limits: AnswerLimits, client: Any, options: Any
     ) -> None:
+        import httpx2
+
         check_tool_mode(tool_mode)
         check_price(price)
         self.model = model
         self._tool_mode, self._price = tool_mode, price
         self._limits, self._given, self._options = limits, client, options
+        address = options["base_url"] or self._default if client is None else client.base_url
+        self._keeper = keeper_of(self.provider, httpx2.URL(str(address)), model)
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any) -> LLMResponse:
         """Answer a conversation.
@@ -67,7 +73,7 @@ class SDKAdapter:
         """
         request = self._request(messages, tools, settings)
         with self._errors(settings):
-            answer = self._priced(await self._answer(request))
+            answer = self._kept(await self._answer(request))
         return read_reply(answer) if self._in_json(tools) else answer
 
     async def stream(
@@ -87,11 +93,13 @@ class SDKAdapter:
         with self._errors(settings):
             async with aclosing(self._parts(request)) as parts:
                 async for part in parts:
-                    yield self._priced(part) if isinstance(part, LLMResponse) else part
+                    yield self._kept(part) if isinstance(part, LLMResponse) else part
 
     def _request(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
     ) -> dict[str, Any]:
+        # Earlier versions kept thoughts by provider alone, as the formats do.
+        messages = renamed(messages, self._keeper, self.provider)
         settings = dict(settings)
         schema, hosted = settings.pop("output_schema", None), settings.pop("hosted_tools", ())
         if not self._in_json(tools):
@@ -125,7 +133,11 @@ class SDKAdapter:
     def _in_json(self, tools: Sequence[ToolDescription]) -> bool:
         return self._tool_mode == "json" and bool(tools)
 
-    def _priced(self, answer: LLMResponse) -> LLMResponse:
+    def _kept(self, answer: LLMResponse) -> LLMResponse:
+        """Return an answer with its price, and its thoughts under the name of this address."""
+        if answer.reasoning is not None:
+            thoughts = answer.reasoning.model_copy(update={"provider": self._keeper})
+            answer = answer.model_copy(update={"reasoning": thoughts})
         return priced(answer, provider=self.provider, model=self.model, price=self._price)
 
     def _client(self, make: Callable[..., Any]) -> "AbstractAsyncContextManager[Any]":

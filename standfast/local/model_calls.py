@@ -124,7 +124,7 @@ class ModelCalls:
         settings = settings_for(adapter, self._agent, self._max_answer_tokens)
         emit = None if withholds(self._agent) else self._emit
         tell = None if emit is None else lambda text: emit(TextDelta(text))
-        return await answer(adapter, view, self._tools, settings, tell)
+        return await answer(adapter, view, self._tools, settings, tell, self._agent.loop.max_message_bytes)
 
     async def _compress(self) -> None:
         shorter = await compressed(self._agent.loop.context_compression, self._view[1:])

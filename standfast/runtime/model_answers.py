@@ -11,6 +11,7 @@ from standfast.agents import Agent, ContextCompression
 from standfast.errors import ModelError, StandfastError
 from standfast.extras import install
 from standfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
+from standfast.llm.reasoning import within
 from standfast.messages import LLMResponse, Message, clean_text, error_text
 
 _LOG = logging.getLogger("standfast")
@@ -45,15 +46,18 @@ async def answer(
     tools: Sequence[ToolDescription],
     settings: Mapping[str, Any],
     tell: Callable[[str], None] | None,
+    max_thoughts: int,
 ) -> LLMResponse:
     """Return an adapter's answer; an answer with neither text nor calls is requested once more.
 
     Args:
+        max_thoughts: bytes of earlier thoughts that are sent back.
         tell: receives the text while it arrives, or at the end if the adapter cannot stream; None without listeners.
 
     Raises:
         ModelError: its `chat` is not async, or returns no answer, or the provider aborted it.
     """
+    view = within(view, max_thoughts)
     response = await _answer(adapter, view, tools, settings, tell)
     if not response.is_empty or getattr(adapter, "may_answer_nothing", False):
         return response

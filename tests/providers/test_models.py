@@ -325,6 +325,24 @@ async def test_thoughts_of_another_provider_stay_here() -> None:
     assert "Eo8C" not in json.dumps(server.requests[0].body)
 
 
+async def test_thoughts_go_back_to_their_own_address_only(way: str) -> None:
+    async with served(ANTHROPIC, THOUGHTFUL, "ok") as (server, model):
+        first, _ = await ask(model, way, tools=[ECHO])
+        async with served(ANTHROPIC, "ok", "ok") as (other, elsewhere):
+            await ask(elsewhere, way, [*HI, said(first), done("c1")], [ECHO])
+            await ask(elsewhere, way, [*HI, by_earlier_version(first), done("c1")], [ECHO])
+        await ask(model, way, [*HI, said(first), done("c1")], [ECHO])
+    assert ["Eo8C" in json.dumps(request.body) for request in other.requests] == [False, True]
+    assert "Eo8C" in json.dumps(server.requests[1].body)
+
+
+def by_earlier_version(answer: LLMResponse) -> Message:
+    """Return an answer as versions stored it that kept thoughts by the library, or the provider in it, alone."""
+    assert answer.reasoning is not None
+    name = f"any-llm:{ANTHROPIC.provider}" if LIBRARY == "any-llm" else LIBRARY
+    return said(answer.model_copy(update={"reasoning": answer.reasoning.model_copy(update={"provider": name})}))
+
+
 # --- faults ---
 
 

@@ -42,7 +42,7 @@ async def call_adapter(
         shorter = await compress(messages)
         seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
         settings = settings_for(adapter, agent, max_tokens)
-        return await answer(adapter, seen, tools, settings, tell), shorter
+        return await answer(adapter, seen, tools, settings, tell, agent.loop.max_message_bytes), shorter
 
 
 def failure_of(

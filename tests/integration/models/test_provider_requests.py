@@ -36,6 +36,12 @@ async def sent(name: str, messages: Sequence[Message] = HI, *, model: str = "m",
     return server.requests[0].body
 
 
+def message_of(answer: LLMResponse) -> Message:
+    return Message(
+        role="assistant", content=answer.text, tool_calls=answer.tool_calls or None, reasoning=answer.reasoning
+    )
+
+
 # --- ids ---
 
 
@@ -72,11 +78,12 @@ def spoken(text: str) -> dict[str, Any]:
 
 
 async def test_thoughts_go_back_to_where_they_stood_between_calls() -> None:
-    async with served("openai", output(RS[0], spoken("I"), function_call("c1"), RS[1], function_call("c2"))) as (_, at):
+    first = output(RS[0], spoken("I"), function_call("c1"), RS[1], function_call("c2"))
+    async with served("openai", first, "ok") as (server, at):
         answer, _ = await ask(at, "chat", tools=[ECHO])
+        await ask(at, "chat", [*HI, message_of(answer), done("c1"), done("c2")], [ECHO])
     assert [call.id for call in answer.tool_calls] == ["c1", "c2"]
-    message = Message(role="assistant", content=answer.text, tool_calls=answer.tool_calls, reasoning=answer.reasoning)
-    body = await sent("openai", [*HI, message, done("c1"), done("c2")])
+    body = server.requests[1].body
     kinds = [item.get("call_id") or item.get("id") or item["content"] for item in body["input"]]
     assert kinds == ["hi", "rs_1", "I", "c1", "rs_2", "c2", "c1", "c2"]
 
@@ -105,12 +112,12 @@ async def test_thoughts_go_back_to_where_they_stood_between_words() -> None:
         {"type": "message_stop"},
     ]
     stream = [(event["type"], event) for event in events]
-    async with served("anthropic", Reply(stream, headers={"Content-Type": "text/event-stream"})) as (_, at):
+    first = Reply(stream, headers={"Content-Type": "text/event-stream"})
+    async with served("anthropic", first, "ok") as (server, at):
         answer, _ = await ask(at, "chat", tools=[ECHO])
+        await ask(at, "chat", [*HI, message_of(answer), done("c1")], [ECHO])
     assert (answer.text, [call.id for call in answer.tool_calls]) == ("AB", ["c1"])
-    message = Message(role="assistant", content=answer.text, tool_calls=answer.tool_calls, reasoning=answer.reasoning)
-    body = await sent("anthropic", [*HI, message, done("c1")])
-    sent_back = body["messages"][1]["content"]
+    sent_back = server.requests[1].body["messages"][1]["content"]
     assert [block.get("text") or block.get("thinking") or block["id"] for block in sent_back] == [
         "A", "Hm 1.", "B", "Hm 2.", "c1",
     ]  # fmt: skip

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 from support.doubles import echo
+from support.drivers import Driver
 from support.model_server import ModelServer, Reply, calls, says, streams
+from support.transcripts import asks_for, call
 
 from standfast import Agent, Citation, LLMResponse, Loop, Message, ModelError, assert_complete, run
-from standfast.llm import OpenAICompatible
+from standfast.llm import OpenAICompatible, create_adapter
 from standfast.llm.chat_completions import joined_items
+from standfast.llm.reasoning import within
+from standfast.messages import Reasoning
 from standfast.testing import ScriptedModel
 from standfast.testing.model_server import Request
 
@@ -213,6 +217,86 @@ async def test_another_provider_behind_the_same_gateway_never_sees_it(
         first = await model(**one).chat([HI], [])
         await model(**other).chat([HI, said(first), RESULT], [])
     assert ("reasoning" in str(gateway.requests[1].body)) == is_seen
+
+
+SDK_THOUGHTS: dict[str, tuple[str, dict[str, Any]]] = {  # where the SDK adds the version, and a thought
+    "openai": ("/v1", {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}),
+    "anthropic": ("", {"type": "thinking", "thinking": "Hm.", "signature": "gAAA"}),
+}
+
+
+@pytest.mark.parametrize("provider", SDK_THOUGHTS)
+@pytest.mark.parametrize(
+    ("other", "is_seen"),
+    [({"base_url": "/other"}, False), ({"model": "other/m"}, False), ({"model": "n"}, True), ({"way": "stream"}, True)],
+    ids=["path", "vendor", "model", "same"],
+)
+async def test_thoughts_of_a_model_of_an_sdk_go_back_to_its_address_only(
+    provider: str, other: dict[str, str], is_seen: bool
+) -> None:
+    version, block = SDK_THOUGHTS[provider]
+    thoughtful = LLMResponse(text="I look.", reasoning=Reasoning(provider=provider, blocks=(block,)))
+    async with ModelServer(thoughtful, "Done.") as server:
+
+        def model(model: str = "m", base_url: str = "/a") -> Any:
+            at = f"http://{server.address}{base_url}{version}"
+            return create_adapter(provider=provider, model=model, api_key="key", base_url=at)
+
+        way = other.get("way", "chat")
+        first = said(await ask(model(), way, [HI]))
+        await ask(model(**{name: value for name, value in other.items() if name != "way"}), way, [HI, first, HI])
+    assert first.reasoning is not None
+    assert first.reasoning.provider == f"{provider}:{server.address}/a{version}"
+    assert ("gAAA" in str(server.requests[1].body)) == is_seen
+
+
+@pytest.mark.parametrize("provider", SDK_THOUGHTS)
+async def test_what_an_earlier_version_has_kept_by_sdk_goes_back(provider: str) -> None:
+    version, block = SDK_THOUGHTS[provider]
+    before = Message(role="assistant", content="I look.", reasoning=Reasoning(provider=provider, blocks=(block,)))
+    async with ModelServer("Done.") as server:
+        at = f"http://{server.address}{version}"
+        model: Any = create_adapter(provider=provider, model="m", api_key="key", base_url=at)
+        await ask(model, "chat", [HI, before, HI])
+    assert "gAAA" in str(server.requests[0].body)
+
+
+def kept(provider: str, size: int, number: int) -> Message:
+    return Message(
+        role="assistant",
+        content=f"answer {number}",
+        reasoning=Reasoning(provider=provider, blocks=({"thinking": "x" * (size - 17)},)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "whole"),
+    [
+        ([100, 100, 100], [True, True, True]),
+        ([100, 200, 200], [False, True, True]),
+        ([50, 300, 150], [False, False, True]),  # no gap: what is older than one that is left out is left out
+        ([100, 100, 401], [False, False, False]),
+        ([], []),
+    ],
+)
+def test_the_thoughts_that_go_back_are_the_newest_whole_ones(sizes: list[int], whole: list[bool]) -> None:
+    messages = [HI, *(kept("p", size, number) for number, size in enumerate(sizes)), kept("q", 400, 9)]
+    shown = within(messages, 400)
+    assert [one.content for one in shown] == [one.content for one in messages]
+    assert [one.reasoning is not None for one in shown[1:-1]] == whole
+    assert shown[-1] == messages[-1]  # of another provider, which has its own limit
+    assert messages[1].reasoning is not None
+
+
+async def test_a_request_has_no_more_thoughts_than_one_message_may_have(driver: Driver) -> None:
+    turns = [asks_for(call("echo", f"c{number}", text="x")) for number in range(4)]
+    model = ScriptedModel(
+        [turn.model_copy(update={"reasoning": kept("p", 600, 0).reasoning}) for turn in turns] + ["ok"]
+    )
+    ended = await driver.run(Agent("a", tools=[echo], loop=Loop(max_message_bytes=1_300)), model)
+    assert [one.reasoning is not None for one in ended.messages if one.tool_calls] == [True] * 4
+    sent = [[one.reasoning is not None for one in asked.messages if one.tool_calls] for asked in model.calls]
+    assert sent == [[], [True], [True, True], [False, True, True], [False, False, True, True]]
 
 
 async def test_what_an_earlier_version_has_kept_by_host_goes_back() -> None:

@@ -248,7 +248,8 @@ async def test_thoughts_are_kept_and_sent_back_unchanged(name: str, way: str) ->
     first = LLMResponse(text="I look.", tool_calls=CALLS[:1], reasoning=thought)
     async with served(name, first, "done") as (server, model):
         answer, _ = await ask(model, way, tools=[ECHO])
-        assert answer.reasoning == thought
+        assert answer.reasoning is not None
+        assert answer.reasoning.blocks == thought.blocks
         said = Message(role="assistant", content="I look.", tool_calls=CALLS[:1], reasoning=answer.reasoning)
         done = Message(role="tool", content="A", tool_call_id="c1", tool_name="echo", status="completed")
         await ask(model, way, [*HI, said, done], [ECHO])
