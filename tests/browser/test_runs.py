@@ -117,7 +117,7 @@ async def test_an_approver_decides_by_a_link_without_signing_in(
         await page.get_by_label("Comment").fill("by mail")
         await page.get_by_role("button", name="Approve").click()
         await expect(page.get_by_role("status")).to_have_text("Approved.")
-        await expect(page.locator("main")).to_contain_text("is not waiting any more")
+        await expect(page.locator("main")).to_contain_text("is no longer waiting")
         assert (await result(run))["outputs"]["publish"]["by"] == ["ada"]
         await page.goto(f"{address}/runs/{run.id}")
         await expect(page.locator("h1")).to_have_text("Sign in")  # the link was for that one thing

@@ -166,7 +166,7 @@ async def test_the_people_of_an_escalation_decide_on_the_same(temporal: Temporal
 @pytest.mark.parametrize(
     ("show", "why"),
     [
-        (Image(url="https://example.org/x.png"), "may change meanwhile"),
+        (Image(url="https://example.org/x.png"), "at a URL may change"),
         (Image(data=PIXEL, media_type="image/svg+xml"), "an image is one of"),
         ({"x": object()}, "is not JSON"),
         ({1: "x"}, "a label is a text"),

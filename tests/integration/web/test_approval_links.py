@@ -62,7 +62,7 @@ async def test_whom_a_webhook_sends_a_link_decides_with_it_and_looking_does_not(
             done = await client.post(link, data={"decision": "approve", "comment": "by mail", "edit": '{"amount": 4}'})
             assert done.headers["Location"] == f"{link.removeprefix(PAGE)}?said=approve"
             await result(run)
-            assert "is not waiting any more" in (await client.get(link)).text
+            assert "is no longer waiting" in (await client.get(link)).text
             assert (await client.post(link, data={"decision": "reject"})).status_code == 409
             (decision,) = await temporal.store.load_decisions(run.first_execution_run_id or "")
             assert (decision.by, decision.comment, decision.edit) == ("ada", "by mail", {"amount": 4})
@@ -116,7 +116,7 @@ async def test_a_link_is_not_for_what_the_gate_asks_another_time(temporal: Tempo
         earlier = links().to(run.id, item | {"since": "2020-01-01T00:00:00+00:00"})
         other = links().to(run.id, item | {"digest": "0" * 64})
         for link in (earlier, other):
-            assert "is not waiting any more" in (await client.get(link)).text
+            assert "is no longer waiting" in (await client.get(link)).text
             assert (await client.post(link, data={"decision": "approve"})).status_code == 409
         await run.cancel()
 
