@@ -277,7 +277,7 @@ def test_definitions_that_cannot_work_say_why() -> None:
         Approval(edit=Article, on_reject="continue")
     with pytest.raises(DefinitionError, match="by its own schema"):
         tool(approval=Approval(edit=Article))(fail)
-    with pytest.raises(DefinitionError, match="say it once"):
+    with pytest.raises(DefinitionError, match="set it only in the first"):
         Approval(timeout=1, on_timeout="escalate", escalate_to=Approval(edit=Article))
     with pytest.raises(DefinitionError, match="leave output= out"):
         Step("ok", approval=Approval(edit=Article), output=dict)
