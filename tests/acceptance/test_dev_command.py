@@ -86,7 +86,7 @@ def test_an_agent_is_started_asked_and_answered_with_the_temporal_command_while_
         assert "ISSUE-121" in temporal.question(run)
 
         os.kill(int(worker), signal.SIGKILL)
-        terminal.read_until(f"process {worker} was ended by SIGKILL; another one starts in 0.5 s")
+        terminal.read_until(f"process {worker} was ended by SIGKILL; it restarts in 0.5 s")
         terminal.read_until(READY)
         answer = ("--workflow-id", run, "--name", "answer", "--input")
         refused = temporal.ask("update", "execute", *answer, '{"words": "severe"}')
@@ -127,8 +127,8 @@ def test_a_worker_that_cannot_start_is_tried_again_ever_more_slowly_and_ctrl_c_s
     (tmp_path / "worker.py").write_text("raise SystemExit(7)")
     environment = marked_environment()
     with dev(environment, tmp_path) as terminal:
-        terminal.read_until(r"process \d+ ended with code 7; another one starts in 0\.5 s")
-        terminal.read_until(r"process \d+ ended with code 7; another one starts in 1 s")
+        terminal.read_until(r"process \d+ ended with code 7; it restarts in 0\.5 s")
+        terminal.read_until(r"process \d+ ended with code 7; it restarts in 1 s")
         terminal.type(CTRL_C)
         assert terminal.end() == 0, terminal.shown
         assert left_running(environment) == []
@@ -179,7 +179,7 @@ def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path
         terminal.read_until("Worker of clerk on queue standfast is ready")
         assert answer() == "second"
         file.write_text("this is no Python")
-        terminal.read_until("ended with code 1; another one starts in 0.5 s")
+        terminal.read_until("ended with code 1; it restarts in 0.5 s")
         file.write_text(APP.replace("WORDS", "third"))
         terminal.read_until("Worker of clerk on queue standfast is ready")
         assert answer() == "third"
@@ -204,7 +204,7 @@ def test_the_page_starts_what_the_application_defines_and_knows_it_when_its_file
         file.write_text(f'{APP}\nseller = Agent("seller")\n')
         assert starts() == ["clerk", "seller"]
         file.write_text("def (:")
-        terminal.read_until(r"shop.py cannot be loaded, so nothing can be started from the page: SyntaxError")
+        terminal.read_until(r"shop.py cannot be loaded, so the page cannot start runs: SyntaxError")
         page = terminal.read_until(r"The page is at (http://[\d.:]+)")[1]
         with urllib.request.urlopen(f"{page}/changes?of=/"):  # as an open page has it
             terminal.type(CTRL_C)

@@ -201,7 +201,7 @@ def _lose(server: DevServer, shop: Path, environment: dict[str, str]) -> None:
         assert {json.loads(line)["workflow_id"] for line in more.splitlines()} <= {"clerk/s"}
         assert (watch.returncode, says.count("\n")) == (1, 1)
         assert says.startswith("Error: The Temporal server does not answer: ")
-        worker.read_until("The Temporal server does not answer: Connection refused. It is asked until it does")
+        worker.read_until("The Temporal server does not answer: Connection refused. Retrying until it does")
         worker.type(CTRL_C)
         assert worker.end() == 0, worker.shown
         assert (worker.shown.count("does not answer"), worker.shown.count("gRPC")) == (1, 0), worker.shown

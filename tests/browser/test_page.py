@@ -62,7 +62,7 @@ async def test_a_person_signs_in_approves_with_an_edit_and_answers(
         await expect(page.get_by_role("status").filter(has_text="Approved.")).to_be_visible()
         await pending(run)
         await page.goto(f"{address}/runs/{run.id}")
-        await page.get_by_label("Answer").fill("savings")
+        await page.get_by_label("Answer", exact=True).fill("savings")
         await page.get_by_role("button", name="Answer").click()
         await result(run)
         await page.goto(f"{address}/runs/{run.id}")

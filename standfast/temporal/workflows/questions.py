@@ -13,7 +13,7 @@ from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AnsweredReference, Source
-from standfast.temporal.wire.inbox import Answer, LaterError, Resolve, Sent
+from standfast.temporal.wire.inbox import Answer, EarlyError, Resolve, Sent
 from standfast.temporal.wire.inputs import said_by_user
 from standfast.temporal.wire.limits import AWAITED_BYTES, PARKED_BYTES
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
@@ -202,7 +202,7 @@ class Questions:
 
     def read_answer(self, data: Any, extra: tuple[Any, ...]) -> Answer:
         if self._looked < self._running.resets:
-            raise LaterError("answer: the run was reset, and looks up what was answered before; try again in a moment")
+            raise EarlyError("answer: the run was reset, and looks up what was answered before; try again in a moment")
         state = self._run.loop
         questions, gates = tuple(one for one in state.questions if one.gate is None), state.gates
         call_id = data.get("tool_call_id") if isinstance(data, dict) else None

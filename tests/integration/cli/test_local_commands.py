@@ -198,7 +198,7 @@ async def test_what_was_said_to_a_session_and_not_heard_yet_is_shown(temporal: T
         await temporal.people.message(handle.id, "one more \x1b[2Jthing")
         await handle.terminate()
     shown = await done(None, "sessions", temporal.session(), "--store", path)
-    assert shown.splitlines()[-1] == "user, not heard yet: one more ‹U+001B›[2Jthing"
+    assert shown.splitlines()[-1] == "user, not read yet: one more ‹U+001B›[2Jthing"
     (unheard,) = (await data(None, "sessions", temporal.session(), "--store", path))["unheard"]
     assert unheard["content"] == "one more \x1b[2Jthing"
 

@@ -80,7 +80,7 @@ async def test_all_runs_of_an_outage_are_resumed_at_once(temporal: Temporal, mon
             "failed": {},
         }
         broken = False
-        assert await done(temporal, *of(temporal), "--yes") == "1 resumed, 0 not paused any more, 0 failed\n"
+        assert await done(temporal, *of(temporal), "--yes") == "1 resumed, 0 no longer paused, 0 failed\n"
         assert (await result(hooked))["response"] == "up"
         await listed(temporal, 0)
         assert await done(temporal, *of(temporal), "--yes") == "No run is paused.\n"
@@ -115,7 +115,7 @@ async def test_runs_that_cannot_be_resumed_are_named(temporal: Temporal, monkeyp
     assert ended.exit_code == 1
     assert ended.stderr == "1 of 1 runs\n"
     assert f"{run.id}: " in ended.stdout
-    assert "0 resumed, 0 not paused any more, 1 failed" in ended.stdout
+    assert "0 resumed, 0 no longer paused, 1 failed" in ended.stdout
 
 
 async def test_runs_that_nobody_has_spoken_for_in_time_are_asked_again_and_resumed_once(
@@ -174,7 +174,7 @@ async def test_a_command_that_is_stopped_says_how_far_it_was_and_can_be_given_ag
     command.send_signal(signal.SIGINT)
     told = (await command.communicate())[1].decode()
     assert command.returncode == 130
-    assert "Stopped: 0 of 3 resumed. Give the command again for the others." in told
+    assert "Stopped: 0 of 3 resumed. Run the command again for the others." in told
     model = provider.model()
     async with temporal.worker(agent, llm=model):
         counts = await data(temporal, *of(temporal), "--yes")

@@ -128,7 +128,7 @@ async def test_the_doctor_checks_the_store_that_other_commands_read(temporal: Te
     async with temporal.worker(ASKER, llm=asking()):
         rows = await checked(temporal)
         assert not rows["their store"]["ok"]
-        assert f"standfast.db is another one, {elsewhere}" in rows["their store"]["found"]
+        assert f"standfast.db is a different one, {elsewhere}" in rows["their store"]["found"]
 
 
 async def test_the_doctor_does_not_take_a_dead_worker_for_a_living_one(temporal: Temporal) -> None:

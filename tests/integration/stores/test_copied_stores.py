@@ -122,7 +122,7 @@ async def test_all_that_a_store_has_is_found_in_the_other_one(source: str, targe
         assert [row.gate for row in await store.load_decisions("r")] == ["b", "a", "c"]
     with pytest.raises(StoreError, match="was moved to"):
         await all_of(old)
-    assert "was moved to" in await done(None, "store", "copy", old, new)
+    assert "had already been moved to" in await done(None, "store", "copy", old, new)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -222,7 +222,7 @@ async def test_a_move_that_is_killed_anywhere_goes_on_and_moves_nothing_twice(ta
             with contextlib.suppress(StoreError):
                 assert await all_of(address) == before  # closed, or whole
     assert kills >= 4
-    assert "was moved to" in await done(None, "store", "copy", old, new)
+    assert "had already been moved to" in await done(None, "store", "copy", old, new)
     assert await all_of(new) == before
 
 

@@ -362,9 +362,7 @@ async def test_a_question_of_a_run_that_was_reset_stays_on_the_board_when_it_goe
 
         await until(is_again)
         await stays_shown(temporal, run, monkeypatch)
-        latest: Run = temporal.client.get_workflow_handle(run.id)
-        await pending(latest)  # it has looked up what was answered before
-        await latest.signal("answer", {"text": "red", "tool_call_id": "c1"})
+        await temporal.people.answer(run.id, "red", tool_call_id="c1")  # again, while it looks up earlier answers
         await until(lambda: _chain_has_ended(temporal, run))
         assert await shown(temporal) == []
 

@@ -357,7 +357,9 @@ async def test_a_conversation_that_was_just_handed_over_is_with_the_agent_under_
 
 
 async def test_a_conversation_that_was_just_handed_over_is_not_taken_back_because_nobody_has_the_agent() -> None:
-    with pytest.raises(InputError, match="The conversation is with the agent 'billing', which agent 'triage' does not"):
+    with pytest.raises(
+        InputError, match="The conversation is with the agent 'billing', to which agent 'triage' no longer"
+    ):
         await run(Agent("triage"), messages=[*HANDED, Message(role="user", content="more")], llm=ScriptedModel([]))
 
 

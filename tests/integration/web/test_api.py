@@ -190,7 +190,7 @@ async def test_a_browser_acts_only_with_the_token_of_its_session_and_never_for_a
         csrf = (await ada.get("/api/v1/me")).json()["csrf"]
         body = {"name": "nope", "message": "hi"}
         refused = await ada.post(api(), json=body)
-        told = "Send the csrf of GET /api/v1/me as X-CSRF-Token."
+        told = "Send the csrf from GET /api/v1/me as X-CSRF-Token."
         assert (refused.status_code, refused.json()["error"]["do"]) == (403, told)
         assert (await ada.post(api(), json=body, headers={"X-CSRF-Token": csrf})).status_code == 404
         for foreign in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
