@@ -262,6 +262,29 @@ async def test_messages_that_are_sent_again_after_any_reset_count_once(temporal:
             await check_once(temporal, agent, effects)
 
 
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("with_messages", [True, False], ids=["signals again", "no signals"])
+@pytest.mark.parametrize("by", ["client", "command"])
+async def test_a_message_without_an_id_is_heard_once_after_any_reset(
+    temporal: Temporal, by: str, with_messages: bool
+) -> None:
+    agent, model = asked_for_two_posts(effects := list[str]())
+    async with temporal.worker(agent, llm=model):
+        first = await temporal.start(agent, "one")
+        await pending(first)
+        if by == "client":
+            await temporal.people.message(first.id, "two")
+        else:  # Temporal's own
+            await first.signal("message", {"text": "two"})
+        await approved(temporal, first)
+        assert (await result(first))["response"] == "done"
+        async for again in resets(temporal, first, with_messages=with_messages):
+            await approved(temporal, again)
+            assert (await result(again))["response"] == "done"
+            said = [message.content for message in await temporal.messages() if message.role == "user"]
+            assert (said, sorted(effects)) == (["one", "two"], ["c1", "c2"])
+
+
 @pytest.mark.slow
 async def test_messages_that_are_sent_again_after_a_run_has_moved_count_once(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
