@@ -81,8 +81,8 @@ async def _watch(client: Client, host: AgentHost) -> None:
 async def report_lost_calls(client: Client, host: AgentHost) -> int:
     """Fail the calls of dead workers once; return their number.
 
-    A call of this worker that it no longer runs is dropped: the store was away when the call ended, or has taken its
-    claim without saying so.
+    The record of a call that this worker no longer runs is removed: the store was away when the call ended, or its
+    reply to the claim was lost.
     """
     calls, store = await host.store.running_calls(), host.store
     for call in calls:

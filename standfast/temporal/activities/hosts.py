@@ -290,7 +290,7 @@ class AgentHost:
         )
 
     def has_in_hand(self, call: RunningCall) -> bool:
-        """Whether an activity of this worker still runs."""
+        """Whether this worker still runs the activity of a call."""
         return base64.b64decode(call.task_token) in self.in_hand
 
     # --- records that activities leave for each other ---

@@ -76,7 +76,7 @@ MODELS_ANEW = "standfast.models-anew"  # a resume without a model calls the agen
 OUTAGES_OUTLAST = "standfast.outages-outlast"  # a refused fallback does not end the wait for a model that is down
 DEADLINES_STAY = "standfast.deadlines-stay"  # a pause that begins again, for example after a deploy, keeps its deadline
 RESETS_ANSWER = "standfast.resets-answer"  # at a cancel, a run that was reset answers its earlier calls
-EACH_TURN_LOOKS = "standfast.each-turn-looks"  # after a reset, each turn that asks looks for its answers, not one alone
+EACH_TURN_LOOKS = "standfast.each-turn-looks"  # after a reset, each turn that asks looks for its answers
 OWN_HANDLERS = "standfast.own-handlers"  # a workflow's own handler is not replaced by one of `approval`
 READ_FIRST = "standfast.read-first"  # people see arguments as the activity reads them, if it changes them
 

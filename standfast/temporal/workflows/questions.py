@@ -45,7 +45,7 @@ class Questions:
         self._pauses, self._workers = parts.pauses, parts.workers
         self._is_interrupted = is_interrupted
         self._looked = 0  # the number of resets after which the run has looked for the turn's answers
-        self._turn = 0  # the last whose answers it has looked for
+        self._turn = 0  # the last turn in which it has looked
         self._recalled: dict[str, Outcome] = {}  # by call, the answers from before a reset, as they were written
 
     # --- waiting ---
@@ -107,7 +107,7 @@ class Questions:
         return next((questions[key] for key in (*self._recalled, *given) if key in questions), None)
 
     def _look_in_each_turn(self) -> None:
-        """After a reset, look for the answers of another turn than the last one, too."""
+        """After a reset, look for earlier answers in each turn that asks, not only in the first."""
         if self._turn not in (0, self._run.progress.turn.number) and workflow.patched(names.EACH_TURN_LOOKS):
             self._looked, self._turn = 0, 0
 
