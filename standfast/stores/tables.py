@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from standfast.errors import InputError, StoreError
-from standfast.stores.rows import index_key
+from standfast.stores.sql.rows import index_key
 
 Row = tuple[Any, ...]
 

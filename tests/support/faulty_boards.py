@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from standfast.stores import Board, ShownWait, SQLiteStore, Wait, WaitFilter
-from standfast.stores.sqlite.waits import show_waits
 
 
 class ShowsWhatIsLate(SQLiteStore):
@@ -39,11 +38,11 @@ class LooksThenShows(SQLiteStore):
         if known is not None and known.at > board.at:
             return []
 
-        def work(db: sqlite3.Connection) -> list[str]:
+        def work(db: sqlite3.Connection) -> None:
             db.execute("UPDATE boards SET at = ''")
-            return show_waits(db, board, put, keep)
 
-        return await self._do(work)
+        await self._do(work)
+        return await super().show_waits(board, put, keep)
 
 
 class SaysNothingIsMissing(SQLiteStore):

@@ -7,7 +7,7 @@ from typing import Literal
 from uuid import uuid4
 
 from standfast.stores import Append, AtWork, DecisionRecord, LedgerEntry, RunningCall, SQLiteStore
-from standfast.stores.sqlite.rows import ledger_entry, record_decision
+from standfast.stores.sqlite.rows import ledger_entry
 
 
 class LooksThenClaims(SQLiteStore):
@@ -67,7 +67,7 @@ class TakesOverWhatHasEnded(SQLiteStore):
                 "UPDATE tool_ledger SET owner = ?, state = 'claimed' WHERE run_key = ? AND call_key = ?",
                 (owner, scope, call_key),
             )
-            return ledger_entry(db, scope, call_key)
+            return ledger_entry(db, scope, call_key, self._name)
 
         return await self._do(work)
 
@@ -147,7 +147,7 @@ class LooksThenRecordsADecision(SQLiteStore):
         keys = [known.key for known in await self.load_decisions(record.journal_key) if known.key]
         if record.key not in keys:
             key = None if record.key is None else f"{record.key}\0{uuid4()}"
-            await self._do(lambda db: record_decision(db, record.model_copy(update={"key": key})))
+            await super().record_decision(record.model_copy(update={"key": key}))
 
     async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
         found = await super().load_decisions(journal_key)

@@ -12,7 +12,7 @@ from uuid import uuid4
 from standfast import Message, SessionConflictError, StoreError
 from standfast.stores import Session, SQLiteStore
 from standfast.stores.locks import SessionLocks
-from standfast.stores.rows import message_rows
+from standfast.stores.sql.rows import message_rows
 from standfast.stores.sqlite.rows import append_rows
 
 # --- sessions ---

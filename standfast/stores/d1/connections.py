@@ -7,7 +7,7 @@ store is gone.
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -15,8 +15,9 @@ from standfast.stores.d1.database import D1Binding, Database
 from standfast.stores.d1.holds import KEEPER, Holds
 from standfast.stores.d1.places import Place
 from standfast.stores.d1.schema import MIGRATIONS, prepare
-from standfast.stores.d1.statements import Row, statement
+from standfast.stores.d1.statements import Statement
 from standfast.stores.event_loops import EventLoops
+from standfast.stores.sql.dialect import D1, Query, Row
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,10 +61,13 @@ class Connections:
         async with self._loops.here().used() as connection:
             return await work(connection.database, *args, **kw)
 
-    async def ask(self, sql: str, /, **values: Any) -> list[Row]:
-        """Return the rows of a statement that may safely run twice."""
+    async def rows(self, query: Query, *, again: bool = True) -> list[Row]:
+        """Return the rows of a statement. Every statement of the store may safely run twice."""
+        return (await self.batch([query]))[0]
+
+    async def batch(self, queries: Sequence[Query], *, again: bool = True) -> list[list[Row]]:
         async with self._loops.here().used() as connection:
-            return await connection.database.one(statement(sql, **values))
+            return await connection.database.batch([Statement(*D1.in_order(query)) for query in queries])
 
     async def place(self) -> str:
         async with self._loops.here().used() as connection:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from standfast.stores import nul_texts
 from standfast.stores.d1.errors import D1Error, is_refused_by_guard, outcome_of, read_answer, translated
-from standfast.stores.d1.statements import Row, Statement, plain_json, values_to_send
+from standfast.stores.d1.statements import Statement, plain_json, values_to_send
+from standfast.stores.sql.dialect import Row
 
 if TYPE_CHECKING:
     import ssl

@@ -10,7 +10,7 @@ from standfast.stores.d1.database import Database, RefusedByGuardError
 from standfast.stores.d1.rows import TRIES, crowded
 from standfast.stores.d1.statements import Statement, guard, statement
 from standfast.stores.deletion import Dropped, Noted, NotedRun
-from standfast.stores.rows import named
+from standfast.stores.sql.rows import named
 from standfast.stores.sqlite import deletion_statements as sql
 
 _MADE = "SELECT created_at FROM agent_sessions WHERE id = :id"

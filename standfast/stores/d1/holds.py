@@ -18,7 +18,7 @@ from uuid import uuid4
 from standfast.errors import StoreError
 from standfast.stores.d1.database import Database
 from standfast.stores.d1.statements import Statement, guard, statement
-from standfast.stores.sqlite import statements as sql
+from standfast.stores.sql import statements as sql
 from standfast.time_limits import time_limit
 
 LEASE = 20.0  # seconds

@@ -1,6 +1,5 @@
 """The ledger of the D1 store, its audit trail and its partial answers. Each write is one batch."""
 
-from collections.abc import Sequence
 from typing import Literal
 from uuid import uuid4
 
@@ -8,23 +7,15 @@ from standfast.errors import InputError, StoreError
 from standfast.stores.d1.database import Database, RefusedByGuardError
 from standfast.stores.d1.holds import fence, has_hold
 from standfast.stores.d1.rows import TRIES, crowded
-from standfast.stores.d1.statements import Row, Statement, guard, statement
+from standfast.stores.d1.statements import guard, statement
 from standfast.stores.deletion import closed
-from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
-from standfast.stores.rows import decision_values, read_aged_entry
-from standfast.stores.sqlite import statements as sql
-from standfast.stores.workers import AtWork
+from standfast.stores.sql import statements as sql
+from standfast.stores.sql.dialect import Query, Row
+from standfast.stores.sql.rows import decision_values, read_entry
 
-# The age of a claim instead of its time: the clocks of the database and of its clients may differ.
-_AGE = "(julianday('now') - julianday(claimed_at)) * 86400 AS age"
-_ENTRY = sql.ENTRY.replace("claimed_at", _AGE)
-_ENTRIES = (
-    f"SELECT call_key, state, owner, arguments_hash, result, {_AGE} FROM tool_ledger"
-    " WHERE run_key = :scope AND call_key IN (SELECT value FROM json_each(:calls))"
-)
 _HAS_ARGUMENTS = (
-    "EXISTS (SELECT 1 FROM tool_ledger WHERE run_key = :scope AND call_key = :call"
+    "EXISTS (SELECT 1 FROM @tool_ledger WHERE run_key = :scope AND call_key = :call"
     " AND (state = 'abandoned' OR arguments_hash = :arguments_hash))"
 )
 _RECORD_DECISION = sql.RECORD_DECISION.replace(" (run_key", " (write_key, run_key").replace(
@@ -35,7 +26,7 @@ _RECORD_DECISION = sql.RECORD_DECISION.replace(" (run_key", " (write_key, run_ke
 def _entry(db: Database, rows: list[Row], scope: str, call_key: str) -> LedgerEntry:
     if not rows:
         raise InputError(f"Call {call_key} of run {scope} is not in the ledger")
-    return read_aged_entry(rows[0], scope, call_key, db.name)
+    return read_entry(rows[0], scope, call_key, db.name)
 
 
 async def claim(
@@ -53,7 +44,7 @@ async def claim(
         holder: the required holder of the worker's name, if any.
     """
     values = {**_at(scope, call_key), "owner": owner, "arguments_hash": arguments_hash}
-    found_at = statement(_ENTRY, **values)
+    found_at = statement(sql.ENTRY, **values)
     begin = [] if running is None else [statement(sql.BEGIN_CALL, **dict(running))]
     before = [] if running is None else fence(running.worker, holder)
     for _ in range(TRIES):
@@ -108,16 +99,10 @@ async def _check_worker(db: Database, worker: str, holder: str | None) -> None:
         )
 
 
-async def take_over(db: Database, scope: str, call_key: str, owner: str) -> LedgerEntry:
-    values = {"scope": scope, "call": call_key, "owner": owner}
-    _, rows = await db.batch([statement(sql.TAKE_OVER, **values), statement(_ENTRY, **values)])
-    return _entry(db, rows, scope, call_key)
-
-
 async def abandon(db: Database, scope: str, call_key: str, owner: str) -> LedgerEntry:
     values = {"scope": scope, "call": call_key, "owner": owner}
     *_, rows = await db.batch(
-        [statement(sql.ABANDON, **values), statement(sql.END_CALL, owner=owner), statement(_ENTRY, **values)]
+        [statement(sql.ABANDON, **values), statement(sql.END_CALL, owner=owner), statement(sql.ENTRY, **values)]
     )
     return _entry(db, rows, scope, call_key)
 
@@ -131,13 +116,13 @@ async def finish(
     )
     if done:
         return True
-    entry = _entry(db, await db.one(statement(_ENTRY, **values)), scope, call_key)
+    entry = _entry(db, await db.one(statement(sql.ENTRY, **values)), scope, call_key)
     return (entry.owner, entry.state, entry.result) == (owner, state, result)
 
 
 async def settle(db: Database, scope: str, call_key: str) -> LedgerEntry:
     values = _at(scope, call_key)
-    asked = [guard(sql.IS_OPEN, **values), statement(sql.SETTLE, **values), statement(_ENTRY, **values)]
+    asked = [guard(sql.IS_OPEN, **values), statement(sql.SETTLE, **values), statement(sql.ENTRY, **values)]
     for _ in range(TRIES):
         try:
             *_, rows = await db.batch(asked)
@@ -145,11 +130,6 @@ async def settle(db: Database, scope: str, call_key: str) -> LedgerEntry:
         except RefusedByGuardError:
             await _check_open(db, scope, call_key)
     raise crowded(db, f"call {call_key} of run {scope}")
-
-
-async def load_entries(db: Database, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
-    rows = await db.one(statement(_ENTRIES, scope=scope, calls=list(call_keys)))
-    return {key: read_aged_entry(tuple(row), scope, key, db.name) for key, *row in rows}
 
 
 async def begin_call(db: Database, running: RunningCall, holder: str | None) -> None:
@@ -162,40 +142,6 @@ async def begin_call(db: Database, running: RunningCall, holder: str | None) -> 
     raise crowded(db, f"the running call {running.owner}")
 
 
-def decision_statement(record: DecisionRecord) -> Statement:
+def decision(record: DecisionRecord) -> Query:
     """Return the statement that records a decision exactly once, however often it is sent."""
-    return statement(_RECORD_DECISION, **decision_values(record), write_key=uuid4().hex)
-
-
-async def record_decision(db: Database, record: DecisionRecord) -> None:
-    await db.one(decision_statement(record))
-
-
-async def begin_work(db: Database, work: AtWork, instead_of: AtWork | None) -> AtWork:
-    end = [] if instead_of is None else [statement(sql.END_WORK, **dict(instead_of))]
-    *_, found = await db.batch(
-        [*end, statement(sql.BEGIN_WORK, **dict(work)), statement(sql.WORK_ON, id=work.session_id)]
-    )
-    return read_work(found)[0]
-
-
-def read_work(rows: list[Row]) -> list[AtWork]:
-    return [AtWork(session_id=row[0], namespace=row[1], workflow_id=row[2], journal_key=row[3]) for row in rows]
-
-
-# --- partial answers ---
-
-
-async def add_partial(db: Database, journal_key: str, part: PartialAnswer) -> None:
-    """Add a part of an answer; the first part of a later attempt replaces the earlier attempt."""
-    # SQLite would cut a text at NUL, and UTF-8 does not encode lone surrogates. Nothing depends on the text.
-    text = part.text.replace("\0", "\ufffd").replace("\x10", "\ufffd").encode("utf-16", "surrogatepass")
-    values = {**dict(part), "text": text.decode("utf-16", "replace"), "run": journal_key}
-    begin = [statement(sql.DROP_OLD_WORDS), statement(sql.BEGIN_WORDS, **values)] if part.offset == 0 else []
-    await db.batch([statement(sql.EXTEND_WORDS, **values), *begin])
-
-
-async def load_partial(db: Database, journal_key: str, after: PartialAnswer | None) -> PartialAnswer | None:
-    turn, attempt, end = (0, "", 0) if after is None else (after.turn, after.attempt, after.end)
-    rows = await db.one(statement(sql.WORDS, run=journal_key, turn=turn, attempt=attempt, end=end))
-    return None if not rows else PartialAnswer(turn=rows[0][0], attempt=rows[0][1], offset=rows[0][2], text=rows[0][3])
+    return _RECORD_DECISION, decision_values(record) | {"write_key": uuid4().hex}

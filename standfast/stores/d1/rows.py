@@ -13,10 +13,13 @@ from uuid import uuid4
 from standfast.errors import SessionConflictError, StoreError
 from standfast.stores.d1.database import Database, RefusedByGuardError
 from standfast.stores.d1.holds import OURS, fence, has_hold
-from standfast.stores.d1.statements import Row, Statement, chunks, guard, statement
+from standfast.stores.d1.statements import Statement, chunks, guard, statement
 from standfast.stores.protocol import Session, first_kept_index
-from standfast.stores.rows import MESSAGE, conflict, session_values
-from standfast.stores.sqlite import statements as sql
+from standfast.stores.sql import statements as sql
+from standfast.stores.sql import waits
+from standfast.stores.sql.dialect import Query, Row
+from standfast.stores.sql.rows import MESSAGE, conflict, session_values
+from standfast.stores.waits import Board, Wait
 
 TRIES = 50  # of a write that always loses the race
 _FIELDS = MESSAGE.split(", ")
@@ -267,3 +270,18 @@ async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, 
         if found and not left:
             return reply
     raise crowded(db, f"the reply to turn {turn} of {journal_key}")
+
+
+# --- the board ---
+
+_PUT = (
+    f"INSERT INTO @waits ({waits.WAIT_COLUMNS}) SELECT {', '.join(f'value ->> {n}' for n in range(11))}"
+    f" FROM json_each(:rows) WHERE {waits.IS_OURS} ON CONFLICT DO NOTHING"
+)
+
+
+def show(board: Board, put: Sequence[Wait], keys: list[str]) -> list[Query]:
+    """Return the statements that write a board; see `waits.show`."""
+    save, take_out, *_, read = waits.show(board, [], keys)
+    added = [list(waits.wait_row(board, wait)) for wait in put]
+    return [save, take_out, *((_PUT, {**save[1], "rows": part}) for _, part in chunks(added)), read]

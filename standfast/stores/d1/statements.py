@@ -6,22 +6,16 @@ raises an error. It has a function that does: `json` of a text that is not JSON.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from standfast.errors import InputError
 from standfast.stores import nul_texts
+from standfast.stores.sql.dialect import D1
 
-Row = tuple[Any, ...]
-
-# The database's clock is the same for all writers. It has six digits, as in Python: times are compared as text.
-NOW = "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')"
 LARGEST = 2_000_000  # bytes of a row or a value: D1's limit
 CHUNK = 500_000  # bytes of rows in one statement
-_NAME = re.compile(r":([a-z_]+[0-9]*)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +23,12 @@ class Statement:
     """A statement with its values in order; a list becomes JSON, for `json_each`."""
 
     sql: str
-    values: tuple[Any, ...]
-
-
-@lru_cache(maxsize=1_000)
-def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
-    """Return a statement with `?1` for the first name in it, and so on, and the names. `:now` is D1's clock."""
-    names: dict[str, int] = {}
-    sql = re.sub(r":now\b", lambda _: NOW, sql)
-    numbered = _NAME.sub(lambda found: f"?{names.setdefault(found[1], len(names) + 1)}", sql)
-    return numbered, tuple(names)
+    values: list[Any]
 
 
 def statement(sql: str, **values: Any) -> Statement:
     """Return a statement whose values have names, such as `:id`."""
-    numbered, names = _numbered(sql)
-    return Statement(numbered, tuple(values[name] for name in names))
+    return Statement(*D1.in_order((sql, values)))
 
 
 def plain_json(value: Any) -> str:

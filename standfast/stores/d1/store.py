@@ -5,37 +5,32 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError
 from standfast.extras import MissingExtraError, install
 from standfast.messages import Message
-from standfast.stores.d1 import deletion, ledger, rows, standing, waits
+from standfast.stores.d1 import deletion, ledger, rows
 from standfast.stores.d1.connections import Connections
 from standfast.stores.d1.database import API, D1Binding, HttpBinding
 from standfast.stores.d1.holds import LEASE
 from standfast.stores.d1.statements import LARGEST
 from standfast.stores.d1.tables import D1Tables
 from standfast.stores.deletion import Dropped, Noted, NotedRun
-from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
-from standfast.stores.rows import RUNNING, message_rows, named, read_decision, read_message, read_session
 from standfast.stores.schema_versions import lost_identity
-from standfast.stores.sqlite import statements as sql
-from standfast.stores.standing_approvals import StandingFilter
-from standfast.stores.standing_rows import ended, revoked, selected
-from standfast.stores.wait_rows import counted, page
-from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
-from standfast.stores.workers import AtWork
+from standfast.stores.sql.dialect import Query
+from standfast.stores.sql.rows import message_rows
+from standfast.stores.sql.store import SQLStore
+from standfast.stores.waits import Board, Wait
 
 if TYPE_CHECKING:
     import httpx
     import httpx2
 
 
-class D1Store:
+class D1Store(SQLStore):
     """A durable store in a Cloudflare D1 database, shared by workers on any number of machines.
 
     A hold lasts for as long as it is renewed, which the store does in the background. The holds of a dead process end
@@ -50,7 +45,6 @@ class D1Store:
         lease: in seconds.
     """
 
-    durable = True
     shares_holds = True
     look_every = 5.0  # seconds; see `Workers`
     largest_row = LARGEST
@@ -58,27 +52,16 @@ class D1Store:
     def __init__(self, connect: Callable[[], D1Binding], *, name: str = "d1", lease: float = LEASE) -> None:
         if not lease > 0:
             raise InputError(f"lease must be seconds, more than 0, got {lease!r:.80}")
-        self._name = name
         self._connections = Connections(connect, name, lease)
+        super().__init__(self._connections, name)
         self._do = self._connections.do
-        self._ask = self._connections.ask
         self._holder = self._connections.holder
 
     def __repr__(self) -> str:
         return f"d1_store({self._name!r})"
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Finish all operations, end all holds and close all connections. The next operation opens new ones."""
-        await self._connections.close()
-
     async def identity(self) -> str:
-        found = await self._ask("SELECT id FROM store_identity WHERE id > ''")
+        found = await self._executor.rows(("SELECT id FROM @store_identity WHERE id > ''", {}))
         if not found:
             raise lost_identity(self._name)
         return str(found[0][0])
@@ -97,22 +80,9 @@ class D1Store:
 
     # --- sessions and messages ---
 
-    async def load_session(self, session_id: str) -> Session | None:
-        found = await self._ask(sql.SESSION_BY_ID, id=session_id)
-        with reading(f"session {session_id} in {self._name}"):
-            return read_session(found[0]) if found else None
-
     async def save_session(self, session: Session) -> None:
         write = rows.write_of(session, [], None, None, None, self._holder(session.id))
         await self._do(rows.append_rows, write)
-
-    async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
-        found = await self._ask(sql.MESSAGES, id=session_id, after=after)
-        messages = []
-        for place, row in enumerate(found, 1):
-            with reading(f"session {session_id}, message {place} of {len(found)} in {self._name}"):
-                messages.append(read_message(row))
-        return messages
 
     async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
         session = session.model_copy(update={"id": session_id})
@@ -141,16 +111,6 @@ class D1Store:
     async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
         await self._do(deletion.delete_session, session_id, keep_decisions)
 
-    async def list_sessions(
-        self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None
-    ) -> list[Session]:
-        found = await self._ask(sql.SESSIONS, agent=agent_name, user=user_id, most=-1 if limit is None else limit)
-        sessions = []
-        for row in found:
-            with reading(f"session {row[0]} in {self._name}"):
-                sessions.append(read_session(row))
-        return sessions
-
     # --- ledger and replies ---
 
     async def claim(
@@ -158,9 +118,6 @@ class D1Store:
     ) -> LedgerEntry:
         holder = None if running is None else self._holder(running.worker)
         return await self._do(ledger.claim, scope, call_key, owner, arguments_hash, running, holder)
-
-    async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
-        return await self._do(ledger.take_over, scope, call_key, owner)
 
     async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
         return await self._do(ledger.abandon, scope, call_key, owner)
@@ -173,21 +130,8 @@ class D1Store:
     async def begin_call(self, running: RunningCall) -> None:
         await self._do(ledger.begin_call, running, self._holder(running.worker))
 
-    async def end_call(self, owner: str) -> None:
-        await self._ask(sql.END_CALL, owner=owner)
-
-    async def running_calls(self) -> list[RunningCall]:
-        calls = []
-        for row in await self._ask(sql.RUNNING_CALLS):
-            with reading(f"running call {row[0]} in {self._name}"):
-                calls.append(RunningCall(**named(RUNNING, row)))
-        return calls
-
     async def settle(self, scope: str, call_key: str) -> LedgerEntry:
         return await self._do(ledger.settle, scope, call_key)
-
-    async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
-        return await self._do(ledger.load_entries, scope, call_keys)
 
     async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
         writes = [
@@ -205,10 +149,6 @@ class D1Store:
 
     async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
         return await self._do(rows.save_reply, journal_key, turn, reply, self._connections.holder_above(journal_key))
-
-    async def load_reply(self, journal_key: str, turn: int) -> str | None:
-        found = await self._ask(sql.REPLY, run=journal_key, turn=turn)
-        return str(found[0][0]) if found else None
 
     # --- deletion ---
 
@@ -229,18 +169,8 @@ class D1Store:
     ) -> Dropped:
         return await self._do(deletion.drop_records, name, before, below, decisions, dry_run)
 
-    # --- decisions ---
-
-    async def record_decision(self, record: DecisionRecord) -> None:
-        await self._do(ledger.record_decision, record)
-
-    async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
-        found = await self._ask(sql.DECISIONS, run=journal_key)
-        decisions = []
-        for place, row in enumerate(found, 1):
-            with reading(f"decision {place} of {len(found)} of run {journal_key} in {self._name}"):
-                decisions.append(read_decision(row))
-        return decisions
+    def _decision(self, record: DecisionRecord) -> Query:
+        return ledger.decision(record)
 
     # --- workers and their sessions ---
 
@@ -248,72 +178,23 @@ class D1Store:
         # A copy of the database has its identity, but not its holds.
         return hashlib.blake2b(f"{await self.identity()} {self._name}".encode(), digest_size=8).hexdigest()
 
-    async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
-        return await self._do(ledger.begin_work, work, instead_of)
-
-    async def end_work(self, work: AtWork) -> None:
-        await self._ask(sql.END_WORK, **dict(work))
-
-    async def find_work(self, session_id: str | None = None) -> list[AtWork]:
-        return ledger.read_work(await self._ask(sql.WORK_ON, id=session_id))
-
     async def add_worker(self, name: str) -> None:
         self._connections.holds.keep_worker(name)
-        await self._ask(sql.ADD_WORKER, name=name)
+        await super().add_worker(name)
 
     async def drop_worker(self, name: str) -> None:
         self._connections.holds.drop_worker(name)
-        await self._ask(sql.DROP_WORKER, name=name)
+        await super().drop_worker(name)
 
-    async def list_workers(self) -> list[str]:
-        return [name for (name,) in await self._ask(sql.WORKERS)]
-
-    # --- the board ---
-
-    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
-        return await self._do(waits.show_waits, board, put, keep)
-
-    async def waits(
-        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
-    ) -> list[ShownWait]:
-        return await self._do(waits.waits, page(wanted, after, limit))
-
-    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
-        return await self._do(waits.count_waits, counted(wanted))
-
-    async def load_board(self, namespace: str, workflow_id: str) -> Board | None:
-        return await self._do(waits.load_board, namespace, workflow_id)
-
-    async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
-        return await self._do(waits.boards, namespace, after, limit)
-
-    async def forget_boards(self, namespace: str, before: datetime) -> None:
-        await self._do(waits.forget_boards, namespace, before)
-
-    # --- standing approvals ---
-
-    async def give_standing_approval(self, approval: StandingApproval, record: DecisionRecord) -> None:
-        await self._do(standing.give, approval, record)
-
-    async def standing_approvals(self, wanted: StandingFilter, *, limit: int | None = None) -> list[StandingApproval]:
-        return await self._do(standing.load, selected(wanted, limit))
-
-    async def revoke_standing_approval(self, approval_id: str, *, at: datetime, by: str | None) -> None:
-        await self._do(standing.change, revoked(approval_id, at, by))
-
-    async def forget_standing_approvals(self, before: datetime, *, dry_run: bool = False) -> int:
-        return await self._do(standing.change, ended(before, dry_run))
+    def _show(self, board: Board, put: Sequence[Wait], keys: list[str]) -> list[Query]:
+        return rows.show(board, put, keys)
 
     # --- partial answers ---
 
     async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
-        await self._do(ledger.add_partial, journal_key, part)
-
-    async def load_partial(self, journal_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
-        return await self._do(ledger.load_partial, journal_key, after)
-
-    async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
-        await self._ask(sql.DROP_WORDS, run=journal_key, turn=turn, attempt=attempt)
+        # SQLite would cut a text at NUL, and UTF-8 does not encode lone surrogates. Nothing depends on the text.
+        text = part.text.replace("\0", "\ufffd").replace("\x10", "\ufffd").encode("utf-16", "surrogatepass")
+        await super().add_partial(journal_key, part.model_copy(update={"text": text.decode("utf-16", "replace")}))
 
 
 def d1_store(

@@ -131,8 +131,9 @@ class D1Tables:
     async def close(self, words: str) -> None:
         said = f"this store {words}".replace("'", "''")
         refuse = [
-            statement(
-                f"CREATE TRIGGER closed_{table}_{act} BEFORE {act} ON {table} BEGIN SELECT RAISE(ABORT, '{said}'); END"
+            Statement(
+                f"CREATE TRIGGER closed_{table}_{act} BEFORE {act} ON {table} BEGIN SELECT RAISE(ABORT, '{said}'); END",
+                [],
             )
             for table in sorted(await self.names() - {"store_closed", "standfast_schema"})
             for act in _ACTS

@@ -5,7 +5,7 @@ reference to their store is gone.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +18,7 @@ from standfast.stores.postgres.migrations import MIGRATIONS
 from standfast.stores.postgres.news import News
 from standfast.stores.postgres.poolers import check_session_mode
 from standfast.stores.postgres.schema import lock_key, prepare
+from standfast.stores.sql.dialect import Query, Row, postgres
 
 if TYPE_CHECKING:
     from asyncpg import Pool
@@ -50,11 +51,25 @@ class Connections:
 
     def __init__(self, address: Address) -> None:
         self._loops = EventLoops(partial(LoopConnections, address))
+        self._dialect = postgres(address.schema)
         self.here = self._loops.here
 
     async def do(self, work: Callable[[Database], Awaitable[T]], *, again: bool = True) -> T:
         """Do work on a connection of the running loop; see `LoopConnections.do`."""
         return await self.here().do(work, again=again)
+
+    async def rows(self, query: Query, *, again: bool = True) -> list[Row]:
+        statement, values = self._dialect.in_order(query)
+        return await self.do(lambda db: db.rows(statement, *values), again=again)
+
+    async def batch(self, queries: Sequence[Query], *, again: bool = True) -> list[list[Row]]:
+        ordered = [self._dialect.in_order(query) for query in queries]
+
+        async def run(db: Database) -> list[list[Row]]:
+            async with db.transaction():
+                return [await db.rows(statement, *values) for statement, values in ordered]
+
+        return await self.do(run, again=again)
 
     async def opened(self) -> "Opened":
         """Return the resources of the running loop, after checking that the database is a store."""

@@ -21,7 +21,7 @@ from standfast.stores.deletion import (
 from standfast.stores.postgres.database import Database
 from standfast.stores.postgres.rows import aware
 from standfast.stores.protocol import Session
-from standfast.stores.rows import named
+from standfast.stores.sql.rows import named
 
 _NOTED = "run_key AS journal_key, session_id, namespace, workflow_id, noted_at"
 _UNDER = "(run_key = $1 OR run_key > $1 || '/' AND run_key < $2)"

@@ -3,17 +3,15 @@
 Each is atomic, and one round trip in the usual case.
 """
 
-import json
 from typing import Literal
 
 from standfast.errors import InputError, StoreError
 from standfast.stores.deletion import CLOSED, closed
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.postgres.database import Database
-from standfast.stores.postgres.rows import aware, has_hold
-from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
-from standfast.stores.rows import DECISION, RUNNING, WORK, columns, fields, named, read_aged_entry
-from standfast.stores.workers import AtWork
+from standfast.stores.postgres.rows import has_hold
+from standfast.stores.protocol import LedgerEntry, RunningCall
+from standfast.stores.sql.rows import RUNNING, fields, read_entry
 
 # The age of a claim instead of its time: the clocks of the database and of its clients may differ.
 _AGE = "extract(epoch FROM clock_timestamp() - claimed_at)::float8"
@@ -57,7 +55,7 @@ async def ledger_entry(db: Database, scope: str, call_key: str, store: str) -> L
     row = await db.row(_FOUND, scope, call_key)
     if row is None:
         raise InputError(f"Call {call_key} of run {scope} is not in the ledger")
-    return read_aged_entry(row, scope, call_key, store)
+    return read_entry(row, scope, call_key, store)
 
 
 async def claim(
@@ -81,7 +79,7 @@ async def claim(
         if running is not None and fence is not None:
             await _check_worker(db, running.worker, fence)
         await _check_open(db, scope, call_key)
-    entry = read_aged_entry(row, scope, call_key, store)
+    entry = read_entry(row, scope, call_key, store)
     if entry.state != "abandoned" and entry.arguments_hash != arguments_hash:
         raise InputError(f"Call {call_key} of run {scope} was claimed with other arguments; it is not run")
     return entry
@@ -103,19 +101,6 @@ async def _check_open(db: Database, scope: str, call_key: str) -> None:
         raise closed(scope)
 
 
-async def take_over(db: Database, scope: str, call_key: str, owner: str, store: str) -> LedgerEntry:
-    row = await db.row(
-        "UPDATE @tool_ledger SET owner = $3, claimed_at = clock_timestamp()"
-        f" WHERE run_key = $1 AND call_key = $2 AND state = 'claimed' RETURNING {_ENTRY}",
-        scope,
-        call_key,
-        owner,
-    )
-    return (
-        await ledger_entry(db, scope, call_key, store) if row is None else read_aged_entry(row, scope, call_key, store)
-    )
-
-
 async def abandon(db: Database, scope: str, call_key: str, owner: str, store: str) -> LedgerEntry:
     row = await db.row(
         "WITH ended AS (DELETE FROM @running_calls WHERE owner = $3) UPDATE @tool_ledger SET state = 'abandoned'"
@@ -124,9 +109,7 @@ async def abandon(db: Database, scope: str, call_key: str, owner: str, store: st
         call_key,
         owner,
     )
-    return (
-        await ledger_entry(db, scope, call_key, store) if row is None else read_aged_entry(row, scope, call_key, store)
-    )
+    return await ledger_entry(db, scope, call_key, store) if row is None else read_entry(row, scope, call_key, store)
 
 
 async def finish(
@@ -156,16 +139,7 @@ async def finish(
 async def settle(db: Database, scope: str, call_key: str, store: str) -> LedgerEntry:
     while (row := await db.row(_SETTLE, scope, call_key, _name(scope))) is None:
         await _check_open(db, scope, call_key)  # else the call was claimed after the statement began
-    return read_aged_entry(row, scope, call_key, store)
-
-
-async def load_entries(db: Database, scope: str, call_keys: list[str], store: str) -> dict[str, LedgerEntry]:
-    rows = await db.rows(
-        f"SELECT call_key, {_ENTRY} FROM @tool_ledger WHERE run_key = $1 AND call_key = ANY($2::text[])",
-        scope,
-        call_keys,
-    )
-    return {key: read_aged_entry(tuple(row), scope, key, store) for key, *row in rows}
+    return read_entry(row, scope, call_key, store)
 
 
 async def begin_call(db: Database, running: RunningCall, fence: str | None) -> None:
@@ -185,57 +159,6 @@ async def _check_worker(db: Database, worker: str, fence: str) -> None:
             f"The worker {worker} had lost its connection to the store, so another worker reports its calls as lost "
             "just now. Nothing was begun; try again in a second"
         )
-
-
-# --- decisions ---
-
-
-async def record_decision(db: Database, record: DecisionRecord) -> None:
-    values = {**dict(record), "at": aware(record.at), "edit": json.dumps(record.edit)}
-    names = fields(DECISION)
-    places = ", ".join(f"${place}" for place in range(1, len(names) + 1))
-    await db.rows(
-        f"INSERT INTO @gate_decisions ({columns(DECISION)}) VALUES ({places}) ON CONFLICT DO NOTHING",
-        *(values[name] for name in names),
-    )
-
-
-# --- sessions that workflows have opened ---
-
-
-async def begin_work(db: Database, work: AtWork, instead_of: AtWork | None) -> AtWork:
-    before = work if instead_of is None else instead_of
-    while True:
-        is_ours = await db.row(
-            f"INSERT INTO @sessions_at_work AS w ({columns(WORK)}) VALUES ($1, $2, $3, $4)"
-            " ON CONFLICT (session_id) DO UPDATE SET namespace = excluded.namespace,"
-            " workflow_id = excluded.workflow_id, run_key = excluded.run_key"
-            " WHERE (w.session_id, w.namespace, w.workflow_id, w.run_key) = ($5, $6, $7, $8) RETURNING 1",
-            *_values(work),
-            *_values(before),
-        )
-        # A mark that came after that statement began is visible only to the next one.
-        if found := [work] if is_ours else await find_work(db, work.session_id):
-            return found[0]
-
-
-async def end_work(db: Database, work: AtWork) -> None:
-    await db.rows(
-        "DELETE FROM @sessions_at_work WHERE session_id = $1 AND namespace = $2 AND workflow_id = $3 AND run_key = $4",
-        *_values(work),
-    )
-
-
-async def find_work(db: Database, session_id: str | None) -> list[AtWork]:
-    rows = await db.rows(
-        f"SELECT {WORK} FROM @sessions_at_work WHERE session_id = coalesce($1, session_id) ORDER BY session_id",
-        session_id,
-    )
-    return [AtWork(**named(WORK, row)) for row in rows]
-
-
-def _values(work: AtWork) -> list[str]:
-    return [getattr(work, name) for name in fields(WORK)]
 
 
 # --- partial answers ---
@@ -292,9 +215,3 @@ async def load_partial(db: Database, journal_key: str, after: PartialAnswer | No
         return None
     text = row[3].decode(_CODE, "surrogatepass")
     return PartialAnswer(turn=row[0], attempt=row[1], offset=row[2], text=text)
-
-
-async def drop_partial(db: Database, journal_key: str, turn: int, attempt: str) -> None:
-    await db.rows(
-        "DELETE FROM @partial_answers WHERE run_key = $1 AND (turn, attempt) <= ($2, $3)", journal_key, turn, attempt
-    )

@@ -13,7 +13,10 @@ from typing import Any
 from standfast.errors import SessionConflictError
 from standfast.stores.postgres.database import Database, Row
 from standfast.stores.protocol import Session, first_kept_index
-from standfast.stores.rows import MESSAGE, WRITTEN, conflict, session_values
+from standfast.stores.sql import waits
+from standfast.stores.sql.dialect import Query
+from standfast.stores.sql.rows import MESSAGE, WRITTEN, conflict, session_values
+from standfast.stores.waits import Board, Wait
 
 UNIQUE_VIOLATION = "23505"
 _VALUES = ("id", "agent_name", *(name for name in WRITTEN if name != "updated_at"))  # $1 to $9
@@ -296,3 +299,25 @@ def _together(writes: Sequence[Write]) -> Write | None:
         fence=first.fence,
         count=len(writes),
     )
+
+
+# --- the board ---
+
+# The result is read first: a statement does not see its own changes.
+_SHOW = (
+    "WITH gone AS (DELETE FROM @waits WHERE namespace = :namespace AND workflow_id = :workflow_id"
+    f" AND NOT (key AMONG(:keys)) AND {waits.IS_OURS}),"
+    f" added AS (INSERT INTO @waits ({waits.WAIT_COLUMNS}) SELECT * FROM"
+    f" unnest({', '.join(f':{name}::text[]' for name in waits.PLACES)}) WHERE {waits.IS_OURS} ON CONFLICT DO NOTHING)"
+    f" {waits.KEYS}"
+)
+
+
+def show(board: Board, put: Sequence[Wait], keys: list[str]) -> list[Query]:
+    """Return the statements that write a board. The first one locks it, so the second sees the rows of earlier
+    writers.
+    """
+    values = waits.board_values(board)
+    added = [waits.wait_row(board, wait) for wait in put]
+    by_column = {name: [row[place] for row in added] for place, name in enumerate(waits.PLACES)}
+    return [(waits.SAVE_BOARD, values), (_SHOW, {**values, **by_column, "keys": keys})]

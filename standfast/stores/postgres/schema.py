@@ -1,6 +1,7 @@
 """The schema of a PostgreSQL store: checks it, migrates it, and names its tables in statements."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,13 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
 
+_TABLE = re.compile(r"@(?=[a-z])")
+
+
 @lru_cache(maxsize=1_000)
 def in_schema(schema: str, statement: str) -> str:
     """Return a statement in which `@` stands for a schema."""
-    return statement.replace("@", f'"{schema}".')
+    return _TABLE.sub(f'"{schema}".', statement)
 
 
 def lock_key(*words: str) -> int:

@@ -4,68 +4,48 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Literal, Self
+from typing import Literal
 
-from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError, StoreError
 from standfast.messages import Message
 from standfast.stores.deletion import Dropped, Noted, NotedRun
-from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.postgres import deletion, ledger, rows, standing, waits
+from standfast.stores.postgres import deletion, ledger, rows
 from standfast.stores.postgres.addresses import checked_address
 from standfast.stores.postgres.connections import Connections
 from standfast.stores.postgres.news import channel, topic
 from standfast.stores.postgres.tables import PostgresTables
 from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
-from standfast.stores.rows import (
-    DECISION,
-    MESSAGE,
-    RUNNING,
-    SESSION,
+from standfast.stores.schema_versions import lost_identity
+from standfast.stores.sql import statements as sql
+from standfast.stores.sql.dialect import Query
+from standfast.stores.sql.rows import (
+    decision_values,
     index_key,
     message_rows,
-    named,
-    read_decision,
-    read_message,
-    read_session,
 )
-from standfast.stores.schema_versions import lost_identity
-from standfast.stores.standing_approvals import StandingFilter
-from standfast.stores.standing_rows import ended, revoked, selected
-from standfast.stores.wait_rows import counted, page
-from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
-from standfast.stores.workers import AtWork
+from standfast.stores.sql.store import SQLStore
+from standfast.stores.waits import Board, Wait
 
 
-class PostgresStore:
+class PostgresStore(SQLStore):
     """A durable store in a schema of a PostgreSQL database, shared by workers on any number of machines.
 
     The first operation connects to the database. `await store.close()`, or leaving `async with store`, ends all
     connections. Those of an event loop also end with the loop, or when the last reference to the store is gone.
     """
 
-    durable = True
     shares_holds = True
+    _finds_keys_first = True
 
     def __init__(self, dsn: str, *, schema: str = "standfast", max_connections: int = 10) -> None:
         self._address = checked_address(dsn, schema, max_connections)
-        self._name = self._address.name
         self._connections = Connections(self._address)
+        super().__init__(self._connections, self._address.name)
         self._do = self._connections.do
 
     def __repr__(self) -> str:
         return f"postgres_store({self._name!r})"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Finish all operations, end all holds and close all connections. The next operation opens new ones."""
-        await self._connections.close()
 
     async def identity(self) -> str:
         row = await self._do(lambda db: db.row("SELECT id FROM @store_identity"))
@@ -112,27 +92,8 @@ class PostgresStore:
 
     # --- sessions and messages ---
 
-    async def load_session(self, session_id: str) -> Session | None:
-        row = await self._do(lambda db: db.row(f"SELECT {SESSION} FROM @agent_sessions WHERE id = $1", session_id))
-        with reading(f"session {session_id} in {self._name}"):
-            return read_session(row) if row else None
-
     async def save_session(self, session: Session) -> None:
         await self._do(lambda db: rows.save_session(db, session, self._fence(session.id)))
-
-    async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
-        found = await self._do(
-            lambda db: db.rows(
-                f"SELECT {MESSAGE} FROM @agent_messages WHERE session_id = $1 AND seq > $2 ORDER BY seq",
-                session_id,
-                after,
-            )
-        )
-        messages = []
-        for place, row in enumerate(found, 1):
-            with reading(f"session {session_id}, message {place} of {len(found)} in {self._name}"):
-                messages.append(read_message(row))
-        return messages
 
     async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
         added = message_rows(messages)
@@ -168,25 +129,11 @@ class PostgresStore:
             again=False,  # it might have been created again in the meantime
         )
 
-    async def list_sessions(
-        self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None
-    ) -> list[Session]:
-        found = await self._do(
-            lambda db: db.rows(
-                f"SELECT {SESSION} FROM @agent_sessions WHERE ($1::text IS NULL OR agent_name = $1)"
-                " AND ($2::text IS NULL OR user_id = $2) ORDER BY updated_at DESC LIMIT $3",
-                agent_name,
-                user_id,
-                limit,
-            )
-        )
-        sessions = []
-        for row in found:
-            with reading(f"session {row[0]} in {self._name}"):
-                sessions.append(read_session(row))
-        return sessions
-
     # --- ledger and replies ---
+
+    @staticmethod
+    def _key(call_key: str) -> str:
+        return index_key(call_key)
 
     async def claim(
         self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
@@ -195,7 +142,7 @@ class PostgresStore:
             lambda db: ledger.claim(
                 db,
                 scope,
-                index_key(call_key),
+                self._key(call_key),
                 owner,
                 arguments_hash,
                 running,
@@ -204,36 +151,21 @@ class PostgresStore:
             )
         )
 
-    async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
-        return await self._do(lambda db: ledger.take_over(db, scope, index_key(call_key), owner, self._name))
-
     async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
-        return await self._do(lambda db: ledger.abandon(db, scope, index_key(call_key), owner, self._name))
+        return await self._do(lambda db: ledger.abandon(db, scope, self._key(call_key), owner, self._name))
 
     async def finish(
         self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
         return await self._do(
-            lambda db: ledger.finish(db, scope, index_key(call_key), owner, state, result, self._name)
+            lambda db: ledger.finish(db, scope, self._key(call_key), owner, state, result, self._name)
         )
 
     async def begin_call(self, running: RunningCall) -> None:
         await self._do(lambda db: ledger.begin_call(db, running, self._fence(running.worker)))
 
-    async def end_call(self, owner: str) -> None:
-        await self._do(lambda db: db.rows("DELETE FROM @running_calls WHERE owner = $1", owner))
-
-    async def running_calls(self) -> list[RunningCall]:
-        found = await self._do(lambda db: db.rows(f"SELECT {RUNNING} FROM @running_calls"))
-        return [RunningCall(**named(RUNNING, row)) for row in found]
-
     async def settle(self, scope: str, call_key: str) -> LedgerEntry:
-        return await self._do(lambda db: ledger.settle(db, scope, index_key(call_key), self._name))
-
-    async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
-        keys = {index_key(key): key for key in call_keys}
-        found = await self._do(lambda db: ledger.load_entries(db, scope, list(keys), self._name))
-        return {keys[key]: entry for key, entry in found.items()}
+        return await self._do(lambda db: ledger.settle(db, scope, self._key(call_key), self._name))
 
     async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
         writes = [
@@ -252,12 +184,6 @@ class PostgresStore:
     async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
         fence = self._fence_above(journal_key)
         return await self._do(lambda db: rows.save_reply(db, journal_key, turn, reply, fence))
-
-    async def load_reply(self, journal_key: str, turn: int) -> str | None:
-        row = await self._do(
-            lambda db: db.row("SELECT reply FROM @model_replies WHERE run_key = $1 AND turn = $2", journal_key, turn)
-        )
-        return None if row is None else str(row[0])
 
     # --- deletion ---
 
@@ -278,83 +204,24 @@ class PostgresStore:
     ) -> Dropped:
         return await self._do(lambda db: deletion.drop_records(db, name, before, below, decisions, dry_run))
 
-    # --- decisions ---
-
-    async def record_decision(self, record: DecisionRecord) -> None:
-        await self._do(lambda db: ledger.record_decision(db, record), again=record.key is not None)
-
-    async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
-        found = await self._do(
-            lambda db: db.rows(
-                f"SELECT {DECISION} FROM @gate_decisions WHERE run_key = $1 ORDER BY number", journal_key
-            )
-        )
-        decisions = []
-        for place, row in enumerate(found, 1):
-            with reading(f"decision {place} of {len(found)} of run {journal_key} in {self._name}"):
-                decisions.append(read_decision(row))
-        return decisions
+    def _decision(self, record: DecisionRecord) -> Query:
+        return sql.RECORD_DECISION, decision_values(record) | {"at": rows.aware(record.at)}
 
     # --- workers and their sessions ---
 
     async def hold_scope(self) -> str:
         return (await self._connections.opened()).scope
 
-    async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
-        return await self._do(lambda db: ledger.begin_work(db, work, instead_of))
-
-    async def end_work(self, work: AtWork) -> None:
-        await self._do(lambda db: ledger.end_work(db, work))
-
-    async def find_work(self, session_id: str | None = None) -> list[AtWork]:
-        return await self._do(lambda db: ledger.find_work(db, session_id))
-
     async def add_worker(self, name: str) -> None:
         (await self._connections.opened()).holds.keep_worker(name)
-        await self._do(lambda db: db.rows("INSERT INTO @workers VALUES ($1) ON CONFLICT DO NOTHING", name))
+        await super().add_worker(name)
 
     async def drop_worker(self, name: str) -> None:
         (await self._connections.opened()).holds.drop_worker(name)
-        await self._do(lambda db: db.rows("DELETE FROM @workers WHERE name = $1", name))
+        await super().drop_worker(name)
 
-    async def list_workers(self) -> list[str]:
-        return [name for (name,) in await self._do(lambda db: db.rows("SELECT name FROM @workers"))]
-
-    # --- the board ---
-
-    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
-        return await self._do(lambda db: waits.show_waits(db, board, put, keep))
-
-    async def waits(
-        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
-    ) -> list[ShownWait]:
-        return await self._do(lambda db: waits.waits(db, page(wanted, after, limit, keys_first=True)))
-
-    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
-        return await self._do(lambda db: waits.count_waits(db, counted(wanted)))
-
-    async def load_board(self, namespace: str, workflow_id: str) -> Board | None:
-        return await self._do(lambda db: waits.load_board(db, namespace, workflow_id))
-
-    async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
-        return await self._do(lambda db: waits.boards(db, namespace, after, limit))
-
-    async def forget_boards(self, namespace: str, before: datetime) -> None:
-        await self._do(lambda db: waits.forget_boards(db, namespace, before))
-
-    # --- standing approvals ---
-
-    async def give_standing_approval(self, approval: StandingApproval, record: DecisionRecord) -> None:
-        await self._do(lambda db: standing.give(db, approval, record), again=record.key is not None)
-
-    async def standing_approvals(self, wanted: StandingFilter, *, limit: int | None = None) -> list[StandingApproval]:
-        return await self._do(lambda db: standing.load(db, selected(wanted, limit)))
-
-    async def revoke_standing_approval(self, approval_id: str, *, at: datetime, by: str | None) -> None:
-        await self._do(lambda db: standing.change(db, revoked(approval_id, at, by)))
-
-    async def forget_standing_approvals(self, before: datetime, *, dry_run: bool = False) -> int:
-        return await self._do(lambda db: standing.change(db, ended(before, dry_run)))
+    def _show(self, board: Board, put: Sequence[Wait], keys: list[str]) -> list[Query]:
+        return rows.show(board, put, keys)
 
     # --- partial answers ---
 
@@ -367,9 +234,6 @@ class PostgresStore:
 
     def partial_news(self, journal_key: str) -> AbstractAsyncContextManager[asyncio.Event]:
         return self._connections.here().news.of(journal_key)
-
-    async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
-        await self._do(lambda db: ledger.drop_partial(db, journal_key, turn, attempt))
 
 
 def postgres_store(dsn: str, *, schema: str = "standfast", max_connections: int = 10) -> PostgresStore:

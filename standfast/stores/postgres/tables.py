@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 from standfast.stores.postgres.database import Address, Database
 from standfast.stores.postgres.errors import translated
 from standfast.stores.postgres.schema import closed_words
-from standfast.stores.rows import index_key
+from standfast.stores.sql.rows import index_key
 from standfast.stores.tables import BATCH_BYTES, BATCH_ROWS, CLOSED, KEYS, Progress, Row, Sum, check_times, moment
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from standfast.stores.deletion import Dropped, Noted, NotedRun
-from standfast.stores.rows import named
+from standfast.stores.sql.dialect import now
+from standfast.stores.sql.rows import named
 from standfast.stores.sqlite import deletion_statements as sql
-from standfast.stores.sqlite.rows import now
 
 
 def note_run(db: sqlite3.Connection, run: NotedRun) -> None:

@@ -12,12 +12,13 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from standfast.errors import StoreError
+from standfast.stores.sql.dialect import SQLITE, Query, Row
 from standfast.stores.sqlite.files import SameFile, is_busy, open_again, open_file, translated, wait_for_locks
 from standfast.stores.sqlite.identity import MarkBeside, count_write
 
@@ -80,6 +81,17 @@ class SQLiteThread:
         if not is_taken:
             self._put([job])
         return cast("asyncio.Future[T]", job.future)
+
+    async def rows(self, query: Query, *, again: bool = True) -> list[Row]:
+        statement, values, writes = SQLITE.named(query)
+        return await self.do(lambda db: db.execute(statement, values).fetchall(), writes=writes)
+
+    async def batch(self, queries: Sequence[Query], *, again: bool = True) -> list[list[Row]]:
+        named = [SQLITE.named(query) for query in queries]
+        writes = any(writes for *_, writes in named)
+        return await self.do(
+            lambda db: [db.execute(statement, values).fetchall() for statement, values, _ in named], writes=writes
+        )
 
     def _put(self, jobs: list[Job]) -> None:
         if not jobs:

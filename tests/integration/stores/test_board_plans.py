@@ -6,9 +6,9 @@ import pytest
 
 from standfast import sqlite_store
 from standfast.stores import PostgresStore, SQLiteStore, WaitFilter
-from standfast.stores.sqlite import waits
-from standfast.stores.sqlite.waits import plain
-from standfast.stores.wait_rows import counted, page, with_places
+from standfast.stores.sql import waits
+from standfast.stores.sql.dialect import SQLITE
+from standfast.stores.sql.waits import counted, page
 from standfast.testing.boards import board_of, later, wait_of
 
 ITEMS, RUNS = 10_000, 20
@@ -76,15 +76,14 @@ async def test_who_is_bounded_reads_a_postgres_store_without_looking_at_what_is_
     await postgres_store._do(lambda db: db.rows("ANALYZE @boards"))
     wanted = WaitFilter(namespace="default", **bounds)
     for statement, values in (page(wanted, None, 50, keys_first=True), counted(wanted)):
-        query, ordered = with_places(statement.replace("instr(", "strpos("), values, lambda place: f"${place}")
-        rows = await postgres_store._do(lambda db: db.rows(f"EXPLAIN {query}", *ordered))  # noqa: B023
+        rows = await postgres_store._executor.rows((f"EXPLAIN {statement}", values))
         plan = "\n".join(line for (line,) in rows)
         assert "Seq Scan on waits" not in plan, plan
 
 
 async def explained(store: SQLiteStore, statement: str, values: dict[str, Any]) -> list[str]:
-    query = f"EXPLAIN QUERY PLAN {plain(statement)}"
-    return [row[3] for row in await store._do(lambda db: db.execute(query, values).fetchall(), writes=False)]
+    query, bound, _ = SQLITE.named((f"EXPLAIN QUERY PLAN {statement}", values))
+    return [row[3] for row in await store._do(lambda db: db.execute(query, bound).fetchall(), writes=False)]
 
 
 async def test_a_page_of_a_postgres_store_is_read_by_an_index(postgres_store: PostgresStore) -> None:
@@ -93,17 +92,16 @@ async def test_a_page_of_a_postgres_store_is_read_by_an_index(postgres_store: Po
     await postgres_store._do(lambda db: db.rows("ANALYZE @boards"))
     for wanted, after in await pages(postgres_store):
         statement, values = page(wanted, after, 50, keys_first=True)
-        query, ordered = with_places(statement.replace("instr(", "strpos("), values, lambda place: f"${place}")
-        rows = await postgres_store._do(lambda db: db.rows(f"EXPLAIN {query}", *ordered))  # noqa: B023
+        rows = await postgres_store._executor.rows((f"EXPLAIN {statement}", values))
         plan = "\n".join(line for (line,) in rows)
         assert "Index Scan using waits_" in plan
         assert "Sort" not in plan
 
 
 async def test_a_board_is_written_without_reading_those_of_other_runs(tmp_path: Any) -> None:
-    values = {"namespace": "default", "workflow_id": "greeter/0", "keys": '["k0.1"]'}
+    values = {"namespace": "default", "workflow_id": "greeter/0", "run_id": "r", "at": "", "keys": ["k0.1"]}
     async with sqlite_store(tmp_path / "standfast.db") as store:
-        for statement in (waits._TAKE_OUT, waits._KEYS):
+        for statement in (waits.TAKE_OUT, waits.KEYS):
             plan = await explained(store, statement, {**values})
             assert "(namespace=? AND workflow_id=?" in plan[0]
             assert not [line for line in plan if line.startswith("SCAN") and "waits" in line]

@@ -24,7 +24,7 @@ from standfast.stores import AtWork, DecisionRecord, NotedRun, Session, open_sto
 from standfast.stores import copying as copies
 from standfast.stores.d1 import tables as d1_tables
 from standfast.stores.postgres import tables as postgres_tables
-from standfast.stores.rows import LONGEST_KEY
+from standfast.stores.sql.rows import LONGEST_KEY
 from standfast.stores.sqlite import tables as sqlite_tables
 from standfast.stores.tables import KEYS, LEFT_OUT
 

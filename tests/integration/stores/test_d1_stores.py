@@ -37,7 +37,7 @@ async def interrupt(store: D1Store) -> None:
     proxy.cut()
     while proxy.faults:
         with contextlib.suppress(StoreError):
-            await store._ask("SELECT 1 AS one")
+            await store._executor.rows(("SELECT 1 AS one", {}))
 
 
 @pytest.mark.slow(but=20)

@@ -1,18 +1,18 @@
-"""Statements and rows of the board in every SQL store.
+"""Statements and rows of the board, with the items that runs wait for.
 
-`@` stands for the schema of PostgreSQL. Times are texts of one length in UTC, so that every database orders them alike.
+Times are texts of one length in UTC, so that every database orders them alike.
 Lists are texts with a line of JSON for each value. A value cannot contain a line break, so a line can be matched
 unchanged.
 """
 
 import json
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from standfast.messages import person
-from standfast.stores.rows import columns, named
+from standfast.stores.sql.dialect import Query
+from standfast.stores.sql.rows import columns, named
 from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 
 BOARD = (
@@ -30,7 +30,20 @@ SAVE_BOARD = (
     f"{', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[2:])}"
     " WHERE excluded.at >= known.at RETURNING 1 AS done"
 )
+PLACES = [f"value{place}" for place in range(11)]
 WAIT_COLUMNS = "namespace, workflow_id, key, kind, name, since, due, people, groups, words, item"
+IS_OURS = (
+    "EXISTS (SELECT 1 FROM @boards WHERE namespace = :namespace AND workflow_id = :workflow_id"
+    " AND run_id = :run_id AND at = :at)"
+)
+TAKE_OUT = (
+    "DELETE FROM @waits WHERE namespace = :namespace AND workflow_id = :workflow_id AND NOT (key AMONG(:keys))"
+    f" AND {IS_OURS}"
+)
+_PUT = (
+    f"INSERT INTO @waits ({WAIT_COLUMNS}) SELECT {', '.join(f':{name}' for name in PLACES)}"
+    f" WHERE {IS_OURS} ON CONFLICT DO NOTHING"
+)
 KEYS = "SELECT key FROM @waits WHERE namespace = :namespace AND workflow_id = :workflow_id"
 LOAD_BOARD = f"SELECT {BOARD} FROM @boards WHERE namespace = :namespace AND workflow_id = :workflow_id"
 FORGET = (
@@ -86,6 +99,13 @@ def wait_row(board: Board, wait: Wait) -> tuple[Any, ...]:
     return (*place, wait.kind, wait.name, *times, people, groups, wait.words, wait.item)
 
 
+def show(board: Board, put: Sequence[Wait], keys: list[str]) -> list[Query]:
+    """Return the statements that write a board. Without the first one's row, the others do not change anything."""
+    values = board_values(board)
+    puts = [(_PUT, {**values, **dict(zip(PLACES, wait_row(board, wait), strict=True))}) for wait in put]
+    return [(SAVE_BOARD, values), (TAKE_OUT, {**values, "keys": keys}), *puts, (KEYS, values)]
+
+
 def read_board(row: Sequence[Any]) -> Board:
     data = named(BOARD, row)
     return Board(**{**data, "at": datetime.fromisoformat(data["at"]), "is_watched": bool(data["is_watched"])})
@@ -103,9 +123,6 @@ def read_shown(row: Sequence[Any]) -> ShownWait:
         "groups": _read_lines(data["groups"]),
     }
     return ShownWait(board=read_board(row[:places]), wait=Wait(**{**data, **read}))
-
-
-Query = tuple[str, dict[str, Any]]
 
 
 def page(wanted: WaitFilter, after: WaitPlace | None, limit: int | None, *, keys_first: bool = False) -> Query:
@@ -191,13 +208,3 @@ def _where(wanted: WaitFilter) -> Query:
             theirs += f" AND w.kind IN ({', '.join(f':{kind}' for kind in kinds) or 'NULL'})"
         parts.append(f"NOT ({theirs})" if wanted.others else theirs)
     return " AND ".join(parts), values
-
-
-def with_places(query: str, values: dict[str, Any], place: Callable[[int], str]) -> tuple[str, list[Any]]:
-    """Return a statement with positional instead of named values."""
-    order: dict[str, int] = {}
-    placed = _NAME.sub(lambda found: place(order.setdefault(found[1], len(order) + 1)), query)
-    return placed, [values[name] for name in order]
-
-
-_NAME = re.compile(r"(?<!:):([a-z_]+[0-9]*)\b")

@@ -151,7 +151,7 @@ def conflict(session_id: str, last: int, expected_seq: int | None) -> SessionCon
     )
 
 
-def read_aged_entry(row: Sequence[Any], scope: str, call_key: str, store: str) -> LedgerEntry:
+def read_entry(row: Sequence[Any], scope: str, call_key: str, store: str) -> LedgerEntry:
     """Return an entry whose last column is its age in seconds, by the database's clock."""
     state, owner, arguments_hash, result, age = row
     with reading(f"call {call_key} of run {scope} in the ledger of {store}"):

@@ -1,6 +1,6 @@
-"""Statements and rows of standing approvals in every SQL store.
+"""Statements and rows of standing approvals.
 
-`@` stands for the schema of PostgreSQL. Times are texts of one length in UTC, as on the board.
+Times are texts of one length in UTC, as on the board.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,9 @@ from typing import Any
 
 from standfast.agent_loop import StandingApproval
 from standfast.messages import person
+from standfast.stores.sql.dialect import Query
+from standfast.stores.sql.waits import moment_text
 from standfast.stores.standing_approvals import StandingFilter
-from standfast.stores.wait_rows import Query, moment_text
 
 _COLUMNS = [
     "id",

@@ -1,0 +1,1 @@
+"""The store in SQL: the same statements for SQLite, PostgreSQL and D1."""

@@ -1,0 +1,231 @@
+"""The operations that are the same in every SQL store: each is a statement, or a batch of them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Self
+
+from standfast.agent_loop import StandingApproval
+from standfast.errors import InputError
+from standfast.messages import Message
+from standfast.stores.kept_values import reading
+from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session
+from standfast.stores.sql import standing, waits
+from standfast.stores.sql import statements as sql
+from standfast.stores.sql.dialect import Executor, Query, Row
+from standfast.stores.sql.rows import (
+    RUNNING,
+    WORK,
+    decision_values,
+    named,
+    read_decision,
+    read_entry,
+    read_message,
+    read_session,
+)
+from standfast.stores.standing_approvals import StandingFilter
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
+from standfast.stores.workers import AtWork
+
+
+class SQLStore:
+    """The part of a durable store that is the same in every SQL database.
+
+    Args:
+        executor: runs the statements.
+        name: the store's name in messages.
+    """
+
+    durable = True
+    _finds_keys_first = False  # see `waits.page`
+
+    def __init__(self, executor: Executor, name: str) -> None:
+        self._executor, self._name = executor, name
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish all operations, end all holds and close the database. The next operation opens it again."""
+        await self._executor.close()
+
+    # --- sessions and messages ---
+
+    async def load_session(self, session_id: str) -> Session | None:
+        found = await self._executor.rows((sql.SESSION_BY_ID, {"id": session_id}))
+        with reading(f"session {session_id} in {self._name}"):
+            return read_session(found[0]) if found else None
+
+    async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
+        found = await self._executor.rows((sql.MESSAGES, {"id": session_id, "after": after}))
+        messages = []
+        for place, row in enumerate(found, 1):
+            with reading(f"session {session_id}, message {place} of {len(found)} in {self._name}"):
+                messages.append(read_message(row))
+        return messages
+
+    async def list_sessions(
+        self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None
+    ) -> list[Session]:
+        values = {"agent": agent_name, "user": user_id, "most": limit}
+        sessions = []
+        for row in await self._executor.rows((sql.SESSIONS if limit is None else sql.SOME_SESSIONS, values)):
+            with reading(f"session {row[0]} in {self._name}"):
+                sessions.append(read_session(row))
+        return sessions
+
+    # --- ledger and replies ---
+
+    @staticmethod
+    def _key(call_key: str) -> str:
+        """Return the key of a call as the store keeps it."""
+        return call_key
+
+    async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
+        values = {"scope": scope, "call": self._key(call_key), "owner": owner}
+        found = await self._executor.rows((sql.TAKE_OVER, values))
+        return self._read_entry(found, scope, call_key) if found else await self._entry(scope, call_key)
+
+    async def _entry(self, scope: str, call_key: str) -> LedgerEntry:
+        found = await self._executor.rows((sql.ENTRY, {"scope": scope, "call": self._key(call_key)}))
+        return self._read_entry(found, scope, call_key)
+
+    def _read_entry(self, found: list[Row], scope: str, call_key: str) -> LedgerEntry:
+        if not found:
+            raise InputError(f"Call {call_key} of run {scope} is not in the ledger")
+        return read_entry(found[0], scope, call_key, self._name)
+
+    async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
+        keys = {self._key(key): key for key in call_keys}
+        found = await self._executor.rows((sql.ENTRIES, {"scope": scope, "calls": list(keys)}))
+        return {keys[key]: read_entry(row, scope, keys[key], self._name) for key, *row in found}
+
+    async def end_call(self, owner: str) -> None:
+        await self._executor.rows((sql.END_CALL, {"owner": owner}))
+
+    async def running_calls(self) -> list[RunningCall]:
+        calls = []
+        for row in await self._executor.rows((sql.RUNNING_CALLS, {})):
+            with reading(f"running call {row[0]} in {self._name}"):
+                calls.append(RunningCall(**named(RUNNING, row)))
+        return calls
+
+    async def load_reply(self, journal_key: str, turn: int) -> str | None:
+        found = await self._executor.rows((sql.REPLY, {"run": journal_key, "turn": turn}))
+        return str(found[0][0]) if found else None
+
+    # --- decisions ---
+
+    def _decision(self, record: DecisionRecord) -> Query:
+        """Return the statement that records a decision."""
+        return sql.RECORD_DECISION, decision_values(record)
+
+    async def record_decision(self, record: DecisionRecord) -> None:
+        await self._executor.rows(self._decision(record), again=record.key is not None)
+
+    async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
+        found = await self._executor.rows((sql.DECISIONS, {"run": journal_key}))
+        decisions = []
+        for place, row in enumerate(found, 1):
+            with reading(f"decision {place} of {len(found)} of run {journal_key} in {self._name}"):
+                decisions.append(read_decision(row))
+        return decisions
+
+    # --- workers and their sessions ---
+
+    async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
+        before = {f"old_{name}": value for name, value in dict(instead_of or work).items()}
+        while True:
+            is_ours = await self._executor.rows((sql.BEGIN_WORK, {**dict(work), **before}))
+            # A mark that came after that statement began is visible only to the next one.
+            if found := [work] if is_ours else await self.find_work(work.session_id):
+                return found[0]
+
+    async def end_work(self, work: AtWork) -> None:
+        await self._executor.rows((sql.END_WORK, dict(work)))
+
+    async def find_work(self, session_id: str | None = None) -> list[AtWork]:
+        found = await self._executor.rows((sql.WORK_ON, {"id": session_id}))
+        return [AtWork(**named(WORK, row)) for row in found]
+
+    async def add_worker(self, name: str) -> None:
+        await self._executor.rows((sql.ADD_WORKER, {"name": name}))
+
+    async def drop_worker(self, name: str) -> None:
+        await self._executor.rows((sql.DROP_WORKER, {"name": name}))
+
+    async def list_workers(self) -> list[str]:
+        return [name for (name,) in await self._executor.rows((sql.WORKERS, {}))]
+
+    # --- the board ---
+
+    def _show(self, board: Board, put: Sequence[Wait], keys: list[str]) -> list[Query]:
+        """Return the statements that write a board; the first writes nothing if the board is older than the known one,
+        and the last one reads the keys.
+        """
+        return waits.show(board, put, keys)
+
+    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
+        keys = [*keep, *(wait.key for wait in put)]
+        written, *_, found = await self._executor.batch(self._show(board, put, keys))
+        there = {key for (key,) in found}
+        return [key for key in keep if key not in there] if written else []
+
+    async def waits(
+        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
+    ) -> list[ShownWait]:
+        query = waits.page(wanted, after, limit, keys_first=self._finds_keys_first)
+        return [waits.read_shown(row) for row in await self._executor.rows(query)]
+
+    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
+        return {kind: number for kind, number in await self._executor.rows(waits.counted(wanted))}  # noqa: C416
+
+    async def load_board(self, namespace: str, workflow_id: str) -> Board | None:
+        found = await self._executor.rows((waits.LOAD_BOARD, {"namespace": namespace, "workflow_id": workflow_id}))
+        return waits.read_board(found[0]) if found else None
+
+    async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
+        values = {"namespace": namespace, "after": after, "most": limit}
+        found = await self._executor.rows((waits.LIST_BOARDS, values))
+        return [(waits.read_board(row[:-1]), row[-1]) for row in found]
+
+    async def forget_boards(self, namespace: str, before: datetime) -> None:
+        values = {"namespace": namespace, "before": waits.moment_text(before)}
+        await self._executor.rows((waits.FORGET, values))
+
+    # --- standing approvals ---
+
+    async def give_standing_approval(self, approval: StandingApproval, record: DecisionRecord) -> None:
+        give = standing.GIVE, standing.values_of(approval)
+        await self._executor.batch([self._decision(record), give], again=record.key is not None)
+
+    async def standing_approvals(self, wanted: StandingFilter, *, limit: int | None = None) -> list[StandingApproval]:
+        return [standing.read(row) for row in await self._executor.rows(standing.selected(wanted, limit))]
+
+    async def revoke_standing_approval(self, approval_id: str, *, at: datetime, by: str | None) -> None:
+        await self._executor.rows(standing.revoked(approval_id, at, by))
+
+    async def forget_standing_approvals(self, before: datetime, *, dry_run: bool = False) -> int:
+        return len(await self._executor.rows(standing.ended(before, dry_run)))
+
+    # --- partial answers ---
+
+    async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
+        values = {**dict(part), "run": journal_key}
+        begin: list[Query] = [(sql.DROP_OLD_WORDS, {}), (sql.BEGIN_WORDS, values)] if part.offset == 0 else []
+        await self._executor.batch([(sql.EXTEND_WORDS, values), *begin])
+
+    async def load_partial(self, journal_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
+        turn, attempt, end = (0, "", 0) if after is None else (after.turn, after.attempt, after.end)
+        values = {"run": journal_key, "turn": turn, "attempt": attempt, "end": end}
+        found = await self._executor.rows((sql.WORDS, values))
+        if not found:
+            return None
+        turn, attempt, offset, text = found[0]
+        return PartialAnswer(turn=turn, attempt=attempt, offset=offset, text=text)
+
+    async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
+        await self._executor.rows((sql.DROP_WORDS, {"run": journal_key, "turn": turn, "attempt": attempt}))
