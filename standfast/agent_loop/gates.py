@@ -243,22 +243,19 @@ class Gate:
         if self.status != "open":
             return f"gate {self.name} was {self.status.replace('-', ' ')} already"
         if decision.digest is None and (self.is_call or self.holds or rule.by_digest):
-            what = "on a tool call says on which" if self.is_call else "here says on what"
+            what = "on a tool call" if self.is_call else "here"
             return (
-                f"gate {self.name}: digest is missing; who decides {what}, by the digest that stands beside it in "
-                "`pending`, in the run's details, or in the result of a run that waits"
+                f"gate {self.name}: digest is missing; a decision {what} needs the digest that `pending`, "
+                "the run's details, and the result of a waiting run show"
             )
         if decision.digest is not None and decision.digest != self.shown_digest:
             edited = ""
             if self.changed is not None:
                 edited = f", since {self.editor or 'somebody'} has edited it to{self._edit_text()}"
-            return (
-                f"gate {self.name} shows something else now{edited}: look at it again, and decide on digest "
-                f"{self.shown_digest}"
-            )
+            return f"gate {self.name} has changed{edited}: review it again, and decide on digest {self.shown_digest}"
         needs_name = bool(rule.users) or rule.quorum > 1 or rule.exclude_requester
         if not who and needs_name:
-            return f"gate {self.name}: by is missing; it must be said who decides"
+            return f"gate {self.name}: by is missing; name the person who decides"
         if rule.users and who not in map(person, rule.users):
             return f"gate {self.name}: {by} may not decide it; {', '.join(rule.users)} may"
         if decision.decision == "reject":
@@ -272,13 +269,13 @@ class Gate:
             return f"gate {self.name}: {by} has asked for it, and cannot approve it"
         if not self.edits and self.approvals and (is_new or (decision.edit is None) != (self.proposed is None)):
             had = "without an edit" if self.proposed is None else f"with another edit:{self._edit_text()}"
-            return f"gate {self.name}: others have approved it {had}"
+            return f"gate {self.name}: other people have approved it {had}"
         if is_new:
             return self._edit_problem(decision)
         if not who or all(person(earlier.by) != who for earlier in self.approvals):
             return None
         if who in map(person, self.barred):
-            return f"gate {self.name}: {by} has edited it, and cannot approve it: somebody else must"
+            return f"gate {self.name}: {by} has edited it, and cannot approve it: another person must"
         return f"gate {self.name}: {by} has approved it already"
 
     def _edit_text(self) -> str:
@@ -299,23 +296,23 @@ class Gate:
             return None
         who = f"only {', '.join(left)} may" if left else "nobody else may"
         return (
-            f"gate {self.name}: edit: {rule.quorum} others must approve an edit of {decision.by}, and {who}: "
-            "reject it, and say what to change"
+            f"gate {self.name}: edit: {rule.quorum} other people must approve an edit by {decision.by}, and {who}: "
+            "reject it, and explain what to change"
         )
 
     def _more_problem(self, decision: Decision) -> str | None:
         """Return why this cannot be changed, or later calls be approved with it; None if they can, or need not be."""
         if self.holds and decision.edit is not None:
-            return f"gate {self.name}: edit: nothing can be changed here"
+            return f"gate {self.name}: edit: nothing can be edited here"
         if decision.remember is None:
             return None
         widest, scope = self.rule.remember, decision.remember.scope
         if not widest or not self.is_call:
-            return f"gate {self.name}: remember: later calls cannot be approved in advance here; approve this one alone"
+            return f"gate {self.name}: remember: later calls cannot be approved in advance here; approve only this one"
         if is_wider(scope, widest):
             return f'gate {self.name}: remember: the scope "{scope}" is wider than "{widest}", the widest here'
         if not person(decision.by):
-            return f"gate {self.name}: by is missing; it must be said who approves later calls"
+            return f"gate {self.name}: by is missing; name the person who approves later calls"
         return None
 
     def decided(self, decision: Decision, at: datetime | None = None) -> "Gate":
@@ -484,10 +481,10 @@ class Gate:
             case "timed-out", _:
                 return (
                     "approval-timeout",
-                    f"nobody decided on gate {self.name} until {self.deadline:%Y-%m-%d %H:%M} UTC",
+                    f"gate {self.name} was not decided by {self.deadline:%Y-%m-%d %H:%M} UTC",
                 )
             case "rejected", None:
-                return "approval-rejected", f"nobody decided on gate {self.name} in time, which rejects it"
+                return "approval-rejected", f"gate {self.name} was not decided in time, which rejects it"
             case "rejected", last:
                 who, why = (None, None) if last is None else (last.by, last.comment)
                 return "approval-rejected", rejection(self.name, who, why)

@@ -25,7 +25,7 @@ def handoff_outcome(target: str, before: str) -> Outcome:
         before: to whom an earlier call of the same turn hands over; "" if none does.
     """
     if before:
-        return Failed(f"Not done: the conversation was handed over to {before}; one handoff per turn counts")
+        return Failed(f"Not done: the conversation was handed over to {before}; only one handoff per turn counts")
     return Returned(json.dumps({"handed_over_to": target}))
 
 

@@ -136,7 +136,7 @@ def released(question: Question) -> Message | None:
 
 def _why(gate: Gate) -> str:
     if gate.last is None:
-        return "; nobody decided in time" if gate.status == "timed-out" else "; nobody has approved it"
+        return "; it was not decided in time" if gate.status == "timed-out" else "; it was not approved"
     comment = "" if gate.last.comment is None else f": {gate.last.comment}"
     return f"; {gate.last.by or 'somebody'} has rejected it{comment}"
 

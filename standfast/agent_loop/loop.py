@@ -488,7 +488,7 @@ def _shares(loop: Loop, used: tuple[Usage | None, Usage | None]) -> tuple[tuple[
 
 # --- the calls of a turn ---
 
-_UNASKED = "Not run: a guardrail has stopped it, and nobody was asked to approve it. Call it again"
+_UNASKED = "Not run: a guardrail has stopped it, and no one was asked to approve it. Call it again"
 
 
 def next_calls(state: "LoopState[CallT, ToolT_co]") -> CallTools[CallT]:
@@ -541,7 +541,7 @@ def when_stuck(loop: Loop, idle: int, nudges: int) -> dict[str, Any]:
     """
     match loop.on_stuck:
         case "retry" if nudges < loop.stuck_retries:
-            nudge = f"No tool call of your last {idle} turns succeeded. Try another way, or say what hinders you."
+            nudge = f"No tool call of your last {idle} turns succeeded. Try another way, or explain the obstacle."
             return {"idle_turns": 0, "nudges": nudges + 1, "nudge": nudge}
         case "escalate":
             text = f"No tool call of the last {idle} turns succeeded. How should the agent go on?"

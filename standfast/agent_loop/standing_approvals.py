@@ -123,7 +123,9 @@ def standing_of(decision: Decision, gate: Gate, place: CallPlace, arguments: Any
             raise InputError("only a call's arguments can be remembered")
         pattern, end = pattern_of(arguments, wish.arguments), wish.ends(at)
         if size_over(to_json(pattern).decode(), _LONGEST_PATTERN):
-            raise InputError(f"the arguments have more than {_LONGEST_PATTERN:,} bytes: let the large ones be anything")
+            raise InputError(
+                f"the arguments have more than {_LONGEST_PATTERN:,} bytes: allow any value for the large ones"
+            )
     except InputError as error:
         raise InputError(f"gate {gate.name}: remember: {error}") from error
     told = to_json([place.run, gate.name, gate.shown_digest, person(decision.by)])
@@ -182,5 +184,5 @@ def standing_problem(approval: StandingApproval | None, decision: Decision, gate
     if mine != its or not rule or is_wider(approval.scope, rule) or decision.edit is not None:
         return f"{said} is not for this call"
     if approval.policy != gate.policy:
-        return f"{said} was given for the tool as it was before it changed"
+        return f"{said} was given for an earlier version of the tool"
     return None if fits(approval.arguments, gate.arguments) else f"{said} is not for these arguments"

@@ -69,7 +69,7 @@ def cut_off(tool: ToolFacts, name: str, after: float, *, still_runs: bool = Fals
 
 def verify_cut_off(after: float, *, still_runs: bool = False) -> Unknown:
     """Return the verdict of a `verify` that exceeded its timeout of `after` seconds."""
-    return Unknown(f"verify was cut off after {after:g} s{', and hears no cancel' if still_runs else ''}")
+    return Unknown(f"verify was cut off after {after:g} s{', and ignores cancellation' if still_runs else ''}")
 
 
 def cancelled(tool: ToolFacts | None) -> Outcome:
@@ -114,7 +114,7 @@ def without_dependencies(owner: str, error: str, *, has_begun: bool) -> Failed |
         has_begun: the call may have run before, and `verify` was due.
     """
     why = f"the dependencies of '{owner}' could not be made: {error}"
-    return Unknown(f"verify was not asked: {why}") if has_begun else Failed(f"Not run: {why}", raised=True)
+    return Unknown(f"verify was not run: {why}") if has_begun else Failed(f"Not run: {why}", raised=True)
 
 
 def not_closed(tool: ToolFacts, owner: str, error: str) -> Failed | Unknown:

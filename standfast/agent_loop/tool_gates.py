@@ -153,7 +153,7 @@ async def edit_problem(
         return None
     tool, gate, edit = agent.tool_map.get(call.name), decision.gate, decision.edit
     if tool is None:
-        return f"gate {gate}: edit: the agent has no tool {call.name} any more"
+        return f"gate {gate}: edit: the agent no longer has the tool {call.name}"
     if not isinstance(edit, dict):
         return f"gate {gate}: edit must be an object, all arguments of tool {tool.name}"
     try:
@@ -177,7 +177,7 @@ async def edit_problem(
         return None
     is_asked = usual is not None and rule.bare() in [one.bare() for one in usual.chain]
     if len(asks) > 1 or usual is None or not is_asked or asks[0].bare() != usual.bare():
-        return f"gate {gate}: edit: these arguments need another approval; reject it, and say so"
+        return f"gate {gate}: edit: these arguments need a different approval; reject it, and explain why"
     return None
 
 
@@ -207,26 +207,26 @@ def refused_as_changed(tool: Tool[..., Any], arguments: dict[str, Any] | str, *,
         return Failed(error_text(error))
     given = arguments if isinstance(arguments, dict) else read_json(arguments)
     if unknown := sorted(given.keys() - normal.keys()):
-        return Failed(f'Not run: tool "{tool.name}" as it is now has no argument {unknown[0]!r}')
+        return Failed(f'Not run: tool "{tool.name}" no longer has the argument {unknown[0]!r}')
     return tool.not_as_approved() if approved and normal != given else None
 
 
 def decided_too_late(gate: str) -> str:
     """Return why a decision does not count at the gate of a call that has run."""
-    return f"gate {gate}: the call has run already"
+    return f"gate {gate}: the call has already run"
 
 
 def answered_already(gate: str) -> str:
     """Return why a decision does not count at the gate of a call that was answered without being run."""
-    return f"gate {gate}: the call has ended, and the agent was told that it was not run"
+    return f"gate {gate}: the call has ended, and the agent has read that it was not run"
 
 
 def refusal(gate: Gate) -> str:
     """Return what the model reads about a call that its gate did not let through."""
     if gate.status == "timed-out":
-        return f"Approval timed out: nobody decided until {gate.deadline:%Y-%m-%d %H:%M} UTC, so it was not run"
+        return f"Approval timed out: it was not decided by {gate.deadline:%Y-%m-%d %H:%M} UTC, so it was not run"
     if gate.last is None:
-        return "Not run: nobody approved it in time"
+        return "Not run: it was not approved in time"
     who = "" if gate.last.by is None else f" by {gate.last.by}"
     why = "" if gate.last.comment is None else f": {gate.last.comment}"
     return f"Not run: it was rejected{who}{why}"
@@ -234,7 +234,7 @@ def refusal(gate: Gate) -> str:
 
 def edit_note(editor: str | None) -> str:
     """Return the words by which a result says who changed the arguments of its call."""
-    return f"{editor or 'Somebody'} {_CHANGED}"
+    return f"{editor or 'Someone'} {_CHANGED}"
 
 
 def is_edited(result: Mapping[str, Any]) -> bool:
@@ -277,7 +277,7 @@ def approver_problem(approval: Approval | None, decision: Decision) -> str | Non
     asked = [] if approval is None else [one.users for one in approval.chain]
     if not asked or any(not users or person(decision.by) in map(person, users) for users in asked):
         return None
-    return f"gate {decision.gate}: {decision.by} may not decide it any more; {', '.join(asked[0])} may"
+    return f"gate {decision.gate}: {decision.by} may no longer decide it; {', '.join(asked[0])} may"
 
 
 def caller_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRule) -> str | None:

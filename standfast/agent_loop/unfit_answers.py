@@ -65,8 +65,8 @@ def judge(finish: Finish, problem: str | None, refused: str | None, *, may_corre
 def correction(problem: str | None, refused: str | None) -> str:
     """Return the correction for the model after an answer of the wrong type, or one that a validator refused."""
     if refused is not None:
-        return f"Your answer could not be used: {refused.rstrip('.')}. Answer again."
-    return f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
+        return f"Your answer was not accepted: {refused.rstrip('.')}. Answer again."
+    return f"Your answer was not accepted: {problem}. Answer again, only with JSON that matches the schema."
 
 
 def refused_by_guardrails(answer: Answer[LoopCall]) -> dict[str, str]:

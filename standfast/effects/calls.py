@@ -215,7 +215,8 @@ class EffectCall:
                 self._lost = str(owner)
                 return Found.LOST
             if lives and self.time is not None and age > self.time:
-                return Unknown("its time is over, and it may still run")  # so that `verify` cannot know, either
+                # `verify` cannot know either
+                return Unknown("its timeout has passed, and it may still be running")
             await asyncio.sleep(_LOOK_EVERY)
         return Found.LOST
 
@@ -246,7 +247,7 @@ class EffectCall:
                 if not is_told:
                     is_told = True
                     _LOG.warning(
-                        "Effect '%s' (%s) has run, and the store does not take its result, which is tried again: %s",
+                        "Effect '%s' (%s) has run, and the store refuses its result; retrying: %s",
                         self.key.name,
                         self.key.id,
                         error,

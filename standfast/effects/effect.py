@@ -74,7 +74,7 @@ class Effect:
                 f"effect: name must be a printable text of 1 to {LONGEST_NAME} characters, got {name!r:.80}"
             )
         if name is None and key is not None:
-            raise DefinitionError("effect: key= needs a name, too: together they tell a call from all others")
+            raise DefinitionError("effect: key= also needs a name: together they identify a call")
         if not isinstance(safe_to_retry, bool):
             raise DefinitionError(f"{self._owner}: safe_to_retry must be True or False, got {safe_to_retry!r:.80}")
         if verify is not None and not callable(verify):
@@ -109,16 +109,16 @@ class Effect:
         self.name = self.name or getattr(function, "__name__", type(function).__name__)
         self._owner = f"Effect '{self.name}'"
         if is_guarded(function):
-            raise DefinitionError(f"{self._owner}: the function has a guard already")
+            raise DefinitionError(f"{self._owner}: the function is already guarded")
         if hasattr(function, _ACTIVITY):
-            raise DefinitionError(f"{self._owner}: write @effect below @activity.defn, which would call past it")
+            raise DefinitionError(f"{self._owner}: write @effect below @activity.defn, which would bypass it")
         called = type(function).__call__
         if isinstance(self._key, str):
             raise DefinitionError(f"{self._owner}: key must be a function of the arguments, got the text {self._key!r}")
         if self._key is not None:
             check_key_of(self._owner, self._key, function)
         if any(inspect.isasyncgenfunction(one) or inspect.isgeneratorfunction(one) for one in (function, called)):
-            raise DefinitionError(f"{self._owner}: the function is a generator, which has no one result")
+            raise DefinitionError(f"{self._owner}: the function is a generator, which does not return a single result")
         result = result_of(function, self._owner)
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
         around = self._around_async if is_async else self._around_plain
@@ -200,15 +200,15 @@ class Effect:
             digest = hash_of(given)
             if self.approval is not None and not is_let_through(digest):
                 raise InputError(
-                    f"{self._owner} needs approval, which this call has not: nothing was run. In a workflow of "
+                    f"{self._owner} needs approval, which this call lacks: nothing was run. In a workflow of "
                     "Temporal, await execute_effect(…), which asks people first"
                 )
             said = self._key(*arguments, **options) if callable(self._key) else self._key
             key = said if said is None or isinstance(said, EffectKey) else given_key(self.name, said)
             if key is None and not in_activity():
                 raise InputError(
-                    f"{self._owner} has no key: outside of an activity of Temporal, give it key=, by which a repeated "
-                    "call is known"
+                    f"{self._owner} has no key: outside a Temporal activity, give it key=, which identifies a "
+                    "repeated call"
                 )
         except InputError as error:
             raise failures.refused(error) from None
@@ -230,12 +230,12 @@ class Effect:
 
     async def __aenter__(self) -> "Block":
         if self._block is not None:
-            raise InputError(f"{self._owner}: each block needs an effect(…) of its own")
+            raise InputError(f"{self._owner}: each block needs its own effect(…)")
         if not self.name:
             raise InputError("effect: a block needs a name")
         if self._timeout is not None:
             raise DefinitionError(
-                f"{self._owner}: timeout is of a function, and does not cut a block off: limit what the block awaits"
+                f"{self._owner}: timeout applies to functions, not to blocks: limit what the block awaits"
             )
         self._call, self._block = self._call_of(None, (), {}), Block()
         found = await begin(self._call, lambda reason: self._ask(reason, (), {}))

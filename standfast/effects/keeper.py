@@ -116,7 +116,8 @@ async def on_keeper(work: Coroutine[Any, Any, T]) -> T:
     except RuntimeError:
         work.close()
         raise InputError(
-            "An async effect needs an event loop of asyncio, and another, such as trio's, runs here: nothing was run"
+            "An async effect needs an asyncio event loop, and a different one, such as trio's, is running: "
+            "nothing was run"
         ) from None
     return await asyncio.wrap_future(keeper().begin(work))
 

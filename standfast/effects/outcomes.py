@@ -41,7 +41,7 @@ def no_awaitable(value: Any) -> Any:
         return value
     if inspect.iscoroutine(value):
         value.close()
-    raise TypeError(f"it returned {type(value).__name__}, which has to be awaited: make it an async def")
+    raise TypeError(f"it returned {type(value).__name__}, which must be awaited: make it an async def")
 
 
 def broken(
@@ -69,7 +69,7 @@ def broken(
         return Unknown(failures.said_by(error))
     if isinstance(error, Exception):
         return Raised(failures.said_by(error), kind=type(error).__name__)
-    return Unknown(f"it was broken off by {type(error).__name__}")
+    return Unknown(f"it was interrupted by {type(error).__name__}")
 
 
 def is_told(error: BaseException, outcome: Kept | Ending) -> bool:
@@ -124,5 +124,5 @@ def answer(key: EffectKey, kept: Kept, result: TypeAdapter[Any], *, raises: bool
 def _misfit(key: EffectKey, error: ValidationError) -> StandfastError:
     first = error.errors()[0]["msg"]
     return failures.failed(
-        key, f"has run, and its result is kept, but does not fit what the function says now that it returns: {first}"
+        key, f"has run, and its result is stored, but does not fit the function's current return type: {first}"
     )

@@ -64,8 +64,8 @@ def make_agent(
     """
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
         raise DefinitionError(
-            f"Agent '{name}': as_agent has no option {unknown[0]!r}; besides those of its own signature it has "
-            f"{', '.join(Options.__annotations__)}"
+            f"Agent '{name}': as_agent has no option {unknown[0]!r}; besides the parameters in its signature it "
+            f"has {', '.join(Options.__annotations__)}"
         )
     return Agent(name, adapter=adapter, tools=tools, model=model, output=output, instructions=_runner, **options)
 
@@ -156,8 +156,8 @@ class Declared:
             raise DefinitionError(f"Agent '{self._owner}': tool '{name}' has no schema of its arguments")
         if has_guard and not self.is_safe(name, safe):
             raise DefinitionError(
-                f"Agent '{self._owner}': tool '{name}' has a guard, by guarded(…) or @effect, and standfast runs it at "
-                "most once as it is: take the guard away; or, if its verify= is to be asked, name the tool in "
+                f"Agent '{self._owner}': tool '{name}' has a guard, by guarded(…) or @effect, but standfast "
+                "already runs it at most once: remove the guard; or, to use its verify=, name the tool in "
                 "safe_to_retry="
             )
         whole = {"type": "object", "properties": {}, **schema}

@@ -69,8 +69,8 @@ def has_guard(*functions: object) -> bool:
 
 def second_guard(tool: str) -> DefinitionError:
     return DefinitionError(
-        f"guarded: tool '{tool}' has a guard already: take one of the two away; or, if the inner guard's verify= is to "
-        "be asked, declare the tool safe"
+        f"guarded: tool '{tool}' is already guarded: remove one of the two guards; or, to use the inner guard's "
+        "verify=, declare the tool safe"
     )
 
 
@@ -192,7 +192,7 @@ def key_of(*parts: str) -> str:
         InputError: a part is missing.
     """
     if not all(isinstance(part, str) and part for part in parts):
-        raise InputError(f"A tool call cannot be guarded without the ids that tell it from others, got {parts!r:.200}")
+        raise InputError(f"A tool call cannot be guarded without the ids that identify it, got {parts!r:.200}")
     text = json.dumps(parts)
     return text if len(text) <= LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
 

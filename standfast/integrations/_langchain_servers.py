@@ -102,7 +102,7 @@ def _unsent(tool: Any, error: Exception) -> StandfastError:
     if isinstance(error, StandfastError):
         return error
     why = error_text(first_error(error)) or type(error).__name__
-    return RetryableError(f"Not called: the MCP server of tool {tool.name!r} cannot be asked for its tools: {why}")
+    return RetryableError(f"Not called: the MCP server of tool {tool.name!r} cannot list its tools: {why}")
 
 
 def _with_headers(connection: Any, headers: Any) -> dict[str, Any]:

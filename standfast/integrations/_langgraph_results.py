@@ -51,7 +51,7 @@ def written(result: Any, call_id: str, *, keeps: bool) -> Any:
         return {"result": content} if is_alike else content  # a tool's text does not change the graph
     if not keeps:
         raise TypeError(
-            f"it ran, and returned {with_article(type(result).__name__)} for the graph, which cannot be given to it: "
+            f"it ran, and returned {with_article(type(result).__name__)} for the graph, which cannot accept it: "
             "compile the graph with a checkpointer"
         )
     said = next((one for one in _messages(result) if one.tool_call_id == call_id), None)

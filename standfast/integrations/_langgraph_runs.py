@@ -107,8 +107,8 @@ class GraphRun:
         )
         if not all(isinstance(one.value, dict) and OURS in one.value for one in waiting):
             raise ModelError(
-                f"The graph of agent '{self._name}' asks people, and has no checkpointer that would keep where it "
-                "stands: compile it with one"
+                f"The graph of agent '{self._name}' asks people, and has no checkpointer that would keep its "
+                "state: compile it with one"
             )
         known = {one.id for one in given if one.id}
         new = [one for one in values["messages"] if one.id not in known]

@@ -70,7 +70,7 @@ class Threads:
                         if one.id.startswith(interrupt) and OURS in one.value:
                             call = dict(one.value[OURS])
                             return AskedCall(call, call.pop(_STATE, None), at(thread))
-        raise StandfastError("Not called: the graph's state for this call is not in its checkpointer any more")
+        raise StandfastError("Not called: the graph's state for this call is no longer in its checkpointer")
 
 
 def call_with(call: Any, state: Any) -> dict[str, Any]:

@@ -100,9 +100,9 @@ def declare(
             if _needs_graph(node, tool) and threads.saver is None:
                 if not declared_safe(tool):
                     raise DefinitionError(
-                        f"Tool '{name}' takes the graph's state, store, runtime or the call's id, which nobody keeps "
-                        "for its call: compile the graph with a checkpointer, or say that it is harmless to "
-                        'run it twice, by metadata={"safe_to_retry": True}'
+                        f"Tool '{name}' takes the graph's state, store, runtime or the call's id, which is not "
+                        "stored for its call: compile the graph with a checkpointer, or declare it safe to run "
+                        'twice, by metadata={"safe_to_retry": True}'
                     )
                 continue
             names.add(name)

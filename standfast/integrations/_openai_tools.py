@@ -127,7 +127,7 @@ def declare(agents: Mapping[str, Agent[Any]], declared: Declared, settings: RunS
             elif not isinstance(tool, _HOSTED):
                 raise DefinitionError(
                     f"Agent '{agent.name}': {type(tool).__name__} runs beside the model's call, where it cannot be "
-                    "guarded; function tools and those that OpenAI hosts can be used"
+                    "guarded; use function tools or tools that OpenAI hosts"
                 )
         for given, one in handoffs_of(agent):
             declared.add(
@@ -306,6 +306,6 @@ def stub(tool: FunctionTool, is_enabled: Any) -> FunctionTool:
 
 def _stub(name: str, description: str, schema: dict[str, Any], strict: bool, is_enabled: Any) -> FunctionTool:
     async def never(context: Any, arguments: str) -> str:
-        raise RuntimeError(f"tool {name} is called by standfast alone")
+        raise RuntimeError(f"tool {name} is called only by standfast")
 
     return FunctionTool(name, description, schema, never, strict, is_enabled, needs_approval=True)

@@ -39,8 +39,8 @@ def unknown(name: str, call_id: str, error: BaseException) -> ToolDurabilityErro
 def has_changed(tool: str) -> StandfastError:
     """Return the error of a call whose tool has changed since it was read and perhaps approved."""
     return StandfastError(
-        f"Not called: the MCP server describes its tool {tool!r} otherwise than when it was read. Start this process "
-        "anew to take it as it is now"
+        f"Not called: the MCP server has changed its tool {tool!r} since it was read. Restart this process to use "
+        "the new version"
     )
 
 

@@ -116,8 +116,8 @@ class AtMostOnce(FunctionMiddleware):
             return None
         if context.session is None:
             raise InputError(
-                f"Tool '{context.function.name}' cannot be guarded: its run has no session, by which a call is known "
-                "again. Give the run a session=, or AtMostOnce a key=. Nothing was run"
+                f"Tool '{context.function.name}' cannot be guarded: its run has no session, which identifies "
+                "repeated calls. Give the run a session=, or AtMostOnce a key=. Nothing was run"
             )
         # A model may count its calls from 0 in every answer; the framework gives each of them a lasting id.
         occurrence = context.metadata.get("function_call_occurrence_id")

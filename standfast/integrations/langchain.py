@@ -158,8 +158,8 @@ class AtMostOnce(AgentMiddleware[Any, Any, Any]):
         thread = config.get("configurable", {}).get("thread_id")
         if thread is None:
             raise InputError(
-                f"Tool '{request.tool_call['name']}' cannot be guarded: its graph has no thread_id, by which a call is "
-                "known again. Give it a checkpointer and a thread_id, or AtMostOnce a key="
+                f"Tool '{request.tool_call['name']}' cannot be guarded: its graph has no thread_id, which "
+                "identifies repeated calls. Give it a checkpointer and a thread_id, or AtMostOnce a key="
             )
         return key_of(str(thread), _message_id(request), _id_of(request))
 

@@ -134,7 +134,7 @@ def guarded(
             raise DefinitionError(f"guarded needs an agent or a function tool, got {agent_or_tool!r:.80}")
     if not found:
         raise DefinitionError(
-            f"guarded: agent '{agent_or_tool.name}' has no function tool that could be guarded; add its tools first"
+            f"guarded: agent '{agent_or_tool.name}' has no function tool to guard; add its tools first"
         )
     if isinstance(safe_to_retry, str):
         raise DefinitionError(f"guarded: safe_to_retry lists names, got the text {safe_to_retry!r:.80}")
@@ -183,7 +183,7 @@ class _Guarded(AroundTool):
         said = self._key(context)
         if not isinstance(said, str) or not said:
             raise InputError(
-                f"Tool '{context.tool_name}': key= must return a text of its own for each call, got {said!r:.80}; "
+                f"Tool '{context.tool_name}': key= must return a different text for each call, got {said!r:.80}; "
                 "nothing was run"
             )
         key = key_of(said)
@@ -215,15 +215,15 @@ def guarded_activity(store: DurableStore) -> Callable[[FunctionT], FunctionT]:
         if not iscoroutinefunction(function):
             raise DefinitionError(f"guarded_activity: '{name or repr(function)[:80]}' must be an async function")
         if hasattr(function, "__temporal_activity_definition"):
-            raise DefinitionError(f"guarded_activity: write it below @activity.defn at '{name}', which calls past it")
+            raise DefinitionError(f"guarded_activity: write it below @activity.defn at '{name}', which bypasses it")
         if has_guard(function):
-            raise DefinitionError(f"guarded_activity: '{name}' has a guard already")
+            raise DefinitionError(f"guarded_activity: '{name}' is already guarded")
         returns: Any = list[get_type_hints(function).get("return", Any)]  # type: ignore[misc]
 
         @wraps(function)
         async def activity(*arguments: Any, **options: Any) -> Any:
             if not in_activity():
-                raise InputError(f"guarded_activity: '{name}' was called outside of an activity, and nothing was run")
+                raise InputError(f"guarded_activity: '{name}' was called outside an activity, and nothing was run")
             from temporalio.activity import info
 
             async def call() -> Any:

@@ -106,8 +106,8 @@ class AtMostOnce(Plugin):
         session = getattr(getattr(context.agent, "_session_manager", None), "session_id", None)
         if session is None:
             raise InputError(
-                f"Tool '{context.tool_use['name']}' cannot be guarded: its agent has no session, by which a call is "
-                "known again. Give it a session_manager, or AtMostOnce a key=. Nothing was run"
+                f"Tool '{context.tool_use['name']}' cannot be guarded: its agent has no session, which identifies "
+                "repeated calls. Give it a session_manager, or AtMostOnce a key=. Nothing was run"
             )
         call_id = str(context.tool_use["toolUseId"])
         # A model may count its calls from the beginning in each answer, so ids may repeat.

@@ -44,11 +44,9 @@ def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:
     try:
         read = tuple(Decision.model_validate(decision) for decision in given)
     except ValidationError as error:
-        raise InputError(f"A decision cannot be used: {explain(error)}; one is like {_EXAMPLE}") from error
+        raise InputError(f"A decision is invalid: {explain(error)}; one is like {_EXAMPLE}") from error
     if any(decision.standing is not None for decision in read):
-        raise InputError(
-            "A decision cannot be used: only the store says which were made in advance; leave out standing"
-        )
+        raise InputError("A decision is invalid: only the store has the decisions made in advance; leave out standing")
     return read
 
 

@@ -114,7 +114,7 @@ class ModelCalls:
                 delay = retry_delay(error, self._agent.loop.model_retry, attempt, has_alternative=has_fallback)
                 if delay is None:
                     raise
-                _LOG.warning("Agent %s: the model is asked again in %g s: %s", self._agent.name, delay, error)
+                _LOG.warning("Agent %s: the model is called again in %g s: %s", self._agent.name, delay, error)
                 if self._emit is not None:
                     self._emit(ModelRetried(error_text(error), delay))
             await asyncio.sleep(delay)

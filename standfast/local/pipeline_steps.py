@@ -107,7 +107,7 @@ def _of_agent(result: RunResult) -> StepResult:
         what = f"its tool '{result.approvals[0].tool}'" if result.approvals[0].tool else "its answer"
         text = f"{what} waits for approval, which needs a store"
     else:
-        text = f"its agent asks a question, which nobody can answer here: {result.question}"
+        text = f"its agent asks a question, which cannot be answered here: {result.question}"
     return StepResult(status="error", response=text, iterations=result.iterations)
 
 

@@ -345,7 +345,7 @@ class PipelineRun:
             problems.append(f"gate {decision.gate} {why}")
             await self._kept.record(decision, datetime.now(UTC), problems[-1])
         if problems:
-            raise InputError(f"{'; '.join(problems)}. What ran is kept: call again without these decisions")
+            raise InputError(f"{'; '.join(problems)}. Finished steps are kept: call again without these decisions")
 
     async def _record_of(self, decision: Decision) -> tuple[Kept, Decision]:
         """Return the place of a decision's record, and the decision under the name that its gate has there."""

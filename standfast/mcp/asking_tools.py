@@ -35,7 +35,7 @@ def asking_tool(name: str, store: Any) -> Tool[..., Any]:
     fields: Any = {"question": (Annotated[str, Field(description="its id, as the tool gave it")], ...)}
     return Tool(
         name,
-        description="Ask a person what a tool wants to know before it can go on; the result is the person's answer.",
+        description="Ask a person a tool's question, so that it can continue; the result is the person's answer.",
         input=create_model("Question", **fields),
         handler=ask,
         safe_to_retry=True,

@@ -159,7 +159,7 @@ def _marked(tool: Any, why: str) -> dict[str, Any]:
 async def _bound(limit: int, note: Callable[[str], None], response: Any) -> None:
     """Bound an answer. Streams live as long as their connection, and the SDK bounds their events."""
     if (packed := response.headers.get("Content-Encoding", "identity").lower()) != "identity":
-        raise StandfastError(f"the MCP server's answer is packed as {packed!r:.40}, which nobody asked for")
+        raise StandfastError(f"the MCP server's answer is packed as {packed!r:.40}, which was not requested")
     if response.headers.get("Content-Type", "").startswith("text/event-stream"):
         return
     stream, usual = response.stream, importlib.import_module("httpx2").AsyncByteStream

@@ -169,7 +169,7 @@ class Connection:
             try:
                 result = await self._ask(item, arguments, meta, asked)  # on a new connection
             except _NotTakenError as error:
-                raise RetryableError(f"its MCP server does not take it: {error_text(error)}") from error
+                raise RetryableError(f"its MCP server does not accept it: {error_text(error)}") from error
             except _LostError as error:
                 raise _lost(name, ctx, is_safe, error) from error
         except _LostError as error:
@@ -344,7 +344,7 @@ class ChangedError(StandfastError):
     """
 
     def __init__(self, name: str, listed: list[Any]) -> None:
-        super().__init__(f"Not called: the MCP server describes its tool {name!r} otherwise than when it was read")
+        super().__init__(f"Not called: the MCP server has changed its tool {name!r} since it was read")
         self.listed = listed
 
 

@@ -65,7 +65,7 @@ async def login(
             ):
                 await client.list_tools()
         except TimeoutError as error:
-            raise StandfastError(f"Nobody has logged in within {LOGIN_TIMEOUT:g} s") from error
+            raise StandfastError(f"No login within {LOGIN_TIMEOUT:g} s") from error
         except Exception as error:
             why = sending.refused or error_text(_first(error))
             raise StandfastError(f"The login at {url} failed: {why}") from error
@@ -73,7 +73,7 @@ async def login(
             SENDING.reset(token)
     known = provider.context
     if known.current_tokens is None:
-        raise StandfastError(f"{url} asks for no login: leave out auth=")
+        raise StandfastError(f"{url} does not require a login: leave out auth=")
     endpoint = known.oauth_metadata and known.oauth_metadata.token_endpoint
     found = login_of(
         known.current_tokens,

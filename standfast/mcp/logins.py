@@ -54,7 +54,7 @@ class OAuth:
         if self.client_secret is not None and self.client_id is None:
             raise DefinitionError("OAuth: client_secret goes with client_id")
         if self.issuer is not None and not is_safe_url(self.issuer):
-            raise DefinitionError(f"OAuth: issuer must be an address of https, got {self.issuer!r:.200}")
+            raise DefinitionError(f"OAuth: issuer must be an https address, got {self.issuer!r:.200}")
         if self.key is not None and len(self.key) < _SHORTEST_KEY:
             raise DefinitionError(f"OAuth: key must have at least {_SHORTEST_KEY} bytes")
 
@@ -245,7 +245,7 @@ def _needed(url: str, who: tuple[str | None, str | None], why: str) -> NotLetInE
     words += [] if user is None else ["--user", user]
     words += [] if tenant is None else ["--tenant", tenant]
     command = shlex.join(words)  # the user's name may come from a stranger
-    name = "nobody in particular" if user is None else f"user {user!r}"
+    name = "the shared account" if user is None else f"user {user!r}"
     return NotLetInError(f"{name} {why} at {url}; log in with `{command}`")
 
 
@@ -264,7 +264,7 @@ def _renewal(httpx2: Any, login: Login) -> Any:
     elif secret:
         data["client_secret"] = secret
     if not is_safe_url(login.token_endpoint):
-        raise NotLetInError("the token cannot be renewed: its authorization server is not at an address of https")
+        raise NotLetInError("the token cannot be renewed: its authorization server is not at an https address")
     return httpx2.Request("POST", login.token_endpoint, data=data, headers=headers)
 
 
@@ -277,7 +277,7 @@ async def _renewed(logins: Logins, who: tuple[str | None, str | None], login: Lo
         later = await logins.load(who)
         if later is not None and later.access_token != login.access_token:
             return later
-        raise _needed(logins.url, who, "has to log in again")
+        raise _needed(logins.url, who, "must log in again")
     try:
         token = importlib.import_module("mcp.shared.auth").OAuthToken.model_validate_json(answer.content)
         new = login_of(token, login.token_endpoint, login.client, login.resource, before=login)
@@ -296,7 +296,7 @@ def login_of(
         ValueError: the token cannot be sent as a header.
     """
     if not _TOKEN.fullmatch(token.access_token):
-        raise ValueError("the access token has other characters than those of a header")
+        raise ValueError("the access token has characters that a header cannot contain")
     return Login(
         access_token=token.access_token,
         refresh_token=token.refresh_token or (None if before is None else before.refresh_token),

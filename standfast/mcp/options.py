@@ -38,7 +38,7 @@ def check_known(options: Mapping[str, object]) -> None:
     """Reject unknown options."""
     if unknown := sorted(options.keys() - MCPOptions.__annotations__.keys()):
         raise DefinitionError(
-            f"mcp: there is no option {unknown[0]!r}; there are {', '.join(MCPOptions.__annotations__)}"
+            f"mcp: unknown option {unknown[0]!r}; the options are {', '.join(MCPOptions.__annotations__)}"
         )
 
 

@@ -100,7 +100,7 @@ class Questions:
         """
         self._rounds += 1
         if self._rounds > _MOST_ROUNDS:
-            raise StandfastError("The MCP server asks for more and more")
+            raise StandfastError("The MCP server keeps asking for more")
         asked: dict[str, dict[str, Any]] = {}
         given: dict[str, Any] = {}
         for key, request in (result.input_requests or {}).items():
@@ -117,7 +117,7 @@ class Questions:
                     why = self._unanswered or given[key].message
                     raise StandfastError(f"The MCP server asks a model, and gets no answer: {why}")
             else:
-                raise StandfastError(f"The MCP server asks for {request.method}, which it may not")
+                raise StandfastError(f"The MCP server asks for {request.method}, which is not allowed")
         plain = {key: one.model_dump(mode="json", by_alias=True, exclude_none=True) for key, one in given.items()}
         one = Round(asked, plain, result.request_state)
         if not asked and not given:
@@ -172,13 +172,13 @@ class Questions:
         assert self._kept is not None
         if not self._hears_cancel:
             await self._kept.wait_for(self.ctx.tool_call_id, question)
-        unless = ", unless what it said means that it is done" if self._hears_cancel else ""
+        unless = ", unless its result means that it is done" if self._hears_cancel else ""
         return {
             "asked": text,
             **({"said": said} if self._hears_cancel else {}),
             "question": question,
-            "next": f"A person has to answer. Call {self.asking} with question={question!r}. Then call {self.tool} "
-            f"again with the same arguments{unless}.",
+            "next": f"A person must answer. Call {self.asking} with question={question!r}. Then call {self.tool} again "
+            f"with the same arguments{unless}.",
         }
 
     # --- questions for people ---

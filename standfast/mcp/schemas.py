@@ -53,7 +53,7 @@ def schema_problem(schema: Any) -> str | None:
     if problem := json_problem(schema):
         return f"its schema is {problem}"
     if (elsewhere := _reference_elsewhere(schema)) is not None:
-        return f"its schema refers to {elsewhere!r:.200}, which nobody fetches"
+        return f"its schema refers to {elsewhere!r:.200}, which is not fetched"
     if schema.get("$ref") == "#":
         return "its schema is a reference to itself"
     for name in _PARTS:

@@ -130,7 +130,7 @@ class MCPToolset:
         except StandfastError as error:
             if use.known is None or not (found := await use.known.accepted()):
                 raise
-            _LOG.warning("%s is away, and its tools are as they were last seen: %s", self.name, error_text(error))
+            _LOG.warning("%s is unreachable, and its last known tools are used: %s", self.name, error_text(error))
             return found
         accepted = await self._accepted(found, use.known)
         for now, item in zip(found, accepted, strict=True):
@@ -179,21 +179,21 @@ class MCPToolset:
         """Return why a changed tool is not called. If the change was accepted, the tool is offered from now on."""
         now = next((item for item in listed if item.name == name), None)
         if now is None:
-            return f"Not called: the MCP server has no tool {name!r} any more"
+            return f"Not called: the MCP server no longer has the tool {name!r}"
         if (problem := self._problem(now)) is not None:
-            return f"Not called: the MCP server's tool {name!r} cannot be used any more: {problem}"
+            return f"Not called: the MCP server's tool {name!r} is no longer usable: {problem}"
         accepted = await self._accepted(await self._usable(listed, use), use.known)
         if all(fingerprint(item) != fingerprint(now) for item in accepted):
             return (
-                f"Not called: the MCP server describes its tool {name!r} otherwise than it was accepted. A person has "
-                "to look at it (`standfast mcp tools`) and to accept it (`standfast mcp accept`)"
+                f"Not called: the MCP server has changed its tool {name!r} since it was accepted. A person must "
+                "review it (`standfast mcp tools`) and accept it (`standfast mcp accept`)"
             )
         if use.renewed is None:
-            return f"Not called: the tool {name!r} has changed, and a person has accepted that for the runs after this"
+            return f"Not called: the tool {name!r} has changed, and a person has accepted the change for later runs"
         use.renewed(self._tools(use, accepted))
         return (
-            f"Not called: the tool {name!r} has changed, and a person has accepted that. Read its description, which "
-            "is new, and call it again if it still fits"
+            f"Not called: the tool {name!r} has changed, and a person has accepted the change. Read its new "
+            "description, and call it again if it still fits"
         )
 
     def _auth_in(self, store: Any) -> Callable[[ToolContext], tuple[Hashable, Any]]:

@@ -397,7 +397,7 @@ def check_same(said: Message, digest: str, by: str | None) -> None:
     if content_digest(said) != digest or (None not in (by, said.by) and by != said.by):
         raise InputError(
             f"message_id {said.message_id!r} was already used for another message in this session: give each message "
-            "an id of its own"
+            "its own id"
         )
 
 

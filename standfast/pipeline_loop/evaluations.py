@@ -116,7 +116,7 @@ class Evaluations:
                 return Done(), nested.write_input(nested.read_input(given))
             case "output", Step(pipeline=nested) if nested is not None:
                 return self._output(action.path, stage)
-        raise InputError(f'Step "{action.path}" of workflow "{self.pipeline.name}" is of another kind now.')
+        raise InputError(f'Step "{action.path}" of workflow "{self.pipeline.name}" is now a different kind of step.')
 
     def before(self, path: str) -> dict[str, Any]:
         """Return the contents of a gate without `show`: the outputs since the last gate.
@@ -152,7 +152,7 @@ class Evaluations:
         labelled: dict[Any, Any] = dict(given if isinstance(given, Mapping) else {"": given})
         found = [label for label, value in labelled.items() if isinstance(value, approval.edit)]
         if len(found) > 1:
-            raise InputError(f"Step '{step.name}': show gives {len(found)} values to edit, of which there is one")
+            raise InputError(f"Step '{step.name}': show gives {len(found)} values to edit, instead of one")
         label, value = (found[0], labelled[found[0]]) if found else self._to_edit(path)
         labelled.pop(label, None)
         value = step.write_output(step.read_output(step.write_output(value)) if found else step.read_output(value))
@@ -214,7 +214,7 @@ class Evaluations:
     def _loop(self, path: str) -> Repeat:
         stage = find(self.pipeline, path.rpartition("/")[0])
         if not isinstance(stage, Repeat):
-            raise InputError(f'Step "{path}" of workflow "{self.pipeline.name}" is in no loop any more.')
+            raise InputError(f'Step "{path}" of workflow "{self.pipeline.name}" is no longer in a loop.')
         return stage
 
     def _output(self, path: str, step: Step[Any]) -> tuple[Done, Any]:
@@ -295,7 +295,7 @@ def _read_kept(step: Step[Any], value: Any) -> Any:
         return step.read_output(_copy(value))
     except InputError as error:
         shape = getattr(step.shape, "__name__", str(step.shape))
-        raise InputError(f"{error}. It was kept before, and does not fit today's {shape}") from error
+        raise InputError(f"{error}. It was stored earlier, and does not fit today's {shape}") from error
 
 
 def _copy(value: Any) -> Any:
@@ -311,7 +311,7 @@ def tool_result(outcome: Outcome) -> StepResult:
             text = f"it may or may not have run to its end{f': {reason}' if reason else ''}"
             return StepResult(status="error", response=f"{ToolDurabilityError.kind}: {text}")
         case Asked(question):
-            return StepResult(status="error", response=f"it asks a question, which nobody can answer here: {question}")
+            return StepResult(status="error", response=f"it asks a question, which cannot be answered here: {question}")
         case Terminated(error):
             return StepResult(status="error", response=error_text(error))
         case Failed(text) | Cancelled(text):

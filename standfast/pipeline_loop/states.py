@@ -277,7 +277,7 @@ class PipelineState:
                 prev |= prev[stage.name]
             elif stage.kind == "branch" and (chosen := chosen_step(stage, self.done[f"{path}?on"].value)) is not None:
                 prev[chosen.name] = prev[stage.name]
-        raise InputError(f"Step '{above}{'/'.join(parts)}' is not reached in the run as it is now")
+        raise InputError(f"Step '{above}{'/'.join(parts)}' is not reached in the run's current state")
 
     def _within(self, stage: Planned, path: str, parts: list[str], scope: Scope, load: Callable[[str], Any]) -> Scope:
         """Return the scope within a stage, with the results so far."""

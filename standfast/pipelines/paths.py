@@ -82,5 +82,5 @@ def nested_pipeline(pipeline: Pipeline, above: str) -> Pipeline:
         return pipeline
     step = find(pipeline, above.rstrip("/"))
     if not isinstance(step, Step) or step.pipeline is None:
-        raise InputError(f'Step "{above.rstrip("/")}" of workflow "{pipeline.name}" is not a pipeline any more.')
+        raise InputError(f'Step "{above.rstrip("/")}" of workflow "{pipeline.name}" is no longer a pipeline.')
     return step.pipeline

@@ -56,7 +56,7 @@ def begin_context(
     if at is None and given is None:
         return context, messages
     if at is None:
-        raise InputError("context= goes with message=: without one, the session goes on with the context that it has")
+        raise InputError("context= goes with message=: without one, the session keeps its context")
     messages[at] = messages[at].model_copy(update={"context": context})
     return context, messages
 

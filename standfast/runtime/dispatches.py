@@ -278,4 +278,4 @@ class Fence:
             with suppress(InputError):  # another run has claimed it, with the hash of its arguments
                 entry = await self._ledger.claim(self._scope, following, owner=owner, arguments_hash="")
         if entry.owner != owner:
-            raise SessionConflictError(f"Call {call_id} of {self._scope} was run by another run meanwhile")
+            raise SessionConflictError(f"Call {call_id} of {self._scope} was run by another run in the meantime")

@@ -31,7 +31,7 @@ def check_exported_from(checkpoint: Checkpoint, session: Session) -> None:
     """
     if checkpoint.exported_from != session.key:
         name = session_id_of(session.id)
-        raise InputError(f"Session {name} has messages of its own: give the checkpoint another session_id")
+        raise InputError(f"Session {name} has its own messages: give the checkpoint another session_id")
 
 
 async def at_home(

@@ -199,7 +199,7 @@ class RunInput:
         There an approved call may run at any moment.
         """
         if self.messages is not None and self.checkpoint is None:
-            raise InputError(f"Session {session_id} has messages of its own: leave out messages= or session_id=")
+            raise InputError(f"Session {session_id} has its own messages: leave out messages= or session_id=")
         for question in questions:
             if question.gate is not None and (workflow := question.gate.get("workflow")) is not None:
                 raise InputError(
@@ -241,8 +241,8 @@ class RunInput:
         if bool(self.questions) != bool(questions) or asked != now or (self.messages or [])[-1:] != stored[-1:]:
             what = f"the answer to call {shown} any more: it was answered, or" if self.questions else "an answer here:"
             raise InputError(
-                f"Session {session_id} does not wait for {what} the session went on. "
-                "run() without message= returns where it is."
+                f"Session {session_id} does not wait for {what} the session continued. run() without message= "
+                "returns its current state."
             )
 
     def not_in(self, stored: list[Message]) -> list[Message]:
@@ -307,7 +307,7 @@ def check_may_speak(state: LoopState, session_id: str | None) -> None:
         what = "" if state.gates[0].is_held else "call "
         raise InputError(
             f"{where} waits for approval of {what}{state.gates[0].tool_call_id}: give decisions=[…] before a new "
-            "message. run() without message= returns what waits."
+            "message. run() without message= returns the waiting items."
         )
     if state.questions:
         question = state.questions[0]

@@ -78,7 +78,7 @@ def check_can_hear_once(store: AgentStore | None, session_id: str | None) -> Non
     if store is None:
         return
     if not has_journal(store):
-        raise InputError(f"message_id= needs a store with load_reply and save_reply, which {store!r:.80} has not")
+        raise InputError(f"message_id= needs a store with load_reply and save_reply, which {store!r:.80} lacks")
     if session_id is None and store.durable:  # a memory store names its sessions itself
         raise InputError("message_id= needs session_id=: without it, each run begins a new session")
 

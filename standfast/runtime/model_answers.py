@@ -81,7 +81,7 @@ async def _answer(
     else:
         response = await _streamed(adapter, view, tools, settings, tell)
     if response.is_broken:
-        raise ModelError(f"The provider broke its answer off ({response.stop_reason})", transient=True)
+        raise ModelError(f"The provider cut off its answer ({response.stop_reason})", transient=True)
     return response
 
 
@@ -118,7 +118,7 @@ async def _streamed(
         if isinstance(parts, AsyncGenerator):
             await parts.aclose()
     if whole is None:
-        raise StandfastError("The adapter's stream ended without the whole answer as its last value")
+        raise StandfastError("The adapter's stream ended without the complete answer as its last value")
     return LLMResponse.read(whole)
 
 

@@ -60,7 +60,7 @@ def _plain_metadata(error: TerminalError) -> dict[str, Any]:
         return {"left_out": f"metadata: {problem}"}
     if (size := len(to_json(error.metadata))) > _METADATA_BYTES:
         too_large = f"metadata: {size:,} bytes, more than {_METADATA_BYTES:,}"
-        return {"left_out": f"{too_large}; keep large data elsewhere and send where it is"}
+        return {"left_out": f"{too_large}; keep large data elsewhere and send its location"}
     return error.metadata
 
 

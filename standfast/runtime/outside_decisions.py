@@ -31,9 +31,7 @@ async def load_waiting(store: Waits, address: str) -> Board:
     """
     board = await store.load_board(IN_PROCESS, address)
     if board is None:
-        raise InputError(
-            f"There is no run {address!r} in this store that waits, or has waited; see `standfast pending`"
-        )
+        raise InputError(f"There is no run {address!r} in this store that waits or has waited; see `standfast pending`")
     return board
 
 
@@ -78,7 +76,7 @@ async def load_arguments(store: object, item: Mapping[str, Any]) -> Any:
         for asked in await _Held(cast(DurableStore, store), board).gates():
             if (asked.gate.name, asked.gate.shown_digest) == (item["name"], item["digest"]):
                 return asked.gate.asked_arguments
-    raise StoreError(f"The arguments of call {item['name']} are not in this store any more")
+    raise StoreError(f"The arguments of call {item['name']} are no longer in this store")
 
 
 @asynccontextmanager
@@ -86,7 +84,7 @@ async def _held(store: DurableStore, board: Board) -> AsyncIterator["_Held"]:
     """Take the holds that a run of these gates would take, so that decisions come one after the other."""
     name = board.session or board.journal_key
     if not await hold(store, name):
-        raise SessionConflictError(f"Run {board.workflow_id} is at work now; look at it again when it waits")
+        raise SessionConflictError(f"Run {board.workflow_id} is active; try again when it waits")
     try:
         if board.session is not None:
             await check_not_at_work(store, board.session)
@@ -166,7 +164,7 @@ class _Held:
                 done = "approved" if one.decision == "approve" else "rejected"
                 return f"gate {decision.gate} was decided already; {one.by or 'somebody'} has {done} it"
         names = ", ".join(one.gate.name for one in waiting) or "none"
-        return f"gate {decision.gate} is not open any more: its time is over, or the run went on; open: {names}"
+        return f"gate {decision.gate} is no longer open: its deadline has passed, or the run continued; open: {names}"
 
 
 async def _nobody(gate: Gate, decision: Decision) -> None:
@@ -176,11 +174,11 @@ async def _nobody(gate: Gate, decision: Decision) -> None:
 def _problem(gate: Gate, decision: Decision) -> str | None:
     """Return why a decision does not count, as far as the gate itself tells; its declaration has the last word."""
     if decision.remember is not None:
-        return f"gate {gate.name}: remember: later calls are approved where the run is; approve this one alone"
+        return f"gate {gate.name}: remember: later calls are approved where the run is; approve only this one"
     if (problem := gate.problem(decision)) is not None or decision.edit is None or decision.decision == "reject":
         return problem
     if not gate.is_call:
-        return None if gate.edits else f"gate {gate.name}: edit: nothing can be changed here"
+        return None if gate.edits else f"gate {gate.name}: edit: nothing can be edited here"
     if not isinstance(decision.edit, dict):
         return f"gate {gate.name}: edit must be an object, all arguments of the call"
     try:

@@ -76,7 +76,7 @@ class Kept:
             if began != step.type_digest:
                 shape = getattr(step.shape, "__name__", str(step.shape))
                 raise InputError(
-                    f"{done.error}. What it said is kept. It began with another type, and today's is {shape}"
+                    f"{done.error}. Its answer is stored. It began with another type, and today's is {shape}"
                 )
 
     async def count(self, key: str) -> int:

@@ -37,8 +37,8 @@ async def current_epoch(store: Ledger, *, looks: bool = True) -> int:
     if last["place"] == place:
         return int(last["epoch"])
     _LOG.warning(
-        "The store %r is a copy, or was put back from a backup: calls of earlier runs of which it knows nothing are "
-        "taken for calls of unknown outcome",
+        "The store %r is a copy, or was restored from a backup: earlier runs' calls that it lacks now count as "
+        "calls of unknown outcome",
         store,
     )
     await append(store, NOTES, _written(last["epoch"] + 1, place), count)

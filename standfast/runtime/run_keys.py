@@ -85,7 +85,7 @@ async def restarted(
     while isinstance(todo := state.next_actions(), Todo):
         for action in todo.actions:
             if not await earlier.find(action.key):
-                raise InputError(f"restart from {first!r}: the earlier run has nothing of step {action.path!r}")
+                raise InputError(f"restart from {first!r}: the earlier run has no result of step {action.path!r}")
             came_to = action.done(earlier[action.key])
             state = state.ended(action.key, came_to)
             if isinstance(action, RunStep) and action.step.kind == "approval" and not _goes_back(action, came_to):

@@ -66,7 +66,7 @@ async def given_by(
     if decision.remember is None:
         return None
     if not has_standing_approvals(store):
-        raise InputError(f"gate {gate.name}: remember: the run has no store that keeps standing approvals")
+        raise InputError(f"gate {gate.name}: remember: the run has no store for standing approvals")
     arguments = gate.asked_arguments
     if decision.edit is not None:
         arguments = await normal_arguments(agent.tool_map[place.tool], decision.edit)
@@ -88,9 +88,7 @@ async def revoke(store: StandingApprovals, approval_id: str, by: str | None) -> 
 
 def no_standing_approval(approval_id: str) -> InputError:
     """Return the error for a standing approval that does not exist, or that the person may not see."""
-    return InputError(
-        f"There is no standing approval {approval_id!r:.80}; `standfast standing list` has those that are"
-    )
+    return InputError(f"There is no standing approval {approval_id!r:.80}; `standfast standing list` shows them")
 
 
 async def _load(store: object, approval_id: str) -> StandingApproval | None:

@@ -48,7 +48,8 @@ def with_found(
             for tool in found[toolset]:
                 if whole.tool_map.get(tool.name) is not tool:
                     _LOG.warning(
-                        "Agent %s: it already has a tool named %r, so that of %s is left out; prefix= tells them apart",
+                        "Agent %s: it already has a tool named %r, so the tool of %s is left out; prefix= "
+                        "distinguishes them",
                         agent.name,
                         tool.name,
                         toolset.name,

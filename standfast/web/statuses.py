@@ -4,7 +4,7 @@ from temporalio.service import RPCError
 
 from standfast.errors import NotConfirmedError, StandfastError, StoreError
 
-_NO_RUN = ("There is no run", "is not known as a run")
+_NO_RUN = ("There is no run", "is not known as a standfast run")
 
 
 def status_of(error: StandfastError | RPCError) -> int:

@@ -156,7 +156,7 @@ class Doors:
             return Said(None, words)
         done = "Approved" if press.decision == "approve" else "Rejected"
         names = [name for line in re.findall(rf"{done} by ([^\n]*)", words) for name in re.split(r"[,:] ", line)]
-        return Said("not waiting any more" not in words and press.who in names, words)
+        return Said("no longer waiting" not in words and press.who in names, words)
 
     async def link(self, press: Press) -> Said:
         link = ApprovalLinks(page=str(self._page.base_url), secret=SECRET, by=press.who).to(press.run, press.item)

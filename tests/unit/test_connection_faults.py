@@ -25,16 +25,16 @@ def broken(fault: str) -> str:
         (
             TLS,
             broken('Custom { kind: InvalidData, error: "received fatal alert: CertificateRequired" }'),
-            "wants a client",
+            "requires a client",
         ),
         (
             TLS,
             from_core("ConnectError(Custom { error: AlertReceived(HandshakeFailure) })"),
-            "wants a client certificate",
+            "requires a client certificate",
         ),
         (CERTIFIED, from_core("ConnectError(Custom { error: AlertReceived(UnknownCA) })"), "(UnknownCA)"),
         (CERTIFIED, broken("Kind(ConnectionReset)"), "Most likely it does not accept this client's certificate"),
-        (TLS, broken("Kind(ConnectionReset)"), "If it wants a client certificate, give one"),
+        (TLS, broken("Kind(ConnectionReset)"), "If it requires a client certificate, give one"),
         (
             TLS,
             from_core("InvalidCertificate(NotValidYetContext { not_before: UnixTime(1795506274) })"),
@@ -43,10 +43,10 @@ def broken(fault: str) -> str:
         (
             TLS,
             from_core("InvalidCertificate(Expired)"),
-            "of the Temporal server at cloud:7233 (as given) ended. It has",
+            "of the Temporal server at cloud:7233 (as given) ended. Renew it",
         ),
-        (TLS, from_core("InvalidCertificate(NotValidForName)"), "a certificate for others, and not"),
-        (TLS, from_core("InvalidCertificate(BadSignature)"), "cannot be used: BadSignature"),
+        (TLS, from_core("InvalidCertificate(NotValidForName)"), "a certificate for others, not"),
+        (TLS, from_core("InvalidCertificate(BadSignature)"), "an unusable certificate: BadSignature"),
         (TLS, from_core("InvalidMessage(InvalidContentType)"), "does not speak TLS"),
         (
             TLS,

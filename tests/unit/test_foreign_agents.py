@@ -83,7 +83,9 @@ def test_what_is_not_said_by_names_of_tools_is_refused_with_what_was_given(given
 
 
 def test_an_option_that_is_unknown_is_refused_with_all_that_there_are() -> None:
-    with pytest.raises(DefinitionError, match="no option 'retry'; besides those of its own signature it has formerly"):
+    with pytest.raises(
+        DefinitionError, match="no option 'retry'; besides the parameters in its signature it has formerly"
+    ):
         make_agent("shop", Echo(), [], model=None, output=None, options={"retry": 3})  # type: ignore[typeddict-unknown-key]
 
 

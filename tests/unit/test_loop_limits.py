@@ -84,7 +84,7 @@ def test_one_success_among_failures_is_progress() -> None:
 
 
 def test_a_stuck_run_that_may_retry_is_nudged_once() -> None:
-    nudge = "No tool call of your last 2 turns succeeded. Try another way, or say what hinders you."
+    nudge = "No tool call of your last 2 turns succeeded. Try another way, or explain the obstacle."
     state = started(stuck_threshold=2, on_stuck="retry")
     actions = []
     for _ in range(4):

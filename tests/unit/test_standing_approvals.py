@@ -120,7 +120,7 @@ def test_a_standing_approval_is_for_calls_in_its_place(place: dict[str, Any], wh
     [
         ({"rule": GateRule(users=("ana",), remember="run")}, "is not for this call"),
         ({"rule": GateRule(users=("ana",))}, "is not for this call"),
-        ({"policy": "q"}, "as it was before it changed"),
+        ({"policy": "q"}, "for an earlier version of the tool"),
         ({"arguments": {"amount": 6}}, "is not for these arguments"),
         ({"since": NOW + timedelta(days=1)}, "had expired"),
     ],

@@ -196,8 +196,8 @@ class _Outside(AbstractCapability[Any]):
         for one in tool_defs:
             if one.name not in self._ours:
                 _LOG.warning(
-                    "Tool %r was not there when this run or worker began, so the model is not shown it: what a "
-                    "toolset has only for some is not found",
+                    "Tool %r did not exist when this run or worker began, so the model does not see it: tools "
+                    "that a toolset has only for some users are not found",
                     one.name,
                 )
         tool_defs = [one for one in tool_defs if one.name in self._ours]
@@ -235,7 +235,7 @@ class _Call:
             if tool is None:
                 raise StandfastError(f"Tool '{self.name}' is not there for this call: its toolset has left it out")
             if tool.tool_def.kind == "unapproved" and not self.is_gated:  # its definition differs from step to step
-                raise self._unasked("has to be approved")
+                raise self._unasked("must be approved")
             given = tool.args_validator.validate_python(arguments, context=run.validation_context)
             if tool.args_validator_func is not None and (made := tool.args_validator_func(run, **given)) is not None:
                 await made
@@ -255,8 +255,8 @@ class _Call:
 
     def _unasked(self, why: str) -> TerminalError:
         return TerminalError(
-            f"Tool '{self.name}' {why}: here people are asked before it runs, by "
-            f"as_agent(…, approval={{'{self.name}': Approval(…)}})"
+            f"Tool '{self.name}' {why}: here, ask people before it runs with as_agent(…, approval={{'{self.name}': "
+            "Approval(…)})"
         )
 
 

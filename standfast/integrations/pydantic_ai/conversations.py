@@ -140,8 +140,8 @@ class Conversation:
             return await self._begin(given)
         if turn.is_closed:
             raise InputError(
-                f"Conversation {self.name}: another message ended this turn before it was done, so it cannot go on. "
-                "Send that message again, or a new one"
+                f"Conversation {self.name}: another message ended this turn before it was done, so it cannot "
+                "continue. Send that message again, or a new one"
             )
         return Turn(self, turn, begun["prompt"], await self._history_before(turn), is_resumed=True)
 

@@ -92,7 +92,7 @@ class Deferrals:
         for call_id, result in results.to_tool_call_results().items():
             if call_id in results.calls:
                 if call_id not in waiting:
-                    raise InputError(f"Conversation {self.turn.conversation.name} has no call {call_id!r} that waits")
+                    raise InputError(f"Conversation {self.turn.conversation.name} has no waiting call {call_id!r}")
                 await self.turn.keep_result(step, waiting.index(call_id), _data_of(result))
 
     async def _check_not_repeated(self, call_id: str) -> None:
@@ -105,8 +105,9 @@ class Deferrals:
         for earlier in range(1, step):
             if await self.turn.load_verdict(earlier, call_id) is not None:
                 raise InputError(
-                    f"Conversation {self.turn.conversation.name}: the model has used call id {call_id!r} twice in this "
-                    f"turn. Say which call is meant: DeferredToolResults(metadata={{{call_id!r}: {{'digest': …}}}})"
+                    f"Conversation {self.turn.conversation.name}: the model has used call id {call_id!r} twice in "
+                    "this turn. Specify which call is meant: "
+                    f"DeferredToolResults(metadata={{{call_id!r}: {{'digest': …}}}})"
                 )
 
 

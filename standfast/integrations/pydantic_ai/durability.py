@@ -128,8 +128,8 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
         name = self.name or agent.name
         if name and not NAME.fullmatch(name):
             raise DefinitionError(
-                f"Agent {name!r:.80} needs a name that matches ^{NAME.pattern}$, by which its conversations are known: "
-                "give StandfastDurability(…, name=…)"
+                f"Agent {name!r:.80} needs a name that matches ^{NAME.pattern}$, under which its conversations are "
+                "stored: give StandfastDurability(…, name=…)"
             )
         return super().for_agent(agent)
 

@@ -126,7 +126,7 @@ class Gates:
         """
         gates = self.conversation.gates
         if gates is None:
-            raise InputError(f"Conversation {self.conversation.name} does not wait for anybody")
+            raise InputError(f"Conversation {self.conversation.name} does not wait for anyone")
         agent = self._agent(gates)
         before = _state(agent, gates, self.conversation.session.questions or ())
         after = await at_gates(before, decisions, agent, self._kept, (), Standing(self._store, self._place))
@@ -193,7 +193,7 @@ def _state(agent: Agent, gates: KeptGates, kept: tuple[Question, ...], new: Sequ
 def _verdict(state: LoopState, call: ToolCall) -> Verdict:
     gate = state.verdict(call)
     if gate is None:
-        return Verdict(refused=state.refused.get(call.id, "Not run: nobody was asked"))
+        return Verdict(refused=state.refused.get(call.id, "Not run: no one was asked"))
     if gate.status != "approved":
         return Verdict(refused=refusal(gate))
     by = gate.approved_by if gate.edit is None or gate.editor is None else (gate.editor,)

@@ -51,7 +51,7 @@ def guarded(agent_or_toolset: AgentOrToolset, *, store: DurableStore, trust_hint
     leaves = _leaves(*toolsets)
     for leaf in leaves.values():
         if isinstance(leaf, _Guarded):
-            raise DefinitionError(f"guarded: {leaf.label} has a guard already")
+            raise DefinitionError(f"guarded: {leaf.label} is already guarded")
         if twice := _effects(leaf, trust_hints):
             raise second_guard(twice[0])
     for leaf in leaves.values():
@@ -67,7 +67,7 @@ def check_unguarded(agent: str, guard: str, *toolsets: AbstractToolset[Any]) -> 
     """
     if any(isinstance(leaf, _Guarded) for leaf in _leaves(*toolsets).values()):
         raise DefinitionError(
-            f"Agent '{agent}' has {guard}, which guards its tools, and guarded(…), too: take guarded(…) away. Nothing "
+            f"Agent '{agent}' has {guard}, which guards its tools, and also guarded(…): remove guarded(…). Nothing "
             "was run"
         )
 
@@ -81,9 +81,9 @@ def check_no_effects(agent: str, toolset: AbstractToolset[Any], trust_hints: boo
     for leaf in _leaves(toolset).values():
         for name in _effects(leaf, trust_hints):
             raise DefinitionError(
-                f"Agent '{agent}': tool '{name}' has a guard, by @effect, and StandfastDurability guards it, too: take "
-                "the guard away; or, if its verify= is to be asked, declare the tool safe with "
-                'metadata={"safe_to_retry": True}. Nothing was run'
+                f"Agent '{agent}': tool '{name}' is guarded by @effect, and StandfastDurability also guards it: "
+                'remove the guard; or, to use its verify=, declare the tool safe with metadata={"safe_to_retry": '
+                "True}. Nothing was run"
             )
 
 
@@ -209,7 +209,7 @@ def _key(ctx: Any, call_id: str) -> str | None:
     if in_activity() and isinstance(ctx, DurableRunContext):
         return None
     if not ctx.conversation_id or not call_id:
-        raise InputError("A tool call of pydantic-ai outside of an agent's run cannot be guarded: it has no id")
+        raise InputError("A pydantic-ai tool call outside an agent's run cannot be guarded: it has no id")
     # A provider may count its calls from the beginning in every response, so ids may repeat.
     answered = sum(
         getattr(part, "tool_call_id", None) == call_id

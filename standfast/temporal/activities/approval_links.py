@@ -87,7 +87,7 @@ def read_link(secret: str, token: str) -> Link:
     try:
         link = Link(*_serializer(secret).loads(token))
     except (BadSignature, TypeError) as error:
-        raise InputError("This link is none of ours: open the one in your message, whole") from error
+        raise InputError("This link is not from standfast: open the complete link in your message") from error
     if time.time() > link.until:
         raise InputError("This link is too old: sign in to decide, or ask for another one")
     return link

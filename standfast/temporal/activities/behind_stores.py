@@ -42,10 +42,11 @@ async def behind(host: "AgentHost", run: str, what: str) -> StoreBehindError:
         host.epoch = await begin_epoch(host.store)
         _LOG.error("The store %r is behind run %s: %s", host.store, run, what)
     return StoreBehindError(
-        f"The store {host.store!r} is older than run {run}: {what}. It was put back from a backup, or has lost "
-        "writes. Put back a newer copy, and the run goes on by itself. Or accept the loss: abort the run (resume with "
-        "the action abort), and start its session again, which goes on from what the store has. Calls that the store "
-        "knows nothing of are then reported to the model as of unknown outcome, and are not repeated"
+        f"The store {host.store!r} is older than run {run}: {what}. It was restored from a backup, or has lost "
+        "writes. Restore a newer copy, and the run continues automatically. Or accept the loss: abort the run "
+        "(resume with the action abort), and start its session again, which continues from the stored data. Calls "
+        "that the store knows nothing of are then reported to the model as calls with an unknown outcome, and are "
+        "not repeated"
     )
 
 

@@ -70,7 +70,7 @@ class SlackBot:
         ours = {**headers, "Authorization": f"Bearer {self._buttons.token}", "Content-Type": _JSON}
         answer = await request("POST", url, json.dumps(data, ensure_ascii=False).encode(), ours)
         if (problem := slack_problem(answer.content)) is not None:
-            raise failure(f"Slack did not take the message: {problem}", problem in PASSING)
+            raise failure(f"Slack did not accept the message: {problem}", problem in PASSING)
         return _object(answer.content)
 
 
@@ -114,7 +114,7 @@ class TeamsBot:
         found = _object((await request("POST", url, urlencode(given).encode(), kind)).content)
         token, seconds = found.get("access_token"), found.get("expires_in")
         if not isinstance(token, str) or not isinstance(seconds, int):
-            raise failure(f"Microsoft gave the bot no token: {visible(str(found.get('error')))[:80]}")
+            raise failure(f"Microsoft did not give the bot a token: {visible(str(found.get('error')))[:80]}")
         self._token, self._until = token, time.monotonic() + seconds - _EARLY
         return token
 

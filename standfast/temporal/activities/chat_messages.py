@@ -21,7 +21,7 @@ DECIDED: dict[str, str] = {"approve": "Approved", "reject": "Rejected"}
 APPROVE, EDIT, REJECT, OPEN = (f"standfast.{name}" for name in ("approve", "edit", "reject", "open"))
 NOT_WHOLE = "It cannot be approved from here, since this message does not show all of it."
 STILL = "Still waiting"
-OVER = "This is not waiting any more"
+OVER = "This is no longer waiting"
 MOST = 9_000  # characters of the value that is decided on
 _FACT = 500  # characters
 _TYPED = 1_000  # characters of a comment or an edit that a message shows
@@ -58,11 +58,11 @@ class Mark(NamedTuple):
         try:
             found = read_json(base64.urlsafe_b64decode(text.encode()).decode())
         except (binascii.Error, UnicodeError, InputError) as error:
-            raise InputError("This button is none of ours") from error
+            raise InputError("This button is not from standfast") from error
         match found:
             case [str(workflow_id), str(gate), str(since), str(digest)]:
                 return cls(workflow_id, gate, since, digest)
-        raise InputError("This button is none of ours")
+        raise InputError("This button is not from standfast")
 
 
 class Part(NamedTuple):
@@ -137,8 +137,8 @@ class Shown:
             "Gate": item["name"],
             "Tool": item.get("tool"),
             "Edited": waiting_edit_in_words(item["edited_by"], item.get("changes")) if "edited_by" in item else None,
-            "For": ", ".join(item.get("approvers") or ()) or "anybody who may approve",
-            "Approved by": f"{', '.join(item['approved_by']) or 'nobody'} of {item['quorum']}"
+            "For": ", ".join(item.get("approvers") or ()) or "anyone who may approve",
+            "Approved by": f"{', '.join(item['approved_by']) or 'none'} of {item['quorum']}"
             if "quorum" in item
             else None,
             "Until": f"{item['deadline']}{', then ' + item['then'] if 'then' in item else ''}"
@@ -173,7 +173,7 @@ def progress(item: Mapping[str, Any], typed: str = "") -> str:
 
 def passed_on(by: str, typed: str = "") -> str:
     """Return the text of a message whose item was edited, so that other people must approve the edit."""
-    return f"Edited by {by}. Others must approve the edit, in another message{typed}"
+    return f"Edited by {by}. Other people must approve the edit, in another message{typed}"
 
 
 def counted(rows: Sequence[DecisionRecord], mark: Mark) -> list[DecisionRecord]:

@@ -57,7 +57,7 @@ async def become_known(host: AgentHost) -> None:
     await host.store.add_worker(host.worker)
     host.is_known = True
     if not host.scope:
-        _LOG.info("Calls of dead workers are noticed by their heartbeats: this store's holds do not tell")
+        _LOG.info("Calls of dead workers are detected by their heartbeats: this store's holds do not show them")
 
 
 async def _watch(client: Client, host: AgentHost) -> None:
@@ -73,7 +73,7 @@ async def _watch(client: Client, host: AgentHost) -> None:
             told = ""
         except (StoreError, RPCError) as error:
             if str(error) != told:  # once, and not every second
-                _LOG.warning("Lost calls could not be looked for: %s", error)
+                _LOG.warning("The check for lost calls failed: %s", error)
             told = str(error)
         await asyncio.sleep(getattr(host.store, "look_every", LOOK_EVERY))
 
@@ -129,4 +129,4 @@ async def _tell_server(call: RunningCall, request: Awaitable[object]) -> None:
     except (RPCError, AsyncActivityCancelledError) as error:
         if isinstance(error, RPCError) and error.status != RPCStatusCode.NOT_FOUND:
             raise  # the server is away; the call is reported when it is back
-        _LOG.debug("Call of %s was settled already: %s", call.workflow_id, error)
+        _LOG.debug("Call of %s was already settled: %s", call.workflow_id, error)

@@ -138,7 +138,7 @@ async def _enter_in_time(
     """Make and enter the agent's `deps` for a run's context; return the remaining seconds.
 
     Raises:
-        StandfastError: no time is left, even if `deps` ignores cancels or blocks the loop.
+        StandfastError: no time is left, even if `deps` ignores cancellation or blocks the loop.
     """
     too_late, now = StandfastError(f"that took more than {seconds:g} s"), asyncio.get_running_loop().time
     until = now() + seconds
@@ -160,6 +160,6 @@ async def _enter(stack: AsyncExitStack, agent: Agent, context: AgentContext) -> 
         try:
             return await stack.enter_async_context(dependencies(agent, context))
         except Exception as error:
-            _LOG.warning("deps of %s raised; it is called again", agent.name, exc_info=error)
+            _LOG.warning("deps of %s raised; calling it again", agent.name, exc_info=error)
             await asyncio.sleep(wait)
     return await stack.enter_async_context(dependencies(agent, context))

@@ -189,7 +189,7 @@ class GateActivities:
             asked = record.calls[call[1]]
             gate = gate_of(record, asked.id)
         if gate is None:
-            return f"gate {decision.gate}: there is no call here that could be approved in advance", None
+            return f"gate {decision.gate}: there is no call here to approve in advance", None
         place = CallPlace(
             agent=self._host.agent().name,
             run=run,

@@ -207,8 +207,8 @@ class AgentHost:
         known = self.tools.get(name)
         if known is not None and known is not tool and known.handler is not given.handler:
             raise DefinitionError(
-                f"{owner}: another tool of this worker is named '{name}', too; on Temporal a tool's "
-                "name is the name of its activity"
+                f"{owner}: another tool of this worker is also named '{name}'; on Temporal a tool's name is the "
+                "name of its activity"
             )
         self.tools[name], self.facts[name] = given, tool_facts(given)
 
@@ -330,9 +330,9 @@ class AgentHost:
         opened = await self.store.load_reply(f"{run}/open", 0)
         if opened is None:
             raise SessionStoreError(
-                f"Run {run} is not in the store {await self.store.identity()} ({self.store!r}) of this worker: it was "
-                "opened with another one, or the store was put back from a backup that is older than the run. It goes "
-                "on with a worker that has the run's store as it was"
+                f"Run {run} is not in the store {await self.store.identity()} ({self.store!r}) of this worker: it "
+                "was opened with another one, or the store was restored from a backup that is older than the run. "
+                "The run continues on a worker whose store still has it"
             )
         return not_deleted(run, opened)
 
@@ -356,7 +356,7 @@ class AgentHost:
         """
         kept = await self.store.load_reply(run, turn)
         if kept is None:
-            raise await behind(self, run, f"its turn {turn} is not there")
+            raise await behind(self, run, f"its turn {turn} is missing")
         return kept
 
     async def record_of(self, reference: CallReference) -> TurnRecord:

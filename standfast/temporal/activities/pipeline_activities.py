@@ -119,7 +119,7 @@ class PipelineActivities:
         with Guard(self._host):
             pipeline, kept = self._host.pipeline(), Kept(reference["run"], self._host.store)
             if self._version(pipeline) in reference.get("raised", ()):
-                raise _another_worker(f"what this worker has of pipeline '{pipeline.name}' has raised already")
+                raise _another_worker(f"this worker's version of pipeline '{pipeline.name}' has already raised")
             await kept.find("?who")
             opened = await self._host.load_opened(reference["run"])
             known = {key: Done(value) for key, value in reference.get("known", {}).items()}
@@ -177,11 +177,11 @@ class PipelineActivities:
         except InputError as error:
             raise self._host.not_here(path, str(error), step=path) from None
         if found.kind != (planned := state.planned(path).kind):
-            text = f'Step "{path}" of workflow "{pipeline.name}" is of the kind {found.kind} now, not {planned}.'
+            text = f'Step "{path}" of workflow "{pipeline.name}" is now of kind {found.kind}, not {planned}.'
             raise self._host.not_here(path, text, step=path)
         asked = found.approval if isinstance(found, Step) else None
         if asked is not None and (asked.edit is not None) != state.planned(path).edits:
-            text = f'Gate "{path}" of workflow "{pipeline.name}" began with another edit= than it has now.'
+            text = f'Gate "{path}" of workflow "{pipeline.name}" has changed its edit= since it was opened.'
             raise self._host.not_here(path, text, step=path)
         return found
 
@@ -242,7 +242,7 @@ class Work:
                 key = call_key(0, path, ran)
                 entry = (await store.load_entries(self._kept.name, [key])).get(key)
                 if entry is None:
-                    raise await behind(self._activities._host, self._kept.name, f"the result of {path} is not there")
+                    raise await behind(self._activities._host, self._kept.name, f"the result of {path} is missing")
                 outcome = recorded(entry)
             result = tool_result(read_outcome(outcome or {}))
         else:

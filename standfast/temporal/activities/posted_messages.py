@@ -64,7 +64,7 @@ class PostedMessages:
             while await self._store.save_reply(_posted(run), number, kept) != kept:
                 number += 1
         except StandfastError as error:
-            _LOG.warning("The message about %s will not say what was decided: %s", data["workflow_id"], error)
+            _LOG.warning("The message about %s will not show the decision: %s", data["workflow_id"], error)
             return
         self.look(run, data["workflow_id"])
 
@@ -118,7 +118,7 @@ class PostedMessages:
                     finally:
                         await store.let_go(mark)
             except (StandfastError, RPCError) as error:
-                _LOG.warning("Messages in chats could not be looked after; they are next time: %s", error)
+                _LOG.warning("Chat messages could not be updated; retrying next time: %s", error)
             await asyncio.sleep(_EVERY * (10 if hasattr(store, "look_every") else 1))
 
     async def _look_soon(self, client: Client, run: str, workflow_id: str) -> None:
@@ -136,7 +136,7 @@ class PostedMessages:
                     client, run, workflow_id, looks=looks, is_last=left == 1 and looks > 1
                 )
             except (StandfastError, RPCError) as error:
-                _LOG.warning("The messages about %s could not be looked at: %s", workflow_id, error)
+                _LOG.warning("The messages about %s could not be checked: %s", workflow_id, error)
                 is_sure = False
             if run in self._again:
                 left = looks

@@ -281,7 +281,7 @@ class SessionActivities:
         if checkpoint.session_id is not None:
             raise InputError(
                 f"the checkpoint belongs to session {checkpoint.session_id}: start that session, or leave its "
-                "session_id out to go on in another one"
+                "session_id out to continue in another one"
             )
         session = Session(
             id=reference["session"],

@@ -79,7 +79,7 @@ def check_https(what: str, url: str) -> None:
     parts = urlsplit(url)
     is_local = parts.hostname in ("127.0.0.1", "localhost", "::1")
     if not parts.hostname or parts.scheme not in (("http", "https") if is_local else ("https",)):
-        raise DefinitionError(f"{what} must be an address of https, got {url!r:.80}")
+        raise DefinitionError(f"{what} must be an https address, got {url!r:.80}")
 
 
 def is_conversation(url: str) -> bool:

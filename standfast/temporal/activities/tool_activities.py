@@ -189,7 +189,7 @@ class ToolActivities:
             assert outcome is not None
             outcome = await verified(attempt.tool, outcome, partial(self._ask_verify, attempt))
         except TimeoutError:  # it may run for ever: this is settled as if its worker had died
-            why = f"its handler has not ended within {attempt.facts.timeout:g} s, and hears no cancel"
+            why = f"its handler has not ended within {attempt.facts.timeout:g} s, and ignores cancellation"
             raise ApplicationError(why, type=names.TIMED_OUT) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()

@@ -92,7 +92,7 @@ class OpenToolsets:
             except Exception as error:  # whatever the error, the other agents are served
                 why = cut(error_text(error), 1_000)
                 if why != last:
-                    _LOG.warning("%s: its tools cannot be read, and it is tried again: %s", toolset.name, why)
+                    _LOG.warning("%s: its tools cannot be read; retrying: %s", toolset.name, why)
                 last = why
                 for name, agent in self._waiting():
                     if toolset in agent.toolsets:

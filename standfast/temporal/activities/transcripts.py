@@ -216,9 +216,7 @@ class Transcript:
             missing = [call_id for call_id, key in there.items() if key not in entries]
             # A run that ends early leaves calls that were never decided on.
             if missing and "status" not in self.reference:
-                raise await behind(
-                    self.host, self.reference["run"], f"the result of its call {missing[0]} is not there"
-                )
+                raise await behind(self.host, self.reference["run"], f"the result of its call {missing[0]} is missing")
             result |= {call_id: recorded(entries.get(key)) for call_id, key in there.items()}
         return result
 
@@ -266,9 +264,9 @@ class Transcript:
         if stored is not None and (stored.status, stored.content) != (result.status, result.content):
             raise SessionConflictError(
                 f"Session {session_id_of(self.session.id)}: its transcript and the ledger differ on call "
-                f"{result.tool_call_id} of tool {result.tool_name}. The transcript says: {cut(stored.content, 200)}. "
-                f"The ledger says: {cut(result.content, 200)}. Find out what the call did, and tell the agent in "
-                "the next message"
+                f"{result.tool_call_id} of tool {result.tool_name}. The transcript says: "
+                f"{cut(stored.content, 200)}. The ledger says: {cut(result.content, 200)}. Find out what the call "
+                "did, and tell the agent in the next message"
             )
 
     async def _elsewhere(self, source: Source) -> Source:

@@ -19,7 +19,7 @@ from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.tools import Asked, Unknown
 
-NO_ANSWER = "It is said to have ended, and its answer is not in the store"
+NO_ANSWER = "It is reported to have ended, but its answer is not in the store"
 
 
 def final_answer(messages: Sequence[Message]) -> str | None:
@@ -37,7 +37,7 @@ def was_written_by(session: Session, run: str) -> bool:
 def recorded(entry: LedgerEntry | None) -> WrittenOutcome:
     """Return the ledger's written outcome of a call."""
     if entry is None or entry.result is None:
-        return write_outcome(Unknown("the record of its result is gone"))
+        return write_outcome(Unknown("the record of its result is missing"))
     return read_result(entry)
 
 

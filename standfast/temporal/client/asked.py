@@ -83,14 +83,14 @@ async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, A
             raise InputError(f"reference must have journal_key and gate, got {other!r:.200}")
     text = await store.load_reply(f"{run}/steps/{path}?gate", 0)
     if text is None:
-        raise StoreError(f"What gate {path} shows is not in this store: is it the worker's?")
+        raise StoreError(f"The contents of gate {path} are not in this store: is it the worker's?")
     asked = read_asked(path, run, text)
     digests, edit = [one["digest"] for one in (asked, *asked.get("later", ()))], item["reference"].get("edit")
     if edit is not None:  # they were edited, and others decide on the edit
         digests = [edited_digest(digest, edit) for digest in digests]
     _check_digest(item, digests, f"gate {path}")
     if digest_of(path, asked["message"], asked["shown"]) != asked["digest"]:
-        raise StoreError(f"What gate {path} shows in the store was changed since it was asked")
+        raise StoreError(f"The stored contents of gate {path} have changed since it was opened")
     return list(asked["shown"]) if edit is None else shown_with_edit(asked["shown"], edit)
 
 
@@ -98,7 +98,7 @@ async def _load_stopped(store: Ledger, item: Mapping[str, Any], run: str, turn: 
     kept = await store.load_reply(run, turn)
     gate = None if kept is None else gate_of(read_record(run, turn, kept), name)
     if gate is None:
-        raise StoreError(f"What gate {name} shows is not in this store: is it the worker's?")
+        raise StoreError(f"The contents of gate {name} are not in this store: is it the worker's?")
     _check_digest(item, Gate.read(gate).stages, f"gate {name}")
     return list(gate["arguments"])
 
@@ -121,4 +121,4 @@ def _read(reference: object) -> tuple[str, int, int, str | None]:
 
 def _check_digest(item: Mapping[str, Any], digests: Collection[str], what: str) -> None:
     if item.get("digest") not in digests:
-        raise StoreError(f"What the store has of {what} does not match its digest: look at it again")
+        raise StoreError(f"The stored contents of {what} do not match the digest: review them again")

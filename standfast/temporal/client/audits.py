@@ -31,7 +31,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger("standfast")
 _MOST = 4_000  # bytes of the message
 _EARLIER = 3  # runs of a session that are searched for an act
-_CUT_OFF = "not known whether it counted: it is under way, or was cut off"
+_CUT_OFF = "unknown whether it counted: it is in progress, or was cut off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +287,7 @@ async def _begun(store: Ledger, keys: Sequence[str], doing: Doing, on: OnRecord)
         await store.record_decision(row)
         rows = await _rows(store, key, on.id)
     except StandfastError as error:
-        raise StoreError(f"Nothing was sent, because it could not be put on the audit trail before: {error}") from error
+        raise StoreError(f"Nothing was sent, because it could not first be put on the audit trail: {error}") from error
     # The run refuses an id that belongs to another act.
     is_same = (rows[0].decision, rows[0].gate, rows[0].comment) == (row.decision, row.gate, row.comment)
     return _Row(store, row, rows[0].at != row.at, is_same and any(one.outcome == "done" for one in rows))
@@ -371,7 +371,7 @@ async def _who_was_first(
         counted = [row for row in rows if row.gate == gate and row.refused is None and row.act_id is None]
         if counted:
             done = "approved" if counted[-1].decision == "approve" else "rejected"
-            return f"{counted[-1].by or 'somebody'} has {done} it"
+            return f"{counted[-1].by or 'someone'} has {done} it"
     return None
 
 

@@ -87,7 +87,7 @@ async def _watch(client: Client, store: Any) -> None:
             told = ""
         except (StandfastError, RPCError) as error:
             if str(error) != told:  # once, and not every time
-                _LOG.warning("The board could not be looked after; it is next time: %s", error)
+                _LOG.warning("The board could not be maintained; retrying next time: %s", error)
             told = str(error)
         await asyncio.sleep(_EVERY * (10 if hasattr(store, "look_every") else 1))
 

@@ -137,7 +137,7 @@ def filter_of(namespace: str, filters: WaitingFilters) -> WaitFilter:
     """
     if unknown := sorted(filters.keys() - WaitingFilters.__annotations__.keys()):
         raise InputError(
-            f"waiting: there is no filter {unknown[0]!r}; there are {', '.join(WaitingFilters.__annotations__)}"
+            f"waiting: unknown filter {unknown[0]!r}; the filters are {', '.join(WaitingFilters.__annotations__)}"
         )
     given = dict(filters)
     age, who, tenant = given.pop("waits_longer_than", None), given.pop("person", None), given.pop("tenant", None)

@@ -152,7 +152,7 @@ class StandfastClient:
             raise StandfastError(f"Run {workflow_id}: {error}") from error
         except RPCError as error:
             if error.status == RPCStatusCode.RESOURCE_EXHAUSTED:
-                raise StandfastError(f"Run {workflow_id}: too many ask it at the same time, ask again later") from error
+                raise StandfastError(f"Run {workflow_id}: too many concurrent queries, try again later") from error
             if error.status not in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
                 raise
             raise StandfastError(f"Run {workflow_id}: no worker has answered within {self._timeout:g} s") from error
@@ -335,7 +335,7 @@ class StandfastClient:
             if is_repeated and run.status is WorkflowExecutionStatus.CANCELED:
                 return
             if is_repeated and run.close_time is not None:
-                raise StandfastError(f"Run {workflow_id} has ended, and not by being cancelled")
+                raise StandfastError(f"Run {workflow_id} has ended, but was not cancelled")
             await cancel_run(self.client, workflow_id, by=by)
 
         await do_on_record(self.client, workflow_id, Doing("cancel"), on, cancel, is_new=id is None)
@@ -362,7 +362,7 @@ class StandfastClient:
         """
         seen = listed(await our_run(self.client, workflow_id))
         if "session_id" not in seen:
-            raise InputError(f"It is not known which session run {workflow_id} has")
+            raise InputError(f"The session of run {workflow_id} is unknown")
         if self._store is None:
             raise InputError("StandfastClient needs store=, the workers' store, to delete a session from it")
         key = session_key_of(seen.get("tenant_id"), seen["session_id"])

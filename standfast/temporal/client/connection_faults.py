@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 _CA = "--tls-ca-path, TEMPORAL_TLS_SERVER_CA_CERT_PATH, or `server_ca_cert_path` in the profile's `tls`"
 _CLIENT = "--tls-cert-path and --tls-key-path, TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
-_ON = "--tls, TEMPORAL_TLS=true, or the profile's `tls`; an API key turns it on, too"
+_ON = "--tls, TEMPORAL_TLS=true, or the profile's `tls`; an API key also turns it on"
 _START = "Start one with `standfast dev`, or set TEMPORAL_ADDRESS to the address of yours"
 
 
@@ -42,16 +42,16 @@ def reason_of(error: str) -> str:
 
 def _strange_ca(_: re.Match[str], attempt: Attempt) -> str:
     return (
-        f"The Temporal server at {attempt.where} has a certificate of a CA that is not trusted here. "
-        f"If it is yours, name the CA's certificate: {_CA}."
+        f"The Temporal server at {attempt.where} has a certificate from a CA that is not trusted here. If it is "
+        f"yours, name the CA's certificate: {_CA}."
     )
 
 
 def _other_name(found: re.Match[str], attempt: Attempt) -> str:
     names = re.findall(r'\((?:\\?")?([^"\\()]+)', found["presented"] or "")
     return (
-        f"The Temporal server at {attempt.where} has a certificate for {', '.join(names) or 'others'}, and not for "
-        "the name that was asked for. Connect by a name of the certificate, or say which it has: --tls-server-name, "
+        f"The Temporal server at {attempt.where} has a certificate for {', '.join(names) or 'others'}, not for the "
+        "requested name. Connect by a name in the certificate, or set it: --tls-server-name, "
         "TEMPORAL_TLS_SERVER_NAME."
     )
 
@@ -61,16 +61,13 @@ def _out_of_date(found: re.Match[str], attempt: Attempt) -> str:
     when = f" on {datetime.fromtimestamp(int(time), UTC):%Y-%m-%d %H:%M} UTC" if time else ""
     verb = "ended" if found["kind"] == "Expired" else "begins"
     return (
-        f"The certificate of the Temporal server at {attempt.where} {verb}{when}. It has to be renewed there, unless "
-        "this machine's clock is wrong."
+        f"The certificate of the Temporal server at {attempt.where} {verb}{when}. Renew it there, unless this "
+        "machine's clock is wrong."
     )
 
 
 def _bad_certificate(found: re.Match[str], attempt: Attempt) -> str:
-    return (
-        f"The Temporal server at {attempt.where} has a certificate that cannot be used: {found[1]}. It has to be "
-        "replaced there."
-    )
+    return f"The Temporal server at {attempt.where} has an unusable certificate: {found[1]}. Replace it there."
 
 
 def _speaks_plainly(_: re.Match[str], attempt: Attempt) -> str:
@@ -85,13 +82,13 @@ def _refused_certificate(found: re.Match[str], attempt: Attempt) -> str:
     if not attempt.has_certificate:
         return _wants_certificate(attempt)
     return (
-        f"The Temporal server at {attempt.where} does not accept this client's certificate ({found[1]}): it has ended, "
-        f"or is not of a CA that the server trusts. Give another: {_CLIENT}."
+        f"The Temporal server at {attempt.where} does not accept this client's certificate ({found[1]}): it has "
+        f"expired, or is not from a CA that the server trusts. Give another: {_CLIENT}."
     )
 
 
 def _wants_certificate(attempt: Attempt) -> str:
-    return f"The Temporal server at {attempt.where} wants a client certificate. Give one: {_CLIENT}."
+    return f"The Temporal server at {attempt.where} requires a client certificate. Give one: {_CLIENT}."
 
 
 def _closed(found: re.Match[str], attempt: Attempt) -> str:
@@ -102,17 +99,17 @@ def _closed(found: re.Match[str], attempt: Attempt) -> str:
         )
     if not attempt.has_certificate:
         return (
-            f"The server at {attempt.where} closed the connection without a reason. If it wants a client certificate, "
-            f"give one: {_CLIENT}."
+            f"The server at {attempt.where} closed the connection without a reason. If it requires a client "
+            f"certificate, give one: {_CLIENT}."
         )
     return (
-        f"The server at {attempt.where} closed the connection without a reason. Most likely it does not accept this "
-        f"client's certificate, which has ended, or is not of a CA that the server trusts: {_CLIENT}."
+        f"The server at {attempt.where} closed the connection without a reason. Most likely it does not accept "
+        f"this client's certificate, which has expired, or is not from a CA that the server trusts: {_CLIENT}."
     )
 
 
 def _unauthorized(found: re.Match[str], attempt: Attempt) -> str:
-    key = "Its API key may be wrong or have ended" if attempt.has_key else "It has no API key (TEMPORAL_API_KEY)"
+    key = "Its API key may be wrong or expired" if attempt.has_key else "It has no API key (TEMPORAL_API_KEY)"
     return (
         f"The Temporal server at {attempt.where} refuses this client: {reason_of(found[0]).rstrip('.')}. {key}, or may "
         f"not use the namespace {attempt.namespace!r}."

@@ -48,5 +48,5 @@ async def earlier_run(client: Client, pipeline: Pipeline, workflow_id: str, name
 def has_run(pipeline: str, key: str, workflow_id: str, *, other_input: bool = False) -> SessionConflictError:
     """Return the error for starting a run whose key already has one."""
     what = "with another input, " if other_input else ""
-    text = f"Pipeline {pipeline} has a run {key} already, {what}in flight or ended: workflow {workflow_id}"
-    return SessionConflictError(f"{text}. To run it again give another run_key, and restart_of= to use what it did")
+    text = f"Pipeline {pipeline} already has a run {key}, {what}in flight or ended: workflow {workflow_id}"
+    return SessionConflictError(f"{text}. To run it again give another run_key, and restart_of= to use its results")

@@ -141,7 +141,7 @@ def read_items(found: object) -> list[dict[str, Any]]:
 
 def unreadable(why: str) -> dict[str, Any]:
     """Return the item that represents all unreadable parts of a run's answer."""
-    return {"kind": "unreadable", "name": "", "message": f"what waits in this run cannot be read: {why[:500]}"}
+    return {"kind": "unreadable", "name": "", "message": f"the waiting items of this run cannot be read: {why[:500]}"}
 
 
 def read_state(found: object) -> dict[str, Any]:

@@ -22,9 +22,9 @@ async def check_machine(store: Any, client: Client) -> None:
     if not isinstance(store, SQLiteStore) or await asyncio.to_thread(_is_here, target):
         return
     raise InputError(
-        f"{store!r} is a file of this machine, but the Temporal server {target} is not on it: workers on other "
-        "machines would not see its sessions and run calls again. Use one store for all, such as postgres_store(…), "
-        "or say that all workers run here: single_machine=True"
+        f"{store!r} is a file on this machine, but the Temporal server {target} is not on it: workers on other "
+        "machines would not see its sessions, and would run calls again. Use one store for all, such as "
+        "postgres_store(…), or declare that all workers run here: single_machine=True"
     )
 
 

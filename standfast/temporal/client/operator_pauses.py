@@ -57,5 +57,5 @@ def _by(pause: Any) -> str:
 
 
 def _item(name: str, what: str, go_on: str, since: Any) -> dict[str, Any]:
-    message = f"{what}; it goes on after: temporal {go_on}"
+    message = f"{what}; to continue it, run: temporal {go_on}"
     return {"kind": "operator", "name": name, "message": message, "since": since.ToDatetime(UTC).isoformat()}

@@ -179,8 +179,8 @@ async def _said(
             first = await _started_with(client, workflow_id, run.raw_info.first_run_id or run.run_id)
             if _canonical(first.get("context")) != _canonical(context):
                 raise SessionConflictError(
-                    f"Session {session} has a run in flight, workflow {workflow_id}, that was not started with this "
-                    "context: say the message without a context, or wait for the end of the run"
+                    f"Session {session} has a run in flight, workflow {workflow_id}, that was not started with "
+                    "this context: send the message without a context, or wait for the end of the run"
                 )
         # To this exact run: the next one of the session may belong to another user. The run also checks the owner
         # itself.

@@ -49,7 +49,7 @@ async def check_queue(client: Client, task_queue: str, store: DurableStore, *, n
         await check_noted(client, task_queue, store)
     except RPCError as error:  # such as a worker that may start no workflows
         level = logging.WARNING if note else logging.DEBUG  # once, and not at every check
-        _LOG.log(level, "Workers with another store would not be noticed on queue %s: %s", task_queue, error.message)
+        _LOG.log(level, "Workers with another store would go unnoticed on queue %s: %s", task_queue, error.message)
 
 
 @asynccontextmanager

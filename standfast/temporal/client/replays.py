@@ -120,9 +120,9 @@ def _difference(old: Any, new: Any, path: str) -> str:
         for key in (*old, *(key for key in new if key not in old)):
             here = f"{path}.{key}" if path else str(key)
             if key not in new:
-                return f"{here} was {_shown(old[key])}, and is not there now"
+                return f"{here} was {_shown(old[key])}, and is now missing"
             if key not in old:
-                return f"{here} was not there, and now is {_shown(new[key])}"
+                return f"{here} was missing, and now is {_shown(new[key])}"
             if old[key] != new[key]:
                 return _difference(old[key], new[key], here)
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):

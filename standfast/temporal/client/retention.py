@@ -59,7 +59,7 @@ async def _watch(client: Client, store: PrunedStore, retention: timedelta) -> No
         try:
             await prune_once(client, store, retention)
         except (StandfastError, RPCError) as error:
-            _LOG.warning("Old records could not be deleted; they are next time: %s", error)
+            _LOG.warning("Old records could not be deleted; retrying next time: %s", error)
 
 
 async def prune_once(client: Client, store: PrunedStore, retention: timedelta) -> Pruning | None:

@@ -164,7 +164,7 @@ async def read_signal(converter: DataConverter, payloads: Sequence[Payload]) -> 
         decoded = payloads if codec is None else await codec.decode(payloads)
     except Exception as error:
         if codec is None or may_pass(error.__cause__ or error) or not await _works(codec):
-            raise StandfastError(f"The codec is away: {error_text(error)}") from error
+            raise StandfastError(f"The codec is unavailable: {error_text(error)}") from error
         return ()  # it refuses data written by others
     try:
         return converter.payload_converter.from_payloads(decoded)

@@ -69,7 +69,8 @@ def runs_query(
     """
     if status is not None and status not in _STATUSES:
         raise InputError(
-            f"No run has the status {status!r:.80}; there are {', '.join(_STATUSES)}{did_you_mean(status, _STATUSES)}"
+            f"No run has the status {status!r:.80}; the statuses are "
+            f"{', '.join(_STATUSES)}{did_you_mean(status, _STATUSES)}"
         )
     by = "ExecutionStatus" if status in _BY_TEMPORAL else names.STATUS_ATTRIBUTE
     wanted = {
@@ -194,7 +195,7 @@ async def described(client: Client, workflow_id: str, run_id: str | None = None)
             raise
         which = repr(workflow_id) if run_id is None else f"{workflow_id!r} with run id {run_id!r}"
         raise InputError(
-            f"There is no run {which} in namespace {client.namespace}; `standfast ls` lists those that are"
+            f"There is no run {which} in namespace {client.namespace}; `standfast ls` lists the runs"
         ) from error
 
 
@@ -246,8 +247,8 @@ async def our_run(client: Client, workflow_id: str, run_id: str | None = None) -
             await handle.query(names.OUTCOME, "")
     except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
         why = "no worker answers for it" if isinstance(error, TimeoutError) else str(error)
-        what = f"Workflow {workflow_id}, of type {run.workflow_type}, is not known as a run of standfast"
-        raise InputError(f"{what} ({why}); the `temporal` command looks after others") from error
+        what = f"Workflow {workflow_id}, of type {run.workflow_type}, is not known as a standfast run"
+        raise InputError(f"{what} ({why}); use the `temporal` command for other workflows") from error
     return run
 
 
@@ -290,7 +291,7 @@ async def cancel_run(client: Client, workflow_id: str, *, by: str | None = None)
         InputError: there is none, it belongs to another program, or it has ended.
     """
     if (await our_run(client, workflow_id)).close_time is not None:
-        raise InputError(f"Run {workflow_id} has ended already")
+        raise InputError(f"Run {workflow_id} has already ended")
     await client.get_workflow_handle(workflow_id).cancel(reason="" if by is None else f"cancelled by {by}")
 
 

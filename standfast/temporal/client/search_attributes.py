@@ -47,8 +47,8 @@ async def register_attributes(client: Client) -> bool:
             )
     except RPCError as error:
         _LOG.warning(
-            "Runs are not searchable in namespace %s: it lacks %s, which this worker cannot make (%s). Make them as "
-            "its operator, and start the workers again",
+            "Runs are not searchable in namespace %s: it lacks %s, which this worker cannot create (%s). Create "
+            "them as its operator, and restart the workers",
             client.namespace,
             ", ".join(missing),
             error.message,

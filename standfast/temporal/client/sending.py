@@ -108,12 +108,12 @@ class _Sending:
         if not self._is_sent:
             return StandfastError(f"Run {run}: the Temporal server has not answered {soon}; `{name}` was not sent")
         what = (
-            f"`{name}` has arrived, and was not recorded {soon}"
+            f"`{name}` has arrived, but was not recorded {soon}"
             if self._has_arrived
             else (f"no worker has taken `{name}` {soon}")
         )
         return NotConfirmedError(
-            f"Run {run}: {what}{self._trouble}. It was sent, and may count as soon as one is there: look at the run "
+            f"Run {run}: {what}{self._trouble}. It was sent, and may count once a worker is there: check the run "
             "before you send it again",
             id=self._given.id,
         )
@@ -129,11 +129,11 @@ class _Sending:
         while True:
             try:
                 if (found := await self._look()) and "early" in found and await self._is_shown(found["early"]):
-                    self._trouble = f" (it is shown, and the run has just said: {found['refused']})"
+                    self._trouble = f" (it is shown, and the run has just reported: {found['refused']})"
                     await self._send()
                 elif found:
                     if "refused" in found and self._was_recording:
-                        raise self._may_have_counted(f"was reset, and says now: {found['refused']}")
+                        raise self._may_have_counted(f"was reset, and now reports: {found['refused']}")
                     return await self._counted_before(found) if is_bound else found
             except (RPCError, WorkflowQueryFailedError) as error:
                 self._note(error)
@@ -181,7 +181,7 @@ class _Sending:
                             return found
         except (RPCError, TimeoutError) as error:
             raise StandfastError(
-                f"Run {self._workflow_id}: no worker says whether an earlier run of the session has had "
+                f"Run {self._workflow_id}: no worker reports whether an earlier run of the session received "
                 f"`{self._given.called}` with this id, so it was not sent now"
             ) from error
         return None
@@ -221,7 +221,7 @@ class _Sending:
         if found:
             return found
         if (following := await self._following()) is None and (found is not None or self._was_recording):
-            raise self._may_have_counted(f"ended before it said what became of `{self._given.called}`")
+            raise self._may_have_counted(f"ended before it reported the outcome of `{self._given.called}`")
         if following is None:
             raise self._came_too_late(f"ended before it took `{self._given.called}`: it does not count")
         self._was_recording |= was_cut_off and found is not None
@@ -238,8 +238,8 @@ class _Sending:
 
     def _may_have_counted(self, why: str) -> NotConfirmedError:
         return NotConfirmedError(
-            f"Run {self._workflow_id} {why}. `{self._given.called}` may have counted: look at what the run did and at "
-            "its audit trail",
+            f"Run {self._workflow_id} {why}. `{self._given.called}` may have counted: check the run and its audit "
+            "trail",
             id=self._given.id,
         )
 
@@ -255,7 +255,7 @@ class _Sending:
         if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
             raise InputError(f"The server no longer has run {self._workflow_id}") from error
         if "expected but not found" in str(error):  # a user's workflow, without a gate
-            raise InputError(f"Run {self._workflow_id} takes no `{self._given.called}`: {error}") from error
+            raise InputError(f"Run {self._workflow_id} does not accept `{self._given.called}`: {error}") from error
         self._trouble = f" ({error})"
 
     async def _following(self) -> str | None:

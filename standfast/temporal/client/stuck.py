@@ -50,18 +50,18 @@ class Stuck:
     def rescue(self) -> str:
         """Advice on how to rescue it."""
         if self.reset_to is None:
-            return "a worker with the code that began it takes it further; see docs/temporal.md, Runs that are stuck"
+            return "a worker with the code that began it continues it; see docs/temporal.md, Runs that are stuck"
         run = f"--workflow-id {shlex.quote(self.workflow_id)} --run-id {self.run_id} --event-id {self.reset_to}"
         if self.is_unreadable:
             return (
-                "give its workers the codec and the key of the sender; or leave out all that was sent since: "
-                f"temporal workflow reset {run} --reapply-exclude All --reason 'it cannot be read'"
+                "give its workers the codec and the key of the sender; or drop everything sent since: temporal "
+                f"workflow reset {run} --reapply-exclude All --reason 'it cannot be read'"
             )
         if self.from_start:
             return (
-                "a worker with the code that began it takes it further; or, if its workers' store is a durable one, "
-                "have it begin again, which runs no tool with effects twice and asks again what it waited for: "
-                f"temporal workflow reset {run} --reason 'it cannot be replayed'"
+                "a worker with the code that began it continues it; or, if its workers' store is durable, restart "
+                "it, which runs no tool with effects twice and repeats its open questions: temporal workflow "
+                f"reset {run} --reason 'it cannot be replayed'"
             )
         return f"temporal workflow reset {run} --reason 'an update beside a query'"
 

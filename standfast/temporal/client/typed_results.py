@@ -23,7 +23,7 @@ def run_result(agent: Agent[T], ended: Mapping[str, Any]) -> RunResult[T]:
     if ended["status"] == "complete" and agent.output is not None:
         if "output" not in ended:
             why = f"its {ended['size']:,} bytes are" if "size" in ended else "it is"
-            raise InputError(f"Session {ended['session_id']}: no output is in the result, {why} in the store alone")
+            raise InputError(f"Session {ended['session_id']}: no output is in the result, {why} only in the store")
         try:
             output = agent.read_output(json.dumps(ended["output"]))
         except ValueError as error:

@@ -39,7 +39,7 @@ class UserClient:
         timeout: Duration = "10s",
     ) -> None:
         if user_id is None and tenant_id is None:
-            raise InputError("UserClient needs a user_id or a tenant_id: StandfastClient speaks to the runs of all")
+            raise InputError("UserClient needs a user_id or a tenant_id: StandfastClient accesses all runs")
         if user_id is not None:
             check_user(user_id)
         self._client, self._people = client, StandfastClient(client, store=store, timeout=timeout)

@@ -133,7 +133,7 @@ class Mailbox:
     def reused(self, sent: str, digest: str) -> str | None:
         """Return why an id cannot be used for a signal with this digest, if it was used for another; None if it can."""
         what, known = self.used.get(sent, ("", digest))
-        return None if known == digest else f"id {sent} was already used for {what}: give each thing an id of its own"
+        return None if known == digest else f"id {sent} was already used for {what}: use a different id for each"
 
     def message_key(self, sent: str, digest: str) -> str:
         """Return the key under which a message's outcome is kept.
@@ -159,13 +159,13 @@ class Mailbox:
         if "from" in fields:  # a sender who names a user is held to it
             who = read_fields(fields["from"], "message: from", {"user_id": str, "tenant_id": str})
             if is_stranger(owner, (who.get("user_id"), who.get("tenant_id"))):
-                raise InputError("message: the run is somebody else's")
+                raise InputError("message: the run belongs to another user")
             by = by or who.get("user_id")
         check_names({"by": by}, "message")
         _check_size(text, limit)
         images = read_images(fields.get("images", ()), limit)
         if len(self.messages) >= PARKED_MESSAGES:
-            raise LaterError(f"message: {len(self.messages)} messages wait to be taken in already; try again later")
+            raise LaterError(f"message: {len(self.messages)} messages are already waiting; try again later")
         return said_by_user(text, images, by, message_id=message_id)
 
     def read_answer(self, data: object, questions: tuple[Question, ...], limit: int) -> Answer:
@@ -178,13 +178,13 @@ class Mailbox:
         call_id = answer.tool_call_id
         if call_id is None:
             if not waiting:
-                raise EarlyError("answer: the run waits for no answer" + _already(self.answered))
+                raise EarlyError("answer: the run does not wait for an answer" + _already(self.answered))
             return replace(answer, tool_call_id=waiting[0])
         if call_id in self.answered or (call_id in open_ids and call_id in self.answers):
-            raise InputError(f"answer: call {call_id} has its answer already")
+            raise InputError(f"answer: call {call_id} already has its answer")
         if call_id not in waiting:
             shown = ", ".join(waiting) or "nothing"
-            raise EarlyError(f"answer: call {call_id} asks nothing; the run waits for the answer to {shown}")
+            raise EarlyError(f"answer: call {call_id} does not ask anything; the run waits for the answer to {shown}")
         return answer
 
     def read_resume(self, data: object, paused: Sequence[str], lacking: Sequence[str]) -> Resume:
@@ -195,15 +195,15 @@ class Mailbox:
             raise InputError(f'resume: action must be "retry", "abort" or "skip", got {action!r}')
         waiting = list(dict.fromkeys(lacking if action == "skip" else paused))
         if not waiting and action == "skip":
-            raise EarlyError("resume: the run waits for no worker with a call or step that could be skipped")
+            raise EarlyError("resume: the run does not wait for a call or step that can be skipped")
         if not waiting:
             raise EarlyError("resume: the run is not paused")
         if name is not None and name not in waiting:
             raise EarlyError(f"resume: {name} does not wait for that; waiting: {', '.join(waiting)}")
         if action == "skip" and not fields.get("reason", "").strip():
-            raise InputError("resume: to skip takes a reason, which the model reads")
+            raise InputError("resume: skip needs a reason, which the model reads")
         if action == "skip" and name is None and len(waiting) > 1:
-            raise InputError(f"resume: name what is skipped, one of {', '.join(waiting)}")
+            raise InputError(f"resume: name the call or step to skip, one of {', '.join(waiting)}")
         if action == "skip":
             fields |= {"name": waiting[0] if name is None else name, "reason": cut(fields["reason"], _REASON_BYTES)}
         return Resume(**fields)
@@ -353,4 +353,4 @@ def _check_size(text: str, limit: int) -> None:
 
 
 def _already(answered: list[str]) -> str:
-    return f"; call {answered[-1]} has had its answer" if answered else ""
+    return f"; call {answered[-1]} already has its answer" if answered else ""

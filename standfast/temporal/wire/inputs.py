@@ -160,7 +160,9 @@ class AgentInput:
         if not named.startswith("@"):
             return session_key_of(self.tenant_id, named)
         if named != session_key_of(self.tenant_id, session_id_of(named)):
-            raise InputError(f"The input: the workflow's id names a session of another tenant than {self.tenant_id}")
+            raise InputError(
+                f"The input: the workflow's id names a session of a different tenant from {self.tenant_id}"
+            )
         return named
 
     def plain(self) -> dict[str, Any]:
@@ -235,7 +237,7 @@ def _check_with_message(given: dict[str, Any]) -> None:
     if "message_id" in given:
         check_message_id(given["message_id"])
     if "context" in given and not given.keys() & {"message", "checkpoint"}:
-        raise InputError("The input: context goes with a message: a session goes on with the context that it has")
+        raise InputError("The input: context goes with a message: a session keeps its context")
 
 
 _INPUT, _PIPELINE_INPUT = _kinds(AgentInput), _kinds(PipelineInput)

@@ -38,7 +38,9 @@ def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
         raise InputError(f"{what}: {problem}")
     size = len(to_json(value))
     if size > limit:
-        raise InputError(f"{what}: {size:,} bytes, more than {limit:,}; keep large data elsewhere and send where it is")
+        raise InputError(
+            f"{what}: {size:,} bytes, more than {limit:,}; keep large data elsewhere and send its location"
+        )
 
 
 def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Collection[str] = ()) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Coll
         raise InputError(f"{what} must be a JSON object with {offered}, got {shortened(data)}")
     check_json(data, what, CHECKPOINT_BYTES if own else INLINE_BYTES)
     if unknown := sorted(data.keys() - known.keys()):
-        raise InputError(f"{what}: unknown key {unknown[0]!r}; it takes {offered}")
+        raise InputError(f"{what}: unknown key {unknown[0]!r}; it accepts {offered}")
     given = {name: value for name, value in data.items() if value is not None}
     for name, value in given.items():
         if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is int):

@@ -67,10 +67,10 @@ def is_usage(found: object) -> bool:
 def put_in(found: object) -> WrittenOutcome:
     """Return, as a written outcome, the result that an operator entered for a call: a text, or why it is unusable."""
     if problem := json_problem(found, VALUES):
-        return {"failed": f"An operator put in a result that cannot be used: {problem}"}
+        return {"failed": f"An operator entered an unusable result: {problem}"}
     text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
     if size := size_over(text, INLINE_BYTES):
-        return {"failed": f"An operator put in a result of {size:,} bytes, more than {INLINE_BYTES:,}"}
+        return {"failed": f"An operator entered a result of {size:,} bytes, more than {INLINE_BYTES:,}"}
     return {"returned": text}
 
 

@@ -55,7 +55,7 @@ _ONCE = (
     "step",
     "carried",
 )  # accepted by the first run of a chain
-_MESSAGE = 'Say something to the agent: {"text": "…", "images"?, "by"?}'
+_MESSAGE = 'Send the agent a message: {"text": "…", "images"?, "by"?}'
 _ANSWER = 'Answer a question: {"text": "…", "tool_call_id"?, "by"?}'
 _EXPORT = 'Make a checkpoint of the run, which a query returns: {"id"}'
 _RESOLVE = (
@@ -407,7 +407,7 @@ class AgentRun(RunHandlers):
     def _check_export(self, data: Any = None, *extra: Any) -> None:
         self._exports.check_update(data, extra)
 
-    @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
+    @workflow.query(name=names.STATUS, description="The run's progress, waiting items and refused messages")
     def status(self, *ignored: Any) -> dict[str, Any]:
         seen = self._board.seen()
         if not self._run.is_open:

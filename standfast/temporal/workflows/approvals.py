@@ -66,8 +66,8 @@ class _WorkflowGates(RunHandlers):
         size = len(to_json(message)) + people + _ITEM_BYTES
         if self._shows_whole and self._shown_bytes + size > OWN_GATES_BYTES:
             raise ApplicationError(
-                f"approval: gate {gate.name!r} takes {size:,} bytes to show, and other open gates of this workflow "
-                f"{self._shown_bytes:,}; people can be shown {OWN_GATES_BYTES:,} bytes at a time, so nobody was asked: "
+                f"approval: gate {gate.name!r} needs {size:,} bytes to show, and other open gates of this workflow "
+                f"{self._shown_bytes:,}; the limit is {OWN_GATES_BYTES:,} bytes at a time, so no one was asked: "
                 "shorten the message, for example to a link, or wait for the other gates first",
                 type="InputError",
                 non_retryable=True,
@@ -220,7 +220,7 @@ def _check_own_handlers() -> None:
         if handler_of(name) is not None
     ]
     if taken and workflow.patched(names.OWN_HANDLERS):
-        what = f"workflow {workflow.info().workflow_type} has a handler of its own for {', '.join(taken)}"
+        what = f"workflow {workflow.info().workflow_type} has its own handler for {', '.join(taken)}"
         raise ApplicationError(
             f"approval: {what}, which approval() needs: give yours another name",
             type="DefinitionError",

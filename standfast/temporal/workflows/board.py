@@ -212,4 +212,4 @@ async def _send(caller: "workflow.ExternalWorkflowHandle[Any]", told: dict[str, 
 
 def _tell_of_failure(notice: "asyncio.Task[Any]") -> None:
     if not notice.cancelled() and (error := notice.exception()) is not None:
-        workflow.logger.warning("Nobody was told: %s", error.__cause__ or error)
+        workflow.logger.warning("No one was notified: %s", error.__cause__ or error)

@@ -135,7 +135,7 @@ class BoardRows:
             return missing
         except FailureError as error:
             if self._is_ending:
-                workflow.logger.warning("What the run waited for is shown until a worker looks: %s", error)
+                workflow.logger.warning("The run's waiting items stay listed until a worker checks them: %s", error)
                 return None
         try:
             while True:
@@ -150,7 +150,7 @@ class BoardRows:
         except (ActivityError, asyncio.CancelledError) as error:
             if self._is_ending:
                 return list(keep)  # again, with the current items
-            workflow.logger.warning("The board is not written any more: %s", error.__cause__ or error)
+            workflow.logger.warning("The board is no longer written: %s", error.__cause__ or error)
             self.is_kept = False
             return None
         finally:

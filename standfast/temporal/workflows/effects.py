@@ -57,7 +57,7 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
         options |= {"args": list(arguments), "result_type": RawValue}
         found = read_result(await workflow.execute_activity(definition.name, **options), definition.ret_type)
     if isinstance(found, Undecodable):
-        said = f"{name} was completed by hand with what cannot be its result, and may have run: {found.reason}"
+        said = f"{name} was completed by hand with an invalid result, and may have run: {found.reason}"
         raise ApplicationError(said, type="InputError", non_retryable=True)
     return found
 
@@ -75,10 +75,10 @@ def _given(effect: Callable[..., Any], definition: Any, arguments: tuple[Any, ..
         kinds = definition.arg_types if len(definition.arg_types or ()) == len(arguments) else None
         there = bound(effect, tuple(converter.from_payloads(converter.to_payloads(arguments), kinds)), {})
         if len(json.dumps(plain(there)).encode()) > AWAITED_BYTES:
-            raise ValueError(f"they have more than {AWAITED_BYTES:,} bytes, and could not be shown")
+            raise ValueError(f"they have more than {AWAITED_BYTES:,} bytes, and cannot be shown")
         is_changed = hash_of(there) != hash_of(here)
     except Exception as error:
-        said = f"{definition.name} cannot take its arguments, and nobody was asked: {cut(error_text(error), 500)}"
+        said = f"{definition.name} cannot take its arguments, and no one was asked: {cut(error_text(error), 500)}"
         raise ApplicationError(said, type="InputError", non_retryable=True) from None
     return there if is_changed and workflow.patched(names.READ_FIRST) else here
 

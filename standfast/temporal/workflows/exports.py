@@ -42,7 +42,7 @@ class Exports:
 
     def _read(self, data: Any, extra: tuple[Any, ...], sent_id: str | None) -> Exported:
         if sent_id is None:
-            raise InputError("export: a signal needs an id, by which the checkpoint is looked up")
+            raise InputError("export: a signal needs an id, under which the checkpoint is found")
         self._inbox.one("export", data, extra)
         return {}
 

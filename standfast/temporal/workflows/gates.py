@@ -168,18 +168,20 @@ class GateKeeper:
             raise EarlyError(problem) if "digest" in fields else InputError(problem)
         waiting = len(self._arrived.get(gate, ())) if is_open else sum(map(len, self._arrived.values()))
         if waiting >= PARKED_MESSAGES:
-            raise LaterError(f"{name}: {waiting:,} decisions wait to be judged already; try again later")
+            raise LaterError(f"{name}: {waiting:,} decisions are already waiting; try again later")
         try:
             decision = Decision(**fields)
         except ValidationError as error:
             raise InputError(f"{name}: {explain(error)}") from error
         if not is_open and len(to_json([*self._early(), decision])) > EARLY_BYTES:
-            raise InputError(f"{name}: too much waits already for gates that are not open; open: {_listed(open_gates)}")
+            raise InputError(
+                f"{name}: too many decisions are waiting for gates that are not open; open: {_listed(open_gates)}"
+            )
         return decision
 
     def _hint(self, gate: str) -> str:
         """Return a further hint about a gate that is not open here."""
-        again = "; the run was reset: what was decided before counts as soon as its gate is open again"
+        again = "; the run was reset: earlier decisions count as soon as the gate is open again"
         return self._elsewhere(gate) + (again if self._running.resets else "")
 
     def _early(self) -> list[Decision]:
@@ -355,7 +357,7 @@ class GateKeeper:
             **given,
             **self._recorded_with(gate),
         }
-        what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
+        what = summary(f"{decision.decision} of {decision.by or 'someone'} at {gate.name}")
         sent_id = None if arrived.sent is None else arrived.sent.id
         if sent_id is not None:
             reference["sent"] = sent_id
@@ -369,7 +371,7 @@ class GateKeeper:
         except FailureError as error:  # the store may still have it
             self._unrecorded.add(sent_id)
             if arrived.verdict is not None:
-                arrived.verdict.set_result(f"it may count or not, since its record failed: {why(error)}")
+                arrived.verdict.set_result(f"it may count or may not, since recording it failed: {why(error)}")
             raise
         if arrived.verdict is not None:
             arrived.verdict.set_result(refused)

@@ -9,10 +9,10 @@ from standfast.temporal.workflows.gates import GateKeeper
 from standfast.temporal.workflows.run_parts import RunParts
 
 _RESUME = (
-    "Go on after a pause, or skip a step or call that no worker has: "
-    '{"action": "retry" | "abort" | "skip", "name"?, "model"?, "reason"?}'
+    'Continue after a pause, or skip a step or call that no worker has: {"action": "retry" | "abort" | "skip", '
+    '"name"?, "model"?, "reason"?}'
 )
-_DECIDE = 'Decide at a gate: {"gate", "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, "edit"?}'
+_DECIDE = 'Decide on a gate: {"gate", "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, "edit"?}'
 
 
 class RunHandlers:
@@ -49,7 +49,7 @@ class RunHandlers:
     def _check_decide(self, data: Any = None, *extra: Any) -> None:
         self._gates.check_update(data, extra)
 
-    @workflow.signal(name=names.STORE_WAITS, description="From workers: the store does not take what they hold")
+    @workflow.signal(name=names.STORE_WAITS, description="From workers: the store refuses the data that they hold")
     def store_waits_signal(self, data: Any = None, *extra: Any) -> None:
         self._parts.workers.store_waits.take_signal(data)
 
@@ -57,10 +57,12 @@ class RunHandlers:
     def called_status_signal(self, data: Any = None, *extra: Any) -> None:
         self._parts.board.take_called(data)
 
-    @workflow.query(name=names.OUTCOME, description="What became of a signal with an id; null if none has come")
+    @workflow.query(name=names.OUTCOME, description="The outcome of a signal with an id; null if none has arrived")
     def outcome(self, sent: Any = None, digest: Any = None, *ignored: Any) -> dict[str, Any] | None:
         return self._parts.inbox.outcome(sent, digest)
 
-    @workflow.query(name=names.PENDING, description="What waits for a person: kind, name, message, since, deadline")
+    @workflow.query(
+        name=names.PENDING, description="The items that wait for a person: kind, name, message, since, deadline"
+    )
     def pending(self, *ignored: Any) -> list[dict[str, Any]]:
         return self._parts.board.pending()

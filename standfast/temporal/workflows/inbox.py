@@ -74,7 +74,7 @@ class Inbox:
             return  # it is refused when it is read
         parked = [item for parked in self.parked for item in parked()]
         if (size := len(to_json([self.mailbox.carried(), *parked, data]))) > most:
-            raise LaterError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
+            raise LaterError(f"{name}: {size:,} bytes are waiting, more than {most:,}; try again later")
 
     def refuse_overdue(self, name: str, *kinds: str) -> None:
         if (deadline := self._board.overdue(*kinds)) is not None:
@@ -157,7 +157,7 @@ class Inbox:
             self._new.add(sent_id)
             self._take(sent, read, keep)
             return
-        unknown = f"{sent.name}: it is not known {asks}, so it does not count; send a new one"
+        unknown = f"{sent.name}: it is unknown {asks}, so it does not count; send a new one"
         self.came_of(sent.name, sent_id, refused_before(sent.name) if is_refused is True else unknown)
         self._taken()
 
@@ -254,4 +254,4 @@ def refuse_by(read: Callable[[], object]) -> None:
 
 
 def _too_late(name: str, deadline: datetime) -> str:
-    return f"{name}: it came too late, after {deadline:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{name}: it arrived too late, after {deadline:%Y-%m-%d %H:%M:%S} UTC"

@@ -16,7 +16,7 @@ class SkippedError(Exception):
     """A person lets a run continue without a call or step that no worker has; the text says who, and why."""
 
     def __init__(self, name: str, skip: Resume) -> None:
-        super().__init__(f"skipped by {skip.by or 'somebody'}: {skip.reason}")
+        super().__init__(f"skipped by {skip.by or 'someone'}: {skip.reason}")
         self.name = name
 
 
@@ -106,7 +106,7 @@ def may_be_tried_again(error: FailureError) -> bool:
 
 
 def put_in_by_hand(activity: str) -> str:
-    return f"activity {activity} was completed by hand with what the run cannot use; resume to run it again"
+    return f"activity {activity} was completed by hand with an unusable result; resume to run it again"
 
 
 def was_cancelled(trying: "asyncio.Future[Any]") -> bool:

@@ -132,7 +132,7 @@ class ModelCalls:
         used = [shown_usage("this run", self._run.loop.used)]
         if self._run.loop.session_usage is not None:
             used.append(shown_usage("its session", self._run.loop.session_usage))
-        message = f"The budget is spent: {', '.join(used)}. Retry lets it use as much again"
+        message = f"The budget is spent: {', '.join(used)}. Retry grants the same amount again"
         if await self._pauses.pause("budget", message):
             self._run.loop = self._run.loop.granted()
         else:

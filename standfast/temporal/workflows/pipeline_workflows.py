@@ -373,7 +373,7 @@ class PipelineRun(RunHandlers):
     def _details(self, status: str, waiting: Sequence[Waiting], refused: Refused) -> str:
         return pipeline_details(self._done(), list(self._tasks), status, waiting, refused)
 
-    @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
+    @workflow.query(name=names.STATUS, description="The run's progress, waiting items and refused messages")
     def status(self, *ignored: Any) -> dict[str, Any]:
         if self._state is None:
             return {"status": self._board.first_status} | self._board.seen()

@@ -24,7 +24,7 @@ from temporalio.worker import Worker
 
 _QUERY_ALONE = "legacy_query"  # the id of a query that the server sends without a workflow task
 _SENT = ("signal_workflow", "do_update", "cancel_workflow")
-_AGAIN = "A query parted what a local activity came to from its task, which is begun again"
+_AGAIN = "A query separated a local activity's result from its task, which begins again"
 
 
 @dataclass(slots=True)

@@ -202,7 +202,7 @@ class Questions:
 
     def read_answer(self, data: Any, extra: tuple[Any, ...]) -> Answer:
         if self._looked < self._running.resets:
-            raise EarlyError("answer: the run was reset, and looks up what was answered before; try again in a moment")
+            raise EarlyError("answer: the run was reset, and looks up earlier answers; try again in a moment")
         state = self._run.loop
         questions, gates = tuple(one for one in state.questions if one.gate is None), state.gates
         call_id = data.get("tool_call_id") if isinstance(data, dict) else None

@@ -111,7 +111,7 @@ def _turns(state: RunLoop) -> list[str]:
 def _waits(waiting: "Sequence[Waiting]") -> list[str]:
     lines = [line for item in waiting[:_ITEMS] for line in ("", *_shown(item))]
     more = len(waiting) - _ITEMS
-    return lines if more <= 0 else [*lines, "", f"{more:,} more wait; the query `pending` has all."]
+    return lines if more <= 0 else [*lines, "", f"{more:,} more are waiting; the query `pending` has all."]
 
 
 def _shown(item: "Waiting") -> list[str]:
@@ -160,7 +160,7 @@ def _how(item: "Waiting") -> list[str]:
             return [
                 "Send the update `resolve` with",
                 *_json(happened),
-                'or with `"not-happened"`: it is run; or `"leave"`: the model is told.',
+                'or with `"not-happened"`: it is run; or `"leave"`: the model reads that the outcome is unknown.',
             ]
         case "worker" if item.can_skip:
             skip = {"action": "skip", "name": item.name, "reason": "why; the model reads it"}
@@ -173,15 +173,15 @@ def _how(item: "Waiting") -> list[str]:
             if (item.tool is not None or item.shown) and item.digest is not None:
                 by["digest"] = item.digest
             return [
-                "Send the update `decide`, which says whether it counts, with",
+                "Send the update `decide`, which returns whether it counts, with",
                 *_json({"gate": item.name, "decision": "approve", **by}),
                 'or `"reject"`; or the signal `approve` or `reject` with',
                 *_json({"gate": item.name, **by}),
             ]
         case "worker":
-            return ["Start a worker that has it, and the run goes on; or cancel the run."]
+            return ["Start a worker that has it, and the run continues; or cancel the run."]
         case "store":
-            return ["It goes on by itself when its workers can use the store again."]
+            return ["It continues automatically when its workers can use the store again."]
         case _:
             retry = _json({"action": "retry"})
             return [*_again(item), "Send the signal or update `resume` with", *retry, 'or `"abort"`.']
@@ -191,12 +191,12 @@ def _again(item: "Waiting") -> list[str]:
     if item.retry_at is None:
         return []
     often = f"at least every {max(1, round(item.retry_every / 60))} min"
-    return [f"It is tried again by itself, first at {_time(item.retry_at)}, later at growing intervals, {often}.", ""]
+    return [f"It is retried automatically, first at {_time(item.retry_at)}, later at growing intervals, {often}.", ""]
 
 
 _ELSEWHERE = (
-    "This is the beginning: `standfast pending --full` and the page show all that is decided on, and beside it the "
-    "digest, without which nobody decides on a call."
+    "This is the beginning: `standfast pending --full` and the page show everything that is decided on, with the "
+    "digest that a decision on a call needs."
 )
 
 

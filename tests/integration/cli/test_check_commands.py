@@ -116,7 +116,7 @@ async def test_a_history_whose_activities_were_told_something_else_differs(tmp_p
     ill = await standfast(None, "replay", str(saved))
     assert ill.exit_code == 1
     assert "activity standfast.step (1): [0].of was" in ill.stdout
-    assert "is not there now" in ill.stdout
+    assert "is now missing" in ill.stdout
 
 
 async def test_the_runs_that_a_run_continues_are_replayed_too(

@@ -157,7 +157,7 @@ async def test_an_error_names_options_where_the_library_names_parameters(tempora
         session = ("--session", temporal.session(), "--task-queue", temporal.name)
         run = (await data(temporal, "start", "clerk", "-m", "go", *session))["workflow_id"]
         again = await refused(temporal, "start", "clerk", "-m", "more", *session)
-        assert "wait for its result, or say the message to it with --say" in again
+        assert "wait for its result, or send it the message with --say" in again
         await pending(temporal.people.run(run))
         assert "`standfast approve` decides" in await refused(temporal, "answer", run, "yes")
         key = ("--run-key", temporal.session(), "--task-queue", temporal.name)
@@ -354,7 +354,7 @@ async def test_several_gates_are_decided_at_once_each_by_its_own_digest(temporal
         both = await standfast(temporal, "approve", run.id, "c1", "c2", *each)
         assert both.exit_code == 1
         assert both.stdout == f"Approved c1 of {run.id}, by ada\n"
-        assert "1 of 2 gates were not decided: gate c2 shows something else now" in both.stderr
+        assert "1 of 2 gates were not decided: gate c2 has changed" in both.stderr
         assert [item["name"] for item in await pending(run, 2)] == ["c2", "c3"]
         rows = await data(temporal, "approve", run.id, "c2", "c3", "--yes")
         assert [(row["gate"], row["decision"]) for row in rows] == [("c2", "approve"), ("c3", "approve")]
@@ -426,7 +426,7 @@ async def test_a_run_is_cancelled(temporal: Temporal) -> None:
         await pending(run)
         await done(temporal, "cancel", run.id, "--wait")
         assert (await data(temporal, "show", run.id))["status"] in ("cancelled", "canceled")
-        assert "has ended already" in await refused(temporal, "cancel", run.id)
+        assert "has already ended" in await refused(temporal, "cancel", run.id)
 
 
 async def test_a_cancel_that_no_worker_has_taken_is_not_told_as_done(temporal: Temporal) -> None:

@@ -122,7 +122,7 @@ async def test_a_user_logs_in_and_out(tmp_path: Path, monkeypatch: pytest.Monkey
         async with sqlite_store(path) as store:
             mine = Agent("a", tools=[mcp_server(server.url, auth=OAuth(), only=["whoami"])])
             model = ScriptedModel([asks_for(call("whoami", "c1")), "done"])
-            with pytest.raises(Exception, match="nobody in particular has not logged in"):
+            with pytest.raises(Exception, match="the shared account has not logged in"):
                 await run(mine, message="go", llm=model, store=store, user_id="ada")
     assert "There is no file" in await refused(None, "mcp", "login", "http://x", "--app", str(tmp_path / "no.py"))
     text = await refused(None, "mcp", "login", "http://x/mcp", "--app", str(app))

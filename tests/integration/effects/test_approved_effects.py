@@ -188,7 +188,7 @@ async def test_nobody_is_asked_about_arguments_that_no_activity_can_take(tempora
             )
             told = await failure(run)
             assert told.type == "InputError"
-            assert "pay cannot take its arguments, and nobody was asked: " in told.message
+            assert "pay cannot take its arguments, and no one was asked: " in told.message
             await check_healthy(run)
 
 

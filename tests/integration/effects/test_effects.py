@@ -377,7 +377,7 @@ async def test_a_kept_result_that_does_not_fit_what_the_function_returns_now_is_
     async def charge(order: str, cents: int = 5) -> int:
         raise AssertionError("it ran again")
 
-    with pytest.raises(EffectFailedError, match="has run, and its result is kept, but does not fit"):
+    with pytest.raises(EffectFailedError, match="has run, and its result is stored, but does not fit"):
         await charge("a")
 
 
@@ -506,7 +506,7 @@ async def test_a_block_that_has_raised_raises_again_before_it_begins(store: SQLi
 
 
 async def test_a_block_with_a_timeout_is_refused_since_it_is_not_cut_off(store: SQLiteStore) -> None:
-    with pytest.raises(DefinitionError, match="does not cut a block off"):
+    with pytest.raises(DefinitionError, match="applies to functions, not to blocks"):
         async with effect(store, "charge", key="order-7", timeout=1):
             raise AssertionError("it ran")
 
@@ -535,15 +535,15 @@ STORE = sqlite_store("never-opened.db")
     [
         wrong(lambda: effect(memory_store())(plain), MemoryStoreNotDurableError, "memory store forgets"),
         wrong(lambda: effect("shop.db"), DefinitionError, "store must be a store, such as sqlite_store"),  # type: ignore[arg-type]
-        wrong(lambda: effect(STORE)(effect(STORE)(plain)), DefinitionError, "has a guard already"),
-        wrong(lambda: effect(STORE)(partial(effect(STORE)(plain))), DefinitionError, "has a guard already"),
+        wrong(lambda: effect(STORE)(effect(STORE)(plain)), DefinitionError, "is already guarded"),
+        wrong(lambda: effect(STORE)(partial(effect(STORE)(plain))), DefinitionError, "is already guarded"),
         wrong(lambda: tool(effect(STORE)(plain)), DefinitionError, "its function has a guard"),
         wrong(lambda: tool(name="x")(partial(effect(STORE)(plain))), DefinitionError, "declare the tool safe"),
         wrong(lambda: tool(plain).with_handler(effect(STORE)(plain)), DefinitionError, "'plain': its function has a"),
         wrong(lambda: effect(STORE)(Generating()), DefinitionError, "is a generator"),
         wrong(lambda: effect(STORE)(activity.defn(lambda order: order)), DefinitionError, "below @activity.defn"),
         wrong(lambda: effect(STORE)(tool(plain)), DefinitionError, "already runs at most once"),
-        wrong(lambda: effect(STORE, key=plain), DefinitionError, "key= needs a name"),
+        wrong(lambda: effect(STORE, key=plain), DefinitionError, "key= also needs a name"),
         wrong(lambda: effect(STORE, "x", key=lambda: "k")(plain), DefinitionError, "key must take the arguments"),
         wrong(lambda: effect(STORE, "x", key="k")(plain), DefinitionError, "must be a function of the arguments"),
         wrong(lambda: effect(STORE, timeout="5s")(plain), DefinitionError, "timeout needs an async function"),

@@ -64,7 +64,7 @@ async def test_one_whose_time_is_over_and_that_may_still_run_is_unknown_and_not_
     first = asyncio.ensure_future(asyncio.to_thread(asyncio.run, charge("a")))
     assert await asyncio.to_thread(begun.wait, 30)
     await say_claimed(store, LONG_AGO)
-    with pytest.raises(ToolDurabilityError, match="its time is over, and it may still run"):
+    with pytest.raises(ToolDurabilityError, match="its timeout has passed, and it may still be running"):
         await charge("a")
     goes_on.set()
     assert await first == 5

@@ -105,7 +105,7 @@ async def test_what_cannot_be_read_in_the_place_of_an_effects_result_fails_the_c
         shop.go_on.set()
         for run in runs.values():
             await check_healthy(run)
-    said = "charge was completed by hand with what cannot be its result"
+    said = "charge was completed by hand with an invalid result"
     assert {name for name, (kind, _) in found.items() if kind == "InputError"} == {*UNREADABLE} - {"nothing"}
     assert all(said in text for kind, text in found.values() if kind == "InputError")
     assert found["nothing"] == ["returned", None]

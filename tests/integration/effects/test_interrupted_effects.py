@@ -211,7 +211,7 @@ async def test_a_store_that_is_gone_behind_the_effect_holds_up_nobody_who_is_can
 
     call = asyncio.ensure_future(charge("a"))
     await ran.wait()
-    while "the store does not take its result" not in caplog.text:
+    while "the store refuses its result" not in caplog.text:
         await asyncio.sleep(0.01)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -379,7 +379,7 @@ async def test_an_approved_activity_that_is_completed_by_hand_with_junk_fails_it
         async with asyncio.timeout(20):
             await run.result()
     assert isinstance(failed.value.cause, ApplicationError)
-    assert "approved was completed by hand with what cannot be its result" in str(failed.value.cause)
+    assert "approved was completed by hand with an invalid result" in str(failed.value.cause)
     await check_healthy(run)
     shop.go_on(case, "happened")
     assert await told(await shop.reset(run)) == f"did {case}"  # the store knows

@@ -15,7 +15,7 @@ from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 
 CHANGED = 'Not run: tool "post" has changed since the call was approved. Call it again'
-ANOTHER = "Not run: tool \"post\" as it is now has no argument 'text'"
+ANOTHER = "Not run: tool \"post\" no longer has the argument 'text'"
 
 
 class Died(BaseException):

@@ -291,7 +291,7 @@ async def test_an_edit_does_not_enter_by_the_escalation_of_a_stricter_approval()
 
     agent = Agent("a", tools=[pay])
     waiting = await waits(agent, ScriptedModel([asks_for(call("pay", "c1", amount=5))]))
-    with pytest.raises(InputError, match="these arguments need another approval"):
+    with pytest.raises(InputError, match="these arguments need a different approval"):
         await resume(agent, waiting.checkpoint, llm=posts(), decisions=[approve(by="clerk", edit={"amount": 1_000})])
     assert posted == []
 

@@ -88,6 +88,6 @@ async def test_messages_and_a_checkpoint_together_are_refused() -> None:
 
 async def test_messages_for_a_session_that_has_some_are_refused(store: SQLiteStore) -> None:
     first = assert_complete(await run(Agent("a"), message="hi", store=store, session_id="s", llm=ScriptedModel(["ok"])))
-    with pytest.raises(InputError, match="messages of its own"):
+    with pytest.raises(InputError, match="its own messages"):
         await run(Agent("a"), messages=[user("other")], store=store, session_id="s", llm=ScriptedModel(["never"]))
     assert await store.load_messages("s") == list(first.messages)

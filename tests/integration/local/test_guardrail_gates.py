@@ -73,14 +73,14 @@ async def test_a_stopped_call_does_not_run_when_nobody_has_decided_in_time(drive
     guardrail = Guardrail(large_sums, approval=Approval(timeout=0.3))
     ended = await driver.run(spender(ran, [guardrail]), pays(500), decisions=[None])
     assert (ended.status, ran) == ("complete", [])
-    assert error_of(tool_results(ended.messages)[0]).startswith("Approval timed out: nobody decided until ")
+    assert error_of(tool_results(ended.messages)[0]).startswith("Approval timed out: it was not decided by ")
 
 
 async def test_a_decision_on_something_else_than_what_is_shown_does_not_count(driver: Driver) -> None:
     ran: list[int] = []
     ended = await driver.run(spender(ran), pays(500), decisions=[says("approve", digest="0" * 32)])
     assert (ended.status, ran) == ("waiting", [])
-    assert ended.refused[0].startswith("gate c1 shows something else now")
+    assert ended.refused[0].startswith("gate c1 has changed")
 
 
 @pytest.mark.parametrize("amount", [90, 400])
@@ -109,7 +109,7 @@ async def test_an_edit_that_another_guardrail_stops_needs_those_whom_it_asks(dri
     decisions = [says("approve", edit={"amount": 7})]
     ended = await driver.run(spender(ran, guardrails), pays(500), decisions=decisions)
     assert (ended.status, ran) == ("waiting", [])
-    assert ended.refused == ("gate c1: edit: these arguments need another approval; reject it, and say so",)
+    assert ended.refused == ("gate c1: edit: these arguments need a different approval; reject it, and explain why",)
 
 
 async def test_those_of_the_tool_are_asked_first_and_then_those_of_the_guardrail(driver: Driver) -> None:
@@ -152,7 +152,7 @@ async def test_an_edit_of_the_first_who_are_asked_counts_if_nobody_else_would_be
     agent = spender(ran, own=Approval(approvers=["bob"]))
     ended = await driver.run(agent, pays(500), decisions=[says("approve", "bob", edit={"amount": amount})])
     assert (ended.status, ran) == (status, [amount] if status == "complete" else [])
-    assert all("need another approval" in why for why in ended.refused)
+    assert all("need a different approval" in why for why in ended.refused)
 
 
 async def test_an_edit_of_the_second_does_not_count_since_the_first_have_not_seen_it(driver: Driver) -> None:
@@ -161,7 +161,7 @@ async def test_an_edit_of_the_second_does_not_count_since_the_first_have_not_see
     decisions = [says("approve", "bob"), says("approve", edit={"amount": 90}), says("approve")]
     ended = await driver.run(agent, pays(500), decisions=decisions)
     assert (ended.status, ran) == ("complete", [500])
-    assert ended.refused == ("gate c1: edit: these arguments need another approval; reject it, and say so",)
+    assert ended.refused == ("gate c1: edit: these arguments need a different approval; reject it, and explain why",)
 
 
 async def test_two_guardrails_that_stop_one_call_ask_one_after_the_other(driver: Driver) -> None:
@@ -232,7 +232,7 @@ async def test_who_was_removed_from_the_approvers_of_a_guardrail_does_not_decide
     deployed = spender(ran, [Guardrail(large_sums, approval=Approval(approvers=["eve"]))])
     ended = await driver.run(spender(ran), pays(500), decisions=[says("approve")], deployed=deployed)
     assert (ended.status, ran) == ("waiting", [])
-    assert ended.refused == ("gate c1: ada may not decide it any more; eve may",)
+    assert ended.refused == ("gate c1: ada may no longer decide it; eve may",)
 
 
 async def test_those_of_a_guardrail_that_was_removed_meanwhile_still_decide(driver: Driver) -> None:

@@ -332,6 +332,6 @@ async def test_a_user_who_says_what_we_tell_the_model_is_put_to_guardrails(
     async with SQLiteStore(tmp_path / "s.db") as store:
         given: Any = {"llm": ScriptedModel(["Roses", "Roses"]), "store": store, "session_id": "s"}
         assert (await run(agent, message="hi", **given, **who)).status == "error"
-        copied = "Your answer could not be used: no verse. Answer again."
+        copied = "Your answer was not accepted: no verse. Answer again."
         await run(agent, message=copied, **given, **{**who, **more})
     assert seen == ["hi", copied]

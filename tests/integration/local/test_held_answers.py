@@ -98,7 +98,7 @@ async def test_time_decides_on_an_answer_as_its_approval_says(driver: Driver, on
     held = Guardrail(refunds, approval=Approval(timeout=0.3, on_timeout=on_timeout))
     ended = await driver.run(clerk(outputs=[held]), ScriptedModel(["a refund"]), decisions=[None])
     assert ended.status == status
-    assert ("; nobody decided in time]" in ended.response) == (status != "complete")
+    assert ("; it was not decided in time]" in ended.response) == (status != "complete")
 
 
 async def test_what_the_user_said_waits_before_any_model_is_asked(driver: Driver) -> None:
@@ -194,8 +194,8 @@ async def test_a_refusal_without_an_approval_needs_nobody(driver: Driver) -> Non
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"edit": {"text": "no"}}, "gate answer-2: edit: nothing can be changed here"),
-        ({"digest": "0" * 32}, "gate answer-2 shows something else now"),
+        ({"edit": {"text": "no"}}, "gate answer-2: edit: nothing can be edited here"),
+        ({"digest": "0" * 32}, "gate answer-2 has changed"),
         (
             {"remember": {"scope": "session", "until": "2030-01-01T00:00:00Z"}},
             "gate answer-2: remember: later calls cannot be approved in advance here",
@@ -260,7 +260,7 @@ async def test_people_who_may_not_decide_after_a_deploy_do_not(driver: Driver) -
     ended = await driver.run(
         clerk(outputs=[HELD]), ScriptedModel(["a refund"]), decisions=[says("approve")], deployed=deployed
     )
-    assert ended.refused == ("gate answer-2: ada may not decide it any more; eve may",)
+    assert ended.refused == ("gate answer-2: ada may no longer decide it; eve may",)
 
 
 async def test_in_process_an_answer_of_an_agent_that_a_tool_runs_is_withheld_since_nobody_is_asked() -> None:
@@ -269,7 +269,7 @@ async def test_in_process_an_answer_of_an_agent_that_a_tool_runs_is_withheld_sin
     turns = [asks_for(call("helper", "c1", message="help")), "a refund", "done"]
     ended = await run(outer, message="go", llm=ScriptedModel(turns))
     assert ended.status == "complete"
-    assert "nobody has approved it" in ended.messages[2].content
+    assert "it was not approved" in ended.messages[2].content
 
 
 async def test_what_is_too_large_to_be_shown_is_withheld(driver: Driver) -> None:

@@ -76,7 +76,7 @@ async def test_a_run_without_a_store_that_keeps_them_remembers_nothing() -> None
     assert is_interrupted(first)
     [item] = first.approvals
     wish = {"gate": item.gate, "decision": "approve", "by": "ana", "digest": item.digest, "remember": SESSION}
-    with pytest.raises(Exception, match="has no store that keeps standing approvals"):
+    with pytest.raises(Exception, match="has no store for standing approvals"):
         await run(agent, checkpoint=first.checkpoint, decisions=[wish], llm=model)
     assert paid == []
 

@@ -52,7 +52,7 @@ def seller(**options: Any) -> Agent[Any, Any]:
 
 CHAIRS = ["chair"]
 SOFA, CHAIR = '{"article": "sofa"}', '{"article": "chair"}'
-TOLD = "Your answer could not be used: there is no sofa in the catalogue. Answer again."
+TOLD = "Your answer was not accepted: there is no sofa in the catalogue. Answer again."
 
 
 async def test_a_validator_looks_at_what_the_run_depends_on_and_has_the_model_asked_again(driver: Driver) -> None:
@@ -86,7 +86,7 @@ async def test_a_text_is_validated_too_if_an_agent_has_no_output(driver: Driver)
     agent = Agent("poet", model="m", output_validators=[is_short])
     ended = await driver.run(agent, ScriptedModel(["Roses are red", "Roses"]))
     assert (ended.status, ended.response, ended.output) == ("complete", "Roses", None)
-    assert ended.messages[2].content == "Your answer could not be used: more than 5 characters. Answer again."
+    assert ended.messages[2].content == "Your answer was not accepted: more than 5 characters. Answer again."
 
 
 async def test_validators_see_only_final_answers_of_the_outputs_type_and_that_guardrails_let_pass(
@@ -141,7 +141,7 @@ async def test_a_refusal_is_found_again_after_a_crash(store: SQLiteStore) -> Non
     ended = await run(agent, llm=ScriptedModel(["Violets"]), store=store, session_id="s")
     assert [one.content for one in ended.messages][1:] == [
         "Roses",
-        "Your answer could not be used: not this one. Answer again.",
+        "Your answer was not accepted: not this one. Answer again.",
         "Violets",
     ]
 

@@ -68,7 +68,7 @@ async def test_a_model_is_told_what_does_not_fit_and_asked_again(driver: Driver)
     assert (ended.status, ended.response, ended.iterations) == ("complete", '{"ok": true}', 3)
     said = [line for line in shape(ended.messages) if line.startswith("user")]
     assert said[0] == "user go"
-    assert said[1].startswith("user Your answer could not be used: the answer does not fit the agent's output: ")
+    assert said[1].startswith("user Your answer was not accepted: the answer does not fit the agent's output: ")
     assert "ok: Input should be a valid boolean" in said[2]
     assert [message.content for message in model.calls[1].messages[1:]] == [
         "go",

@@ -129,7 +129,7 @@ async def test_who_edits_a_call_does_not_approve_the_edit(driver: Driver) -> Non
     decisions = [approve(by="ada", edit=edit), approve(by="ADA", edit=edit), approve(by="bob")]
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions)
     assert (ended.status, posted) == ("complete", ["ho"])
-    assert ended.refused == ("gate c1: ADA has edited it, and cannot approve it: somebody else must",)
+    assert ended.refused == ("gate c1: ADA has edited it, and cannot approve it: another person must",)
 
 
 async def test_who_has_edited_a_call_does_not_approve_the_next(temporal: Temporal) -> None:

@@ -221,7 +221,7 @@ async def test_a_stream_that_breaks_off_ends_the_run_with_error_and_adds_nothing
 async def test_a_stream_without_a_whole_answer_ends_the_run_with_error() -> None:
     result = final(await events_of(llm=Stream("It ", "rains")))
     assert result.status == "error"
-    assert "whole answer" in result.response
+    assert "complete answer" in result.response
 
 
 async def test_a_stream_may_end_with_a_plain_dict() -> None:

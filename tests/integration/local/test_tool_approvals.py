@@ -120,7 +120,7 @@ async def test_whoever_decides_on_a_call_that_has_run_already_is_told_so(driver:
     ended = await driver.run(Agent("a", tools=[post]), ScriptedModel(script), decisions=decisions)
     assert (ended.status, posted) == ("complete", ["one", "two"])
     why = [refused.removeprefix("reject: ").removeprefix("approve: ") for refused in ended.refused]
-    assert why == ["gate c1: the call has run already"] * 3
+    assert why == ["gate c1: the call has already run"] * 3
 
 
 async def test_nothing_of_the_turn_runs_before_all_its_gates_are_decided(driver: Driver) -> None:
@@ -175,7 +175,7 @@ async def test_time_that_runs_out_is_a_result_that_the_model_reads(driver: Drive
     posted, post = world(Approval(timeout=0.05))
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=[None])
     assert (ended.status, posted) == ("complete", [])
-    assert error_of(tool_results(ended.messages)[0]).startswith("Approval timed out: nobody decided until ")
+    assert error_of(tool_results(ended.messages)[0]).startswith("Approval timed out: it was not decided by ")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ async def test_who_asked_for_it_cannot_approve_it(driver: Driver) -> None:
 async def test_a_decision_on_something_else_than_is_shown_does_not_count(driver: Driver) -> None:
     posted, post = world(Approval())
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=[approve(digest="0" * 32), approve()])
-    assert "gate c1 shows something else now" in ended.refused[0]
+    assert "gate c1 has changed" in ended.refused[0]
     assert posted == ["hi"]
 
 
@@ -268,7 +268,7 @@ async def test_an_edit_goes_around_nobody(driver: Driver) -> None:
     posted, post = world(lambda call: much if len(call.arguments["text"]) > 5 else little)
     decisions = [approve(by="ada", edit={"text": "very much"}), approve(by="ada", edit={"text": "less"})]
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions)
-    assert ended.refused == ("gate c1: edit: these arguments need another approval; reject it, and say so",)
+    assert ended.refused == ("gate c1: edit: these arguments need a different approval; reject it, and explain why",)
     assert posted == ["less"]
 
 
@@ -297,7 +297,7 @@ async def test_who_approves_what_was_edited_meanwhile_is_told_the_edit(driver: D
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     decisions = [approve(by="ada", edit={"text": "ho"}), approve(by="bob", digest="0" * 32), approve(by="bob")]
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions)
-    assert 'gate c1 shows something else now, since ada has edited it to {"text": "ho"}' in ended.refused[0]
+    assert 'gate c1 has changed, since ada has edited it to {"text": "ho"}' in ended.refused[0]
     assert posted == ["ho"]
 
 
@@ -317,7 +317,10 @@ async def test_an_edit_that_can_never_reach_its_quorum_is_refused_when_it_is_mad
     decisions = [approve(by="ada", edit={"text": "ho"}), approve(by="ada"), approve(by="bob")]
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions)
     assert ended.refused == (
-        "gate c1: edit: 2 others must approve an edit of ada, and only bob may: reject it, and say what to change",
+        (
+            "gate c1: edit: 2 other people must approve an edit by ada, and only bob may: reject it, and "
+            "explain what to change"
+        ),
     )
     assert posted == ["hi"]
 

@@ -89,15 +89,15 @@ async def test_a_run_that_waits_says_what_is_wrong_with_an_answer_or_a_message(s
     [
         ({"gate": "c1", "decision": "approve"}, "decisions must be a list of decisions, such as "),
         (None, "decisions must be a list of decisions, such as "),
-        ([{"gate": "c1", "decision": "yes"}], "A decision cannot be used: decision"),
-        ([{"gate": "c1"}], "A decision cannot be used: decision"),
-        ([{"gate": "c1", "decision": "approve", "who": "ada"}], "A decision cannot be used: who"),
+        ([{"gate": "c1", "decision": "yes"}], "A decision is invalid: decision"),
+        ([{"gate": "c1"}], "A decision is invalid: decision"),
+        ([{"gate": "c1", "decision": "approve", "who": "ada"}], "A decision is invalid: who"),
         ([approve("c9")], "gate c9 is not open; open: c1"),
-        ([approve(edit={"text": float("nan")})], "A decision cannot be used: edit: "),
-        ([approve(edit={"text": {1, 2}})], "A decision cannot be used: edit: "),
-        ([approve(edit=10**5000)], "A decision cannot be used: edit: "),
-        ([approve(by="x" * 300)], "A decision cannot be used: by: "),
-        ([approve(comment="x" * 5000)], "A decision cannot be used: comment: "),
+        ([approve(edit={"text": float("nan")})], "A decision is invalid: edit: "),
+        ([approve(edit={"text": {1, 2}})], "A decision is invalid: edit: "),
+        ([approve(edit=10**5000)], "A decision is invalid: edit: "),
+        ([approve(by="x" * 300)], "A decision is invalid: by: "),
+        ([approve(comment="x" * 5000)], "A decision is invalid: comment: "),
         (
             [approve(edit={"text": "a", "tims": 2})],
             "gate c1: edit: tool post has no argument 'tims'; it has text, times",
@@ -157,7 +157,7 @@ async def test_each_decision_is_a_row_and_the_same_once_more_changes_nothing(sto
         assert_complete(await run(agent, decisions=[approve(by="ada", edit={"text": "ho"})], **given))
     others: list[dict[str, Any]] = [reject(by="ada"), approve(by="ada", edit={"text": "more"})]
     for other in others:
-        with pytest.raises(InputError, match="gate c1: the call has run already"):
+        with pytest.raises(InputError, match="gate c1: the call has already run"):
             await run(agent, decisions=[other], **given)
     rows = [
         (row.gate, row.decision, row.by, row.comment, row.edit, row.refused)
@@ -166,8 +166,8 @@ async def test_each_decision_is_a_row_and_the_same_once_more_changes_nothing(sto
     assert rows == [
         ("c1", "reject", "bob", "no", None, "gate c1: bob may not decide it; ada may"),
         ("c1", "approve", "ada", None, {"text": "ho"}, None),
-        ("c1", "reject", "ada", None, None, "gate c1: the call has run already"),
-        ("c1", "approve", "ada", None, {"text": "more"}, "gate c1: the call has run already"),
+        ("c1", "reject", "ada", None, None, "gate c1: the call has already run"),
+        ("c1", "approve", "ada", None, {"text": "more"}, "gate c1: the call has already run"),
     ]
     assert posted == ["ho"]
 
@@ -180,7 +180,7 @@ async def test_a_call_that_ran_when_nobody_decided_cannot_be_decided_any_more(st
     await until(lambda: datetime.now(UTC) > item.deadline)
     assert_complete(await run(agent, **given))
     for late in (approve(by="ada", digest=item.digest), reject(by="ada", digest=item.digest)):
-        with pytest.raises(InputError, match="gate c1: the call has run already"):
+        with pytest.raises(InputError, match="gate c1: the call has already run"):
             await run(agent, decisions=[late], **given)
     assert posted == ["hi"]
 

@@ -149,7 +149,7 @@ async def test_a_tool_that_changed_behind_the_agents_back_is_not_called(driver: 
         server.restart()
         model = ScriptedModel([asks_for(call("post", "c1", text="x")), "done"])
         ended = await driver.run(Agent("a", tools=tools), model)
-        assert "otherwise than when it was read" in error_of(tool_results(ended.messages)[0])
+        assert "since it was read" in error_of(tool_results(ended.messages)[0])
         assert server.effects == []
 
 

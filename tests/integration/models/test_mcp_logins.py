@@ -117,7 +117,7 @@ async def test_somebody_whose_login_has_ended_is_told_to_log_in_again(driver: Dr
         await server.kill()
         await server.start()  # it knows nobody any more
         ended = await driver.run(agent, asks(), session="s2")
-        assert "nobody in particular has to log in again" in error_of(tool_results(ended.messages)[0])
+        assert "the shared account must log in again" in error_of(tool_results(ended.messages)[0])
         client = await logged_in(server, driver.temporal.store, None)
         ended = await driver.run(agent, asks(), session="s3")
         assert result_of(ended.messages, "c1") == client
@@ -292,7 +292,7 @@ async def test_nobody_logs_in_without_https(tmp_path: Path, url: str) -> None:
     store = sqlite_store(tmp_path / "logins.db")
     with pytest.raises(StandfastError, match="needs https"):
         await login(url, store=store, show=print)
-    with pytest.raises(DefinitionError, match="issuer must be an address of https"):
+    with pytest.raises(DefinitionError, match="issuer must be an https address"):
         OAuth(issuer=url)
     await store.close()
 
@@ -302,7 +302,7 @@ async def test_a_login_needs_a_key_and_a_server_that_asks_for_it(
 ) -> None:
     store = driver.temporal.store
     async with ServerProcess(tmp_path / "open") as server:
-        with pytest.raises(StandfastError, match="asks for no login: leave out auth="):
+        with pytest.raises(StandfastError, match="does not require a login: leave out auth="):
             await login(server.url, store=store, show=print)
     monkeypatch.delenv("STANDFAST_MCP_KEY")
     with pytest.raises(InputError, match="set STANDFAST_MCP_KEY to a secret"):

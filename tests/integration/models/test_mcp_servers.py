@@ -116,7 +116,7 @@ async def test_a_tool_that_has_changed_is_held_back_until_somebody_accepts_it(dr
         model = asks("post")
         ended = await driver.run(agent, model, session="s2")
         assert model.calls[0].tools[0].description == "Post."
-        assert "otherwise than it was accepted" in error_of(tool_results(ended.messages)[0])
+        assert "since it was accepted" in error_of(tool_results(ended.messages)[0])
         assert server.effects == ["post"]
         known = (await known_servers(store))[server.url]
         assert (await known.load())["post"].held is not None
@@ -144,7 +144,7 @@ async def test_what_is_accepted_is_offered_by_workers_that_go_on(temporal: Tempo
             server.restart()
             await temporal.run("a", session="held")
             held = tool_results(await temporal.messages("held"))
-            assert all("otherwise than it was accepted" in error_of(one) for one in held)
+            assert all("since it was accepted" in error_of(one) for one in held)
             assert server.effects == ["post"]
             await (await known_servers(temporal.store))[server.url].accept("post", "ada")
             most, results = 9, []
@@ -153,7 +153,7 @@ async def test_what_is_accepted_is_offered_by_workers_that_go_on(temporal: Tempo
                 results += tool_results(await temporal.messages(f"after{number}"))
     told = [error_of(one) for one in results if one.status == "failed"]
     assert len(told) <= len(agents)
-    assert all("a person has accepted that. Read its description, which is new" in one for one in told)
+    assert all("a person has accepted the change. Read its new description" in one for one in told)
     assert model.calls[-1].tools[0].description == "Post, and mail it."
     assert server.effects == ["post"] * 5
 
@@ -166,7 +166,7 @@ async def test_a_server_that_says_that_its_tools_have_changed_is_asked_for_them(
         model = ScriptedModel([asks_for(call("post", "c1")), asks_for(call("post", "c2")), "done"])
         ended = await run(Agent("a", tools=tools), message="go", llm=model)
     assert result_of(ended.messages, "c1") == "posted"
-    assert "otherwise than when it was read" in error_of(tool_results(ended.messages)[1])
+    assert "since it was read" in error_of(tool_results(ended.messages)[1])
 
 
 async def test_a_server_that_does_not_say_so_is_asked_for_them_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ async def test_a_server_that_does_not_say_so_is_asked_for_them_now_and_then(monk
         listed[0] = described("post", "Post, and mail it.")
         monkeypatch.setattr(connections, "LISTING_SECONDS", 0)
         ended = await run(Agent("a", tools=tools), message="go", llm=asks("post"))
-    assert "otherwise than when it was read" in error_of(tool_results(ended.messages)[0])
+    assert "since it was read" in error_of(tool_results(ended.messages)[0])
     assert server.effects == []
 
 
@@ -319,7 +319,7 @@ async def test_what_cannot_be_opened_again_is_refused_when_it_is_declared() -> N
         ("http://x", {"prefix": 5}, "prefix must match"),
         ("http://x", {"safe_to_retry": True}, "safe_to_retry maps names of tools to True or False"),
         ("http://x", {"elicitation": "yes"}, "elicitation must be True or False"),
-        ("http://x", {"approvals": None}, "there is no option 'approvals'; there are only, prefix"),
+        ("http://x", {"approvals": None}, "unknown option 'approvals'; the options are only, prefix"),
     ],
 )
 async def test_what_cannot_be_a_server_or_an_option_is_refused_when_it_is_declared(

@@ -34,7 +34,7 @@ async def test_a_tool_that_changed_is_held_back_and_accepted(kept: Any) -> None:
         await run(agent, message="go", llm=asks("post"), store=kept, session_id="s1")
         listed[0] = {**listed[0], "description": "Mail."}
         ended = await run(agent, message="go", llm=asks("post"), store=kept, session_id="s2")
-        assert "otherwise than it was accepted" in error_of(tool_results(ended.messages)[0])
+        assert "since it was accepted" in error_of(tool_results(ended.messages)[0])
         known = (await known_servers(kept))[server.url]
         with pytest.raises(InputError, match="has changed since you looked"):
             await known.accept("post", "ada", "0" * 16)

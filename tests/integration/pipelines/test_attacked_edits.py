@@ -177,7 +177,7 @@ async def test_an_escalation_asks_for_what_was_shown_first_and_drops_an_edit_tha
         third = await until(escalated)
         assert third["value"] == {"title": "Draft", "words": 5}
         assert (third["digest"] == first["digest"]) == (kind == "the same message")
-        with pytest.raises(InputError, match="shows something else now"):
+        with pytest.raises(InputError, match="has changed"):
             await decide(**decides(second["digest"], by="cy"))
         return await decide(**decides(third["digest"], by="cy"))
 

@@ -75,7 +75,7 @@ VERSIONS: dict[str, tuple[Pipeline, str, str]] = {
     "a function raises": (line(say=raising), "publish", "Step 'publish': input raised KeyError: "),
     "an output type changed": (
         line(output=Report, say=lambda ctx: "x"), "publish",
-        "Step 'draft': its output does not match: pages: Field required. It was kept before, and does not fit",
+        "Step 'draft': its output does not match: pages: Field required. It was stored earlier, and does not fit",
     ),
     "a done step was renamed": (line(first="sketch", say=reading("sketch")), "publish", "raised KeyError: "),
     "a function gives what is no message": (line(say=lambda ctx: 5), "publish", "input must give a text"),  # type: ignore[arg-type, return-value]
@@ -167,7 +167,7 @@ async def test_in_process_what_a_new_version_raises_reaches_the_caller_and_nothi
     decided = [{"gate": "check", "decision": "approve", "by": "ada"}]
     with pytest.raises(KeyError, match="nothing"):
         await run_pipeline(line(say=raising), decisions=decided, **options)
-    with pytest.raises(InputError, match="It was kept before, and does not fit today's Report"):
+    with pytest.raises(InputError, match="It was stored earlier, and does not fit today's Report"):
         await run_pipeline(line(output=Report), **options)
     went = await run_pipeline(line(say=reading("draft")), **options)
     assert (went.status, went.pending_step) == ("pending", "done")

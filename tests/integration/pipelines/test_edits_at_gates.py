@@ -144,7 +144,7 @@ async def test_nobody_approves_what_was_edited_meanwhile_without_having_seen_it(
         {"by": "bob", "edit": {"title": "C"}}, {"by": "cy"},
     )  # fmt: skip
     assert (went.status, went.outputs["ok"]) == ("complete", {"title": "C", "words": 0})  # a new proposal
-    assert [("shows something else now, since ada has edited it to" in why) for why in went.refused] == [True]
+    assert [("has changed, since ada has edited it to" in why) for why in went.refused] == [True]
 
 
 async def test_who_asked_for_it_may_edit_but_somebody_else_approves(pipelines: PipelineDriver) -> None:

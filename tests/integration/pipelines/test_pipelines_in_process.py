@@ -347,7 +347,7 @@ async def test_what_cannot_be_run_is_refused(store: SQLiteStore) -> None:
         await run_pipeline(gated, store=memory_store())
     with pytest.raises(InputError, match="run_key must be"):
         await run_pipeline(gated, store=store, run_key="a b")
-    with pytest.raises(InputError, match="A decision cannot be used: decision"):
+    with pytest.raises(InputError, match="A decision is invalid: decision"):
         await run_pipeline(gated, store=store, decisions=[{"gate": "ok", "decision": "maybe"}])
 
 

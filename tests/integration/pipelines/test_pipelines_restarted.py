@@ -55,7 +55,7 @@ async def test_a_run_goes_on_from_the_step_at_which_another_failed(temporal: Tem
         (("nope", "ok"), "ada", "no earlier run with the run_key 'nope'"),
         ((None, "nope"), "ada", 'Step "nope" not found'),
         ((None, "ok"), "mallory", "that was begun for user_id 'mallory'; there is none at all"),
-        ((None, "publish"), "ada", "the earlier run has nothing of step 'ok'"),
+        ((None, "publish"), "ada", "the earlier run has no result of step 'ok'"),
     ],
 )
 async def test_a_run_that_cannot_go_on_from_another_says_why(

@@ -131,7 +131,7 @@ async def test_a_run_in_flight_is_restarted_from_where_it_is_and_goes_on(pipelin
     approve = {"gate": "ok", "decision": "approve", "by": "ada"}
     again = await pipelines.run(flow, NO_MODEL, decisions=[approve], restart_of="k", restart_from="b")
     assert {name: again.outputs[name] for name in "abc"} == {"a": 1, "b": 3, "c": 4}
-    with pytest.raises(InputError, match="the earlier run has nothing of step 'ok'"):
+    with pytest.raises(InputError, match="the earlier run has no result of step 'ok'"):
         await pipelines.run(flow, NO_MODEL, restart_of="k", restart_from="c")
 
 

@@ -124,15 +124,15 @@ async def test_who_decides_on_what_a_gate_declares_says_on_what(pipelines: Pipel
     asked, temporal = gated(show=lambda ctx: Markdown(ctx.prev["write"]["response"])), pipelines.temporal
     went = await pipelines.run(asked, says("the draft"), decisions=[approve(digest=None), approve(digest="0" * 32)])
     assert went.status == "pending"
-    assert "digest is missing; who decides here says on what" in went.refused[0]
-    assert "shows something else now" in went.refused[1]
+    assert "digest is missing; a decision here needs the digest" in went.refused[0]
+    assert "has changed" in went.refused[1]
     first, second = [
         await run_pipeline(asked, run_key=key, store=temporal.store, llm=says(text))
         for key, text in (("k1", "one text"), ("k2", "another text"))
     ]
     assert first.digest != second.digest
     other = [approve(digest=second.digest)]
-    with pytest.raises(InputError, match="shows something else now"):
+    with pytest.raises(InputError, match="has changed"):
         await run_pipeline(asked, run_key="k1", store=temporal.store, llm=says("-"), decisions=other)
     went_on = await run_pipeline(
         asked, run_key="k1", store=temporal.store, llm=says("-"), decisions=[approve(digest=first.digest)]
@@ -202,9 +202,9 @@ async def test_what_is_large_is_read_whole_from_the_store(temporal: Temporal, tm
         assert [(one["kind"], one["label"]) for one in item["shown"]] == [("left-out", "write")]
         assert await load_shown(temporal.store, item) == [{"label": "write", "kind": "markdown", "text": LONG}]
         async with sqlite_store(tmp_path / "other.db") as other:
-            with pytest.raises(StoreError, match="is not in this store"):
+            with pytest.raises(StoreError, match="are not in this store"):
                 await load_shown(other, item)
-        with pytest.raises(StoreError, match="does not match its digest"):
+        with pytest.raises(StoreError, match="do not match the digest"):
             await load_shown(temporal.store, {**item, "digest": "0" * 32})
         store, at = str(tmp_path / "standfast.db"), ("pending", run.id)
         (whole,) = await data(temporal, *at, "--full", "--store", store)
@@ -298,4 +298,4 @@ async def test_temporal_web_shows_it_with_the_digest_or_says_where_all_of_it_is(
             page = told.current_details
             assert ("draft: A ‹U+202E›text`" in page) is not large
             assert (item["digest"] in page) is not large
-            assert ("the page show all that is decided on" in page) is large
+            assert ("the page show everything that is decided on" in page) is large

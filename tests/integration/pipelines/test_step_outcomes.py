@@ -22,7 +22,7 @@ from standfast import (
 from standfast.agent_loop import digest_of
 from standfast.testing import ScriptedModel
 
-NOBODY = "it asks a question, which nobody can answer here: Who?"
+NOBODY = "it asks a question, which cannot be answered here: Who?"
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ async def test_people_are_asked_the_same_at_a_gate_and_decide_on_the_same_digest
     decisions = [other, {**decision, "digest": digest_of("ok", shown, seen)}]
     went = await pipelines.run(flow, ScriptedModel([]), "it", decisions=decisions)
     assert (went.status, went.outputs["ok"]["by"]) == ("complete", ["ada"])
-    assert [why.partition(":")[0] for why in went.refused] == ["gate ok shows something else now"]
+    assert [why.partition(":")[0] for why in went.refused] == ["gate ok has changed"]

@@ -167,7 +167,7 @@ async def test_a_signal_that_cannot_be_used_is_noted_and_leaves_the_gate_open(te
         ({"gate": "nope", "decision": "approve"}, "no gate nope is open; open: ok"),
         ({"gate": "ok", "decision": "approve", "edit": "x" * 300_000}, "more than"),
         ({"gate": "ok", "decision": "approve", "by": "mallory"}, "mallory may not decide it"),
-        ({"gate": "ok", "decision": "approve", "by": "ada", "digest": "0"}, "shows something else now"),
+        ({"gate": "ok", "decision": "approve", "by": "ada", "digest": "0"}, "has changed"),
     ],
     ids=["no gate", "nothing", "a word", "another gate", "too large", "somebody else", "another digest"],
 )

@@ -129,7 +129,7 @@ async def test_a_cancel_reaches_the_agent_of_a_step(temporal: Temporal) -> None:
     [
         ((5,), "The input must be a JSON object"),
         (({}, {}), "takes? one JSON object|is one JSON object"),
-        (({"inputs": 1},), "unknown key 'inputs'; it takes input, run_key, user_id, tenant_id"),
+        (({"inputs": 1},), "unknown key 'inputs'; it accepts input, run_key, user_id, tenant_id"),
         (({"user_id": ""},), "user_id must not be empty"),
         (({"input": "x" * 300_000},), "more than"),
     ],
@@ -238,7 +238,7 @@ async def test_a_run_key_has_one_run(temporal: Temporal) -> None:
             again = await start(temporal)
             assert (await again.describe()).run_id == run.result_run_id
             for other in ({"input": "other"}, {"restart_of": "k", "restart_from": "write"}):
-                with pytest.raises(SessionConflictError, match=r"has a run .* already, with another input, in flight"):
+                with pytest.raises(SessionConflictError, match=r"already has a run .*, with another input, in flight"):
                     await start(temporal, **other)
             if way == "in flight":
                 await run.signal("reject", {"gate": "ok", "by": "ada"})
@@ -331,7 +331,7 @@ async def test_a_step_that_has_become_of_another_kind_is_waited_for(temporal: Te
     async with temporal.worker(writer, pipelines=[other], llm=ScriptedModel(echo)):
         await run.signal("approve", {"gate": "ok"})
         await until(partial(_waits_for, run, "worker"))
-        assert "is of the kind approval now, not agent" in (await pending(run))[0]["message"]
+        assert "is now of kind approval, not agent" in (await pending(run))[0]["message"]
     async with temporal.worker(writer, pipelines=[made], llm=ScriptedModel(echo)):
         assert (await result(run))["status"] == "complete"
 

@@ -147,7 +147,7 @@ async def test_an_unknown_session_without_a_message_is_refused_and_not_created(s
 async def test_a_session_with_messages_takes_no_transcript(store: SQLiteStore) -> None:
     await run(Agent("greeter"), message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s")
     transcript = [{"role": "user", "content": "forged"}]
-    with pytest.raises(InputError, match="Session s has messages of its own"):
+    with pytest.raises(InputError, match="Session s has its own messages"):
         await run(Agent("greeter"), messages=transcript, llm=ScriptedModel([]), store=store, session_id="s")
     assert await contents(store) == ["hi", "yes"]
 

@@ -85,9 +85,9 @@ async def test_a_call_waits_where_people_look_and_goes_on_by_what_they_decide_th
         )
         for by, more, why in (
             ("mallory", {}, "mallory may not decide it"),
-            ("ada", {"digest": "of something else"}, "shows something else now"),
+            ("ada", {"digest": "of something else"}, "has changed"),
             ("ada", {"edit": {"cents": "many"}}, "edit: cents"),
-            ("ada", {"remember": {"scope": "run", "until": "1d"}}, "approve this one alone"),
+            ("ada", {"remember": {"scope": "run", "until": "1d"}}, "approve only this one"),
         ):
             with pytest.raises(InputError, match=why):
                 await yes(page, by, where, **more)
@@ -141,7 +141,7 @@ async def test_a_decision_counts_after_a_deadline_that_passed_while_nobody_ran_i
         await yes(page)
         while datetime.now(UTC) <= datetime.fromisoformat(item["deadline"]):
             await asyncio.sleep(0.05)
-        with pytest.raises(InputError, match="is not open any more: its time is over"):
+        with pytest.raises(InputError, match="is no longer open: its deadline has passed"):
             await yes(page, run=late, item=item)
         assert await RunsInProcess(page).waiting(EVERYTHING) == []
         assert (await shop.run(process)).response == "done"
@@ -176,8 +176,8 @@ async def test_todays_declaration_has_the_last_word_when_the_run_goes_on(opened:
         assert (await stricter.run(process)).response == "done"
         assert (stricter.charged, shop.charged) == ([5], [])
         rows = await process.load_decisions("shop/s")
-        assert [(row.by, row.refused) for row in rows if row.refused is None or "any more" in row.refused] == [
-            ("ada", None), ("ada", "gate c1: ada may not decide it any more; bob may"), ("bob", None),
+        assert [(row.by, row.refused) for row in rows if row.refused is None or "may no longer" in row.refused] == [
+            ("ada", None), ("ada", "gate c1: ada may no longer decide it; bob may"), ("bob", None),
         ]  # fmt: skip
 
 
@@ -221,7 +221,7 @@ async def test_those_of_a_guardrail_decide_there_after_those_of_the_tool_before_
             assert (again.status, shop.charged, refused) == ("complete", [500], [])
         else:
             assert (is_interrupted(again), shop.charged) == (True, [])
-            assert refused == ["gate c1: edit: these arguments need another approval; reject it, and say so"]
+            assert refused == ["gate c1: edit: these arguments need a different approval; reject it, and explain why"]
 
 
 async def test_a_deleted_session_is_not_on_the_board_and_nobody_decides_there(opened: Callable[[], Any]) -> None:
@@ -245,7 +245,7 @@ async def test_a_decision_for_an_earlier_gate_of_the_same_id_does_not_count(open
         await shop.run(process, message="Once more.")
         (new,) = await RunsInProcess(page).pending(ASKED)
         said = {"gate": new["name"], "decision": "approve", "by": "ada", "digest": old["digest"]}
-        with pytest.raises(InputError, match="shows something else now"):
+        with pytest.raises(InputError, match="has changed"):
             await RunsInProcess(page).decide(ASKED, said)
         assert shop.charged == [5]
         await yes(page)
@@ -259,7 +259,7 @@ async def test_a_run_at_work_is_not_decided_on_meanwhile(opened: Callable[[], An
         await shop.run(process, message="Charge me.")
         (item,) = await RunsInProcess(page).pending(ASKED)
         assert await process.hold("s")
-        with pytest.raises(SessionConflictError, match="is at work now"):
+        with pytest.raises(SessionConflictError, match="is active; try again"):
             await yes(page, item=item)
         await process.let_go("s")
         await yes(page, item=item)

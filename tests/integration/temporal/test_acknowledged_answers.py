@@ -200,7 +200,7 @@ async def test_of_two_who_answer_at_once_one_is_told_that_it_counts(temporal: Te
             *(temporal.people.answer(run.id, who, tool_call_id="c1") for who in ("Ada", "Eve")), return_exceptions=True
         )
         counted = [who for who, refused in zip(("Ada", "Eve"), came, strict=True) if refused is None]
-        assert [str(refused) for refused in came if refused is not None] == ["answer: call c1 has its answer already"]
+        assert [str(refused) for refused in came if refused is not None] == ["answer: call c1 already has its answer"]
         assert result_of(await temporal.messages(), "c1") == counted[0]
         await cut_off(run)
 
@@ -229,7 +229,7 @@ async def test_who_answers_while_the_run_is_terminated_is_told_that_nobody_knows
         answering = asyncio.ensure_future(temporal.people.answer(run.id, "Ada"))
         await store.writing.wait()
         await cut_off(run)
-        with pytest.raises(NotConfirmedError, match="ended before it said what became of `answer`"):
+        with pytest.raises(NotConfirmedError, match="ended before it reported the outcome of `answer`"):
             await answering
         store.over.set()  # else its worker waits for it when it stops
 

@@ -403,7 +403,7 @@ async def _chain_has_ended(temporal: Temporal, run: Run) -> bool:
 async def test_filters_that_cannot_be_used_are_named(temporal: Temporal) -> None:
     people = looking(temporal)
     for filters, why in (
-        ({"colour": "red"}, "no filter 'colour'"),
+        ({"colour": "red"}, "unknown filter 'colour'"),
         ({"kind": 3}, "kind must be a text"),
         ({"waits_longer_than": "soon"}, "waits_longer_than must be like"),
     ):

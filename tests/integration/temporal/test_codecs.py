@@ -141,7 +141,7 @@ async def test_a_run_that_was_sent_what_its_workers_cannot_read_is_found_and_goe
         await other.client.get_workflow_handle(run.id).signal("message", {"text": "in another key"})
         (stuck,) = await until(lambda: find_stuck(hidden.client, hidden.name, 100))
         assert "with the same key?" in stuck.why
-        assert stuck.rescue.startswith("give its workers the codec and the key of the sender; or leave out all")
+        assert stuck.rescue.startswith("give its workers the codec and the key of the sender; or drop every")
 
         words = shlex.split(stuck.rescue.partition("temporal ")[2])
         process = await asyncio.create_subprocess_exec(temporal_binary(), *words, "--address", at(temporal))

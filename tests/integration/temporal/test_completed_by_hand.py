@@ -34,9 +34,9 @@ RESULTS: dict[str, tuple[Any, str]] = {
     "what-another-call-reported": ({"returned": "charged", "call": "0/other"}, '{"returned": "charged", '),
     "what-tools-once-reported": ({"returned": "charged"}, '{"returned": "charged"}'),
     "half-of-it": ({"returned": 5, "call": "0/c1"}, '{"returned": 5, '),
-    "deep": (DEEP, "An operator put in a result that cannot be used: nested deeper than 64 levels"),
-    "many": ([1] * 900_000, "An operator put in a result that cannot be used: more than 131,072 values"),
-    "large": ("x" * 300_000, "An operator put in a result of 300,000 bytes, more than 262,144"),
+    "deep": (DEEP, "An operator entered an unusable result: nested deeper than 64 levels"),
+    "many": ([1] * 900_000, "An operator entered an unusable result: more than 131,072 values"),
+    "large": ("x" * 300_000, "An operator entered a result of 300,000 bytes, more than 262,144"),
 }
 
 
@@ -395,7 +395,7 @@ async def test_the_answer_of_an_agent_that_is_said_to_have_ended_is_not_what_it_
         ended = {"status": "complete", "response": "fine", "iterations": 1, "usage": None}
         await complete(temporal, run, "standfast.attach", ended)
         found = await result(run)
-        why = "It is said to have ended, and its answer is not in the store"
+        why = "It is reported to have ended, but its answer is not in the store"
         if kind == "agent":
             assert why in error_of(tool_results(await temporal.messages())[0])
         else:

@@ -91,7 +91,7 @@ async def test_answers_after_their_time_do_not_count_in_the_run_that_goes_on_as_
         assert (await result(handle))["status"] == "complete"
         for number in (1, 2, 3):
             assert "too late" in (await latest.query("standfast.outcome", f"a{number}"))["refused"]
-    assert ["Nobody answered" in error_of(one) for one in tool_results(await temporal.messages())] == [True] * 3
+    assert ["Nobody answered within" in error_of(one) for one in tool_results(await temporal.messages())] == [True] * 3
 
 
 @pytest.mark.slow(but=1)
@@ -194,12 +194,12 @@ async def test_an_answer_counts_by_the_time_when_it_was_given(temporal: Temporal
         if update is not None:
             with pytest.raises(WorkflowUpdateFailedError) as refused:
                 await update
-            assert "answer: it came too late, after " in str(refused.value.cause)
+            assert "answer: it arrived too late, after " in str(refused.value.cause)
         elif late:
-            assert "answer: it came too late, after " in (await refusals(handle))[0]
+            assert "answer: it arrived too late, after " in (await refusals(handle))[0]
         await check_healthy(handle)
     (heard,) = tool_results(await temporal.messages())
-    assert ("Nobody answered" in error_of(heard)) if is_late else (heard.content == "Ada")
+    assert ("Nobody answered within" in error_of(heard)) if is_late else (heard.content == "Ada")
 
 
 async def test_what_comes_in_time_costs_no_look_into_the_history(temporal: Temporal) -> None:

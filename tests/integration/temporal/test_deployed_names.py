@@ -60,7 +60,7 @@ async def test_a_key_that_had_a_run_under_the_former_name_has_no_second_one(temp
     renamed = named("flow", effects, formerly=["line"])
     async with temporal.worker(pipelines=[renamed]):
         assert (await started(temporal, renamed)).id == run.id  # it is the same start
-        with pytest.raises(SessionConflictError, match=f"has a run .* already, with another input.*workflow {run.id}"):
+        with pytest.raises(SessionConflictError, match=f"already has a run .*, with another input.*workflow {run.id}"):
             await started(temporal, renamed, input={"other": 1})
         # By its name alone, as the command does.
         refused = await failure(await started(temporal, "flow"))

@@ -109,7 +109,7 @@ async def test_a_skip_at_a_pause_is_refused_at_once(temporal: Temporal, monkeypa
         run = await temporal.start(clerk)
         await pending(run)
         await until(people.board)
-        with pytest.raises(InputError, match="waits for no worker with a call or step"):
+        with pytest.raises(InputError, match="does not wait for a call or step"):
             await people.resume(run.id, "skip", name="model", reason="x")
         assert await signals(run) == 1
         await people.resume(run.id)

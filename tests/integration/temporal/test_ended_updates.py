@@ -84,6 +84,6 @@ async def test_who_decides_while_the_run_is_terminated_is_told_that_nobody_knows
         deciding = asyncio.ensure_future(temporal.people.decide(handle.id, "c1", "approve", by="ada"))
         await store.recording.wait()
         await handle.terminate()
-        with pytest.raises(NotConfirmedError, match="ended before it said what became of `decide`"):
+        with pytest.raises(NotConfirmedError, match="ended before it reported the outcome of `decide`"):
             await deciding
         store.may_record.set()

@@ -289,7 +289,7 @@ async def test_an_export_is_refused_where_its_session_has_messages_of_its_own(
             assert error.type == "InputError"
             why = error.message
         kept = shape(await other.load_messages(temporal.session()))
-    assert why == f"Session {temporal.session()} has messages of its own: give the checkpoint another session_id"
+    assert why == f"Session {temporal.session()} has its own messages: give the checkpoint another session_id"
     assert kept == ["user hi", "assistant hello"]
 
 

@@ -50,7 +50,7 @@ async def test_what_is_written_into_the_gate_of_a_checkpoint_pays_nobody(changes
     again = await run(agent, checkpoint=given, llm=posts())
     assert is_interrupted(again)
     assert (again.approvals[0].approvers, again.approvals[0].approved_by) == (("boss",), ())
-    with pytest.raises(InputError, match=r"mallory may not decide it|shows something else now"):
+    with pytest.raises(InputError, match=r"mallory may not decide it|has changed"):
         await resume(agent, given, llm=posts(), decisions=[approve(by="mallory")])
     assert posted == []
 
@@ -95,7 +95,7 @@ async def test_a_call_that_was_changed_is_not_approved_by_the_digest_of_the_one_
     given = waiting.checkpoint.model_dump(mode="json")
     given["messages"][1]["tool_calls"][0]["arguments"] = {"text": "millions"}
     for decision in (approve(), approve(digest=waiting.approvals[0].digest)):
-        with pytest.raises(InputError, match="gate c1 shows something else now"):
+        with pytest.raises(InputError, match="gate c1 has changed"):
             await resume(agent, given, llm=posts(), decisions=[decision])
     assert posted == []
 

@@ -22,7 +22,7 @@ async def test_other_arguments_than_those_of_the_digest_are_not_shown(temporal: 
     async with at_gate(temporal, TEAM, "x" * 20_000) as (handle, _):
         (item,) = await pending(handle)
         for changed in ({"digest": "0" * 32}, {"reference": {**item["reference"], "position": 1}}):
-            with pytest.raises(StoreError, match="does not match its digest"):
+            with pytest.raises(StoreError, match="do not match the digest"):
                 await load_arguments(temporal.store, {**item, **changed})
 
 

@@ -139,7 +139,7 @@ async def test_an_answer_that_was_asked_for_as_another_type_pauses_the_run_until
         await until(partial(waits_for, run, "pause"))
         (item,) = await waiting(run)
         assert item["name"] == "write"
-        assert "pages: Field required. What it said is kept. It began with another type" in item["message"]
+        assert "pages: Field required. Its answer is stored. It began with another type" in item["message"]
     async with temporal.worker(writer, pipelines=[line(lambda ctx: "go", Draft)], llm=model):
         ended = await result(run)
     assert (ended["status"], ended["outputs"]["write"], len(model.calls)) == ("complete", {"title": "x"}, 1)
@@ -176,7 +176,7 @@ async def test_what_a_tool_came_to_is_kept_when_its_type_has_changed_meanwhile(t
 
     options: dict[str, Any] = {"store": temporal.store, "run_key": temporal.session()}
     await run_to_its_result(temporal, version(Draft), options)
-    with pytest.raises(InputError, match=r"What it said is kept\. It began with another type, and today's is Report"):
+    with pytest.raises(InputError, match=r"Its answer is stored\. It began with another type, and today's is Report"):
         await run_pipeline(version(Report), input={}, **options)
     went = await run_pipeline(version(Draft), input={}, **options)
     assert (went.status, went.outputs["send"], ran) == ("complete", Draft(title="x"), [1])

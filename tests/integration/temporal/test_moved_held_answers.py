@@ -70,7 +70,7 @@ async def test_what_time_has_decided_stays_so_after_a_reset(temporal: Temporal) 
         handle = await temporal.start(agent)
         before = await result(handle)
         ends = [await result(again) async for again in resets(temporal, handle)]
-    assert before["response"].endswith("; nobody decided in time]")
+    assert before["response"].endswith("; it was not decided in time]")
     assert all(end == before for end in ends)
     assert [message.content for message in await temporal.messages()] == ["go", before["response"]]
 
@@ -170,7 +170,7 @@ async def test_decisions_outside_count_when_a_run_in_process_goes_on_or_temporal
         wrong = {"gate": "answer-2", "decision": "approve", "digest": item["digest"]}
         with pytest.raises(InputError, match="bob may not decide it; ada may"):
             await people.decide(address, {**wrong, "by": "bob"})
-        with pytest.raises(InputError, match="nothing can be changed here"):
+        with pytest.raises(InputError, match="nothing can be edited here"):
             await people.decide(address, {**wrong, "by": "ada", "edit": {"text": "no"}})
         await people.decide(address, {**wrong, "by": "ada"})
         assert await people.pending(address) == []

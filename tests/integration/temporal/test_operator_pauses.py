@@ -31,7 +31,7 @@ async def operate(temporal: Temporal, *words: str) -> None:
     [
         (
             ("pause", "--identity", "ada", "--reason", "too dear"),
-            "Activity call_model was paused by ada (too dear); it goes on after: ",
+            "Activity call_model was paused by ada (too dear); to continue it, run: ",
         ),
         (
             ("update-options", "--task-queue", "nobody's"),
@@ -79,7 +79,7 @@ async def test_a_run_that_is_paused_says_so_and_hides_no_other(tmp_path: Path) -
 
             items = await temporal.people.pending(run.id)
             assert [item["message"] for item in items if item["kind"] == "operator"] == [
-                f"This run was paused by ada; it goes on after: temporal workflow unpause --workflow-id {run.id}"
+                f"This run was paused by ada; to continue it, run: temporal workflow unpause --workflow-id {run.id}"
             ]
             assert items[-1]["message"] in await done(temporal, "show", run.id)
             listed = await done(temporal, "ls")

@@ -174,13 +174,13 @@ async def test_an_id_that_was_used_to_approve_does_not_reject(temporal: Temporal
         await temporal.people.decide(handle.id, "c1", "approve", by="ada", id="bot", **seen)
         await temporal.people.decide(handle.id, "c1", "approve", by="ada", id="bot", **seen)  # the same again
         for other in ({"decision": "reject", "by": "ada"}, {"decision": "approve", "by": "bob"}):
-            with pytest.raises(InputError, match="id bot was already used for approve of c1: give each thing"):
+            with pytest.raises(InputError, match="id bot was already used for approve of c1: use a different id"):
                 await temporal.people.decide(handle.id, "c1", id="bot", **other, **seen)
         await handle.signal("reject", {"gate": "c1", "by": "ada", "id": "bot", **seen})  # of another program
         assert await until(lambda: refusals(handle)) == [
-            "reject: id bot was already used for approve of c1: give each thing an id of its own",
-            "approve: id bot was already used for approve of c1: give each thing an id of its own",
-            "reject: id bot was already used for approve of c1: give each thing an id of its own",
+            "reject: id bot was already used for approve of c1: use a different id for each",
+            "approve: id bot was already used for approve of c1: use a different id for each",
+            "reject: id bot was already used for approve of c1: use a different id for each",
         ]
         await temporal.people.decide(handle.id, "c1", "approve", by="bob", **seen)
         await result(handle)

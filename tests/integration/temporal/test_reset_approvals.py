@@ -219,7 +219,7 @@ async def test_who_decides_before_a_gate_is_open_again_hears_that_the_run_was_re
         first = await result(run)
         again = await reset(temporal, run, 0)
         await until(partial(is_tested, again))
-        with pytest.raises(InputError, match="no gate ship is open; open: none; the run was reset: what was decided"):
+        with pytest.raises(InputError, match="no gate ship is open; open: none; the run was reset: earlier decisions"):
             await temporal.people.decide(run.id, "ship", "approve", by="bob")
         await again.signal("go_on")
         assert await result(again) == first

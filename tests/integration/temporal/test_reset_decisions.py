@@ -168,7 +168,7 @@ async def test_a_call_that_ran_when_nobody_decided_is_neither_asked_about_nor_de
         await until(partial(waits_for, handle, "question"))
         anew = await reset(temporal, handle, BEFORE_THE_MODEL)
         await until(partial(waits_for, anew, "question"))
-        with pytest.raises(InputError, match="gate c1: the call has run already"):
+        with pytest.raises(InputError, match="gate c1: the call has already run"):
             await temporal.people.decide(handle.id, "c1", decision, by="ada", digest=item["digest"])
         await temporal.people.answer(handle.id, "no", tool_call_id="q1")
         assert (await result(anew))["status"] == "complete"

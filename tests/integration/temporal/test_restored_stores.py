@@ -117,8 +117,8 @@ async def test_a_run_whose_store_is_older_says_so_and_goes_on_when_a_newer_copy_
         shown = await until(lambda: waits_for(run, "store"))
         assert shown["kind"] == "pause"
         assert "is older than run" in shown["message"]
-        assert "its turn 2 is not there" in shown["message"]
-        assert "Put back a newer copy" in shown["message"]
+        assert "its turn 2 is missing" in shown["message"]
+        assert "Restore a newer copy" in shown["message"]
     assert world.posted == ["t1"]
     restore(world.newer, world.path)
     async with world.worker(temporal):

@@ -67,7 +67,7 @@ async def test_a_skip_says_what_it_is_for_where_several_things_wait(temporal: Te
         assert item["name"] == "post"  # calls run one after the other
         with pytest.raises(InputError, match="mail does not wait for that; waiting: post"):
             await temporal.people.resume(run.id, "skip", name="mail", reason="no")
-        with pytest.raises(InputError, match="takes a reason"):
+        with pytest.raises(InputError, match="needs a reason"):
             await temporal.people.resume(run.id, "skip", name="post")
         with pytest.raises(InputError, match="the run is not paused"):
             await temporal.people.resume(run.id)
@@ -83,7 +83,7 @@ async def test_what_waits_for_its_agent_cannot_be_skipped(temporal: Temporal) ->
         assert "can_skip" not in item
         await run.signal("resume", SKIP)
         await until(partial(refusals, run))
-        assert await refusals(run) == ["resume: the run waits for no worker with a call or step that could be skipped"]
+        assert await refusals(run) == ["resume: the run does not wait for a call or step that can be skipped"]
         assert [one["kind"] for one in await waiting(run)] == ["worker"]
 
 

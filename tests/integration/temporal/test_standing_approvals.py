@@ -171,7 +171,7 @@ async def test_neither_another_agent_nor_another_tenant_has_it(driver: Driver) -
     [
         (Approval(approvers=["ana"]), {}, "later calls cannot be approved in advance here"),
         (Approval(approvers=["ana"], remember="run"), {}, 'the scope "session" is wider than "run"'),
-        (Approval(remember="agent"), {"by": None}, "it must be said who approves later calls"),
+        (Approval(remember="agent"), {"by": None}, "name the person who approves later calls"),
         (ANA, {"by": "eve"}, "eve may not decide it"),
         (ANA, {"decision": "reject"}, "remember goes with approve"),
         (ANA, {"remember": {**SESSION, "until": "91d"}}, "at most 90 days away, got 91d"),

@@ -164,6 +164,6 @@ async def test_a_gate_does_not_take_over_a_signal_of_the_workflows_own(temporal:
     async with Worker(temporal.client, task_queue=temporal.name, workflows=[Approver]):
         run: Run = await temporal.client.start_workflow("Approver", id=temporal.session(), task_queue=temporal.name)
         cause = await failure(run)
-    assert (cause.type, "has a handler of its own for the signal 'approve'" in cause.message) == (
+    assert (cause.type, "has its own handler for the signal 'approve'" in cause.message) == (
         "DefinitionError", True
     )  # fmt: skip

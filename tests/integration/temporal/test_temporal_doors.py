@@ -42,7 +42,7 @@ async def test_who_hears_nothing_sends_the_same_again_and_it_counts_once(tempora
     async with temporal.worker(agent, llm=posts("hi")):
         handle = await temporal.start("a")
         (item,) = await pending(handle)
-    with pytest.raises(NotConfirmedError, match="look at the run before") as unsure:
+    with pytest.raises(NotConfirmedError, match="check the run before") as unsure:
         await temporal.people_who_wait(0.5).decide(handle.id, "c1", "approve", by="ada", digest=item["digest"])
     decide = partial(temporal.people.decide, handle.id, "c1", "approve", by="ada", digest=item["digest"])
     async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
@@ -83,7 +83,7 @@ async def test_what_a_run_refuses_is_told_to_its_sender_alone_and_of_decisions_t
     async with question(temporal) as handle:
         with pytest.raises(InputError, match="the run is not paused"):
             await temporal.people.resume(handle.id)
-        with pytest.raises(InputError, match="call c9 asks nothing"):
+        with pytest.raises(InputError, match="call c9 does not ask anything"):
             await temporal.people.answer(handle.id, "x", tool_call_id="c9")
         with pytest.raises(InputError, match="no gate c9 is open"):
             await temporal.people.decide(handle.id, "c9", "approve", by="ada")
@@ -164,7 +164,7 @@ async def test_what_another_program_runs_is_left_alone(temporal: Temporal) -> No
         return_exceptions=True,
     )
     assert all(isinstance(one, InputError) for one in refused), refused
-    assert {"of type payroll, is not known as a run of standfast" in str(one) for one in refused} == {True}
+    assert {"of type payroll, is not known as a standfast run" in str(one) for one in refused} == {True}
     kinds = {event.event_type for event in await events(foreign)}
     assert kinds == {EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED, EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED}
     await foreign.terminate()

@@ -106,9 +106,9 @@ async def test_what_nothing_marks_as_ours_is_refused_by_every_command_and_the_pa
             ["watch", run.id],
             ["pending", run.id],
         ):
-            assert "is not known as a run of standfast" in await refused(temporal, *words), words
+            assert "is not known as a standfast run" in await refused(temporal, *words), words
         shown = await page.get(f"/runs/{run.id}")
-        assert (shown.status_code, "is not known as a run of standfast" in shown.text) == (404, True)
+        assert (shown.status_code, "is not known as a standfast run" in shown.text) == (404, True)
         assert (await run.describe()).status is not None
         history = await run.fetch_history()
         assert not [event for event in history.events if event.HasField("workflow_execution_signaled_event_attributes")]

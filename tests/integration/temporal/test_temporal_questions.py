@@ -76,7 +76,7 @@ async def test_an_answer_becomes_the_result_of_the_call(temporal: Temporal, door
 async def test_a_client_answers_and_learns_why_an_answer_does_not_count(temporal: Temporal) -> None:
     async with question(temporal) as run:
         people = temporal.people
-        with pytest.raises(InputError, match="call c9 asks nothing; the run waits for the answer to c1"):
+        with pytest.raises(InputError, match="call c9 does not ask anything; the run waits for the answer to c1"):
             await people.answer(run.id, "Ada", tool_call_id="c9")
         await people.answer(run.id, "Ada", by="eve")
         assert (await people.result(run.id))["response"] == "done"
@@ -104,7 +104,7 @@ async def test_a_second_answer_is_refused_and_the_first_stands(temporal: Tempora
         run = await temporal.start(clerk)
         await pending(run, 2)
         await run.execute_update("answer", {"text": "first", "tool_call_id": "a2"})
-        assert await refused(run, {"text": "second", "tool_call_id": "a2"}) == "answer: call a2 has its answer already"
+        assert await refused(run, {"text": "second", "tool_call_id": "a2"}) == "answer: call a2 already has its answer"
         await run.execute_update("answer", {"text": "one"})
         await result(run)
         await check_healthy(run)
@@ -116,7 +116,7 @@ async def test_an_answer_before_the_question_is_refused_and_never_answers_it(tem
     await run.signal("answer", {"text": "Eve", "tool_call_id": "c1"})
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
         await pending(run)
-        assert await refusals(run) == ["answer: call c1 asks nothing; the run waits for the answer to nothing"]
+        assert await refusals(run) == ["answer: call c1 does not ask anything; the run waits for the answer to nothing"]
         await run.signal("answer", {"text": "Ada", "tool_call_id": "c1"})
         assert (await result(run))["response"] == "done"
         await check_healthy(run)
@@ -128,7 +128,7 @@ async def test_an_early_answer_that_names_no_call_is_noted(temporal: Temporal) -
     await run.signal("answer", {"text": "Ada"})
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
         await pending(run)
-        assert await refusals(run) == ["answer: the run waits for no answer"]
+        assert await refusals(run) == ["answer: the run does not wait for an answer"]
         await run.signal("answer", {"text": "Eve"})
         await result(run)
     assert tool_contents(await temporal.messages()) == [("c1", "Eve")]
@@ -141,9 +141,9 @@ async def test_a_late_answer_changes_nothing(temporal: Temporal) -> None:
         await pending(run)
         await run.execute_update("answer", {"text": "one"})
         await until(lambda: _waits_for(run, "a2"))
-        assert await refused(run, {"text": "x", "tool_call_id": "a1"}) == "answer: call a1 has its answer already"
+        assert await refused(run, {"text": "x", "tool_call_id": "a1"}) == "answer: call a1 already has its answer"
         await run.signal("answer", {"text": "x", "tool_call_id": "a1"})
-        assert await refusals(run) == ["answer: call a1 has its answer already"]
+        assert await refusals(run) == ["answer: call a1 already has its answer"]
         await run.execute_update("answer", {"text": "two"})
         await result(run)
         await check_healthy(run)
@@ -240,7 +240,7 @@ async def test_all_questions_of_a_turn_share_one_deadline(temporal: Temporal) ->
         await run.execute_update("answer", {"text": "in time", "tool_call_id": "a2"})
         assert (await result(run))["status"] == "complete"
     results = dict(tool_contents(await temporal.messages()))
-    assert "Nobody answered" in results["a1"]
+    assert "Nobody answered within" in results["a1"]
     assert results["a2"] == "in time"
 
 

@@ -175,7 +175,7 @@ async def test_a_nudge_is_shown_once_per_allowed_retry_and_not_stored(driver: Dr
     agent = Agent("a", tools=[fail], loop=Loop(stuck_threshold=2, on_stuck="retry", stuck_retries=1))
     ended = await driver.run(agent, model)
     assert (ended.status, ended.iterations) == ("stuck", 4)
-    nudge = "No tool call of your last 2 turns succeeded. Try another way, or say what hinders you."
+    nudge = "No tool call of your last 2 turns succeeded. Try another way, or explain the obstacle."
     seen = [[m.content for m in asked.messages[1:] if m.role == "system"] for asked in model.calls]
     assert seen == [[], [], [nudge], [nudge]]
     assert [message.role for message in model.calls[2].messages][-2:] == ["tool", "system"]

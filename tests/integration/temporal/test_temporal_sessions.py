@@ -351,7 +351,7 @@ async def test_a_checkpoint_is_refused_where_there_are_messages_already(temporal
     async with temporal.worker(helper, llm=ScriptedModel(["x"])):
         await temporal.run(helper)
         error = await failure(await temporal.start(helper, None, checkpoint=ended.checkpoint))
-    assert (error.type, "has messages of its own" in error.message) == ("InputError", True)
+    assert (error.type, "has its own messages" in error.message) == ("InputError", True)
 
 
 async def test_a_checkpoint_of_a_stored_session_is_refused(temporal: Temporal) -> None:

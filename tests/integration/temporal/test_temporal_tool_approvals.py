@@ -171,7 +171,7 @@ async def test_a_message_waits_until_the_turn_is_over(temporal: Temporal) -> Non
     ("options", "days", "says"),
     [
         ({"timeout": "7d"}, 7, "Approval timed out"),
-        ({"timeout": "7d", "on_timeout": "reject"}, 7, "Not run: nobody approved it in time"),
+        ({"timeout": "7d", "on_timeout": "reject"}, 7, "Not run: it was not approved in time"),
         ({"timeout": "7d", "on_timeout": "approve"}, 7, None),
         ({"timeout": "7d", "remind_every": "1d", "on_timeout": "escalate",
           "escalate_to": Approval(approvers=["eve"], timeout="7d")}, 14, "Approval timed out"),

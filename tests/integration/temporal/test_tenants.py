@@ -91,7 +91,7 @@ async def test_the_id_of_a_workflow_names_no_session_of_another_tenant(temporal:
         await result(await temporal.start(helper, "secret", **ADA))
         for given in ({"message": "x"}, {"message": "x", **EVE}):
             squat = await temporal.start_raw("helper", given, id=f"helper/@acme/{temporal.session('other')}")
-            assert "names a session of another tenant" in (await failure(squat)).message
+            assert "names a session of a different tenant" in (await failure(squat)).message
         own = await temporal.start_raw("helper", {"message": "x", **ADA}, id=f"helper/@acme/{temporal.session()}")
         assert (await result(own))["session_id"] == temporal.session()
 
@@ -221,7 +221,7 @@ async def test_a_run_refuses_who_says_to_speak_for_another(temporal: Temporal) -
     await handle.signal("message", {"text": "and this", "from": ADA})
     async with temporal.worker(clerk, llm=ScriptedModel([question_of(), "done"])):
         await pending(handle)
-        assert (await refusals(handle)) == ["message: the run is somebody else's"] * 3
+        assert (await refusals(handle)) == ["message: the run belongs to another user"] * 3
         await handle.execute_update("answer", {"text": "yes"})
         await result(handle)
         await check_healthy(handle)
@@ -327,7 +327,7 @@ async def test_a_user_of_another_tenant_decides_nothing(temporal: Temporal) -> N
 
 
 async def test_a_client_of_nobody_is_none_of_a_user() -> None:
-    with pytest.raises(InputError, match="StandfastClient speaks to the runs of all"):
+    with pytest.raises(InputError, match="StandfastClient accesses all runs"):
         UserClient(None, user_id=None)  # type: ignore[arg-type]
 
 

@@ -231,7 +231,7 @@ class Fault:
 
 FAULTS = {
     "a CA that is not trusted": Fault(["a CA that is not trusted here", "--tls-ca-path"], ca="strangers"),
-    "a certificate that has ended": Fault(["ended on", "renewed"], own="ended_server"),
+    "a certificate that has ended": Fault(["ended on", "Renew it"], own="ended_server"),
     "another name": Fault(["a certificate for localhost", "--tls-server-name"], own="named"),
     "no client certificate": Fault(["client certificate", "--tls-cert-path"], wants_certificate=True),
     "a client certificate that has ended": Fault(

@@ -203,7 +203,7 @@ async def test_a_webhook_that_is_gone_does_not_keep_a_run(temporal: Temporal, ca
         hook = Webhook(url=f"{server.url}/secret-path")
         async with temporal.worker(agent := clerk(), llm=model, webhooks=[hook]):
             run = await temporal.start(agent)
-            await until(lambda: any("Nobody was told" in record.getMessage() for record in caplog.records))
+            await until(lambda: any("No one was notified" in record.getMessage() for record in caplog.records))
             await temporal.people.answer(run.id, "this")
             assert (await result(run))["status"] == "complete"
     assert len(server.requests) == 1

@@ -85,7 +85,7 @@ async def test_a_gate_that_nobody_decided_loses_its_buttons(temporal: Temporal, 
         if end == "cancel":
             await run.cancel()
         await until(lambda: buttons(slack.message) == {})
-    assert "This is not waiting any more" in texts(slack.message)
+    assert "This is no longer waiting" in texts(slack.message)
 
 
 async def test_what_a_dead_worker_could_not_say_is_said_by_the_next_one(temporal: Temporal, slack: Slack) -> None:

@@ -33,7 +33,7 @@ async def test_without_a_worker_a_decision_is_sent_and_the_message_says_that_nob
         async with temporal.worker(pipelines=[of]):
             assert (await result(run))["status"] == "complete"
         await send(page, press)
-        await until(lambda: "not waiting any more: Approved by ada" in texts(slack.message))
+        await until(lambda: "no longer waiting: Approved by ada" in texts(slack.message))
 
 
 async def test_a_button_counts_though_the_board_does_not_have_its_gate(
@@ -89,7 +89,7 @@ async def test_an_address_of_somebody_else_is_not_answered(temporal: Temporal, s
         for wrong in (there, ours.replace("http://", "http://x@"), "file:///etc/passwd", "http://[", None):
             slack.messages[max(slack.messages)]["blocks"] = []
             await send(page, press | {"response_url": wrong})
-            await until(lambda: "not waiting any more" in texts(slack.message))
+            await until(lambda: "no longer waiting" in texts(slack.message))
         assert other.requests == []
         assert not any("/actions/" in request.path for request in slack.requests)
 

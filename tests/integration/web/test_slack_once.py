@@ -28,7 +28,7 @@ async def test_a_button_that_is_pressed_twice_or_sent_again_counts_once(temporal
         (ts, _), _ = sorted(slack.messages.items())
         for press in (first, first, again):
             await send(page, press)
-            await until(lambda: "not waiting any more: Approved by ada" in texts(slack.messages[ts]))
+            await until(lambda: "no longer waiting: Approved by ada" in texts(slack.messages[ts]))
         assert buttons(slack.messages[ts]) == {}
         assert await decisions(temporal, run) == [("approve", "ada", None)]
         assert [item["name"] for item in await pending(run)] == ["sure"]
@@ -51,9 +51,9 @@ async def test_a_message_says_what_was_decided_elsewhere_when_its_button_is_pres
         await result(run)
         for press in presses:
             await send(page, press)
-            await until(lambda: "not waiting any more: Rejected by ada" in texts(slack.message))
+            await until(lambda: "no longer waiting: Rejected by ada" in texts(slack.message))
         answer = (await send(page, slack.fill(amount="7"))).json()
-        assert "not waiting any more: Rejected by ada" in answer["errors"]["comment"]
+        assert "no longer waiting: Rejected by ada" in answer["errors"]["comment"]
 
 
 async def test_after_the_deadline_a_button_decides_nothing(temporal: Temporal, slack: Slack) -> None:
@@ -67,7 +67,7 @@ async def test_after_the_deadline_a_button_decides_nothing(temporal: Temporal, s
         press = slack.press("Approve")
         await result(run)
         await send(page, press)
-        await until(lambda: "not waiting any more" in texts(slack.message))
+        await until(lambda: "no longer waiting" in texts(slack.message))
     assert buttons(slack.message) == {}
     assert await decisions(temporal, run) == []
 
@@ -91,11 +91,11 @@ async def test_a_button_is_not_for_what_a_gate_asks_another_time(temporal: Tempo
         for other in others:
             slack.messages[max(slack.messages)] = before
             await send(page, {**press, "actions": [{**press["actions"][0], "value": other.write()}]})
-            await until(lambda: "not waiting any more" in texts(slack.message))
+            await until(lambda: "no longer waiting" in texts(slack.message))
         for value in ("", "none", "W10=", mark.write()[:-8]):
             await send(page, {**press, "actions": [{**press["actions"][0], "value": value}]})
         await until(
-            lambda: [text for _, text in slack.told] == ["Nothing was decided: This button is none of ours"] * 4
+            lambda: [text for _, text in slack.told] == ["Nothing was decided: This button is not from standfast"] * 4
         )
         assert [item["name"] for item in await pending(run)] == ["ok"]
         await run.cancel()

@@ -119,14 +119,14 @@ async def test_others_are_asked_about_an_edit_by_a_card_of_their_own(temporal: T
         await until(lambda: teams.messages)
         form = await answered(page, teams, teams.press("Edit…"))
         seen = await answered(page, teams, teams.press("Approve", card=form, amount="7"))
-        assert "Edited by ada. Others must approve the edit" in texts(seen)
+        assert "Edited by ada. Other people must approve the edit" in texts(seen)
         await until(lambda: len(teams.messages) == 2)
         assert "Edited: by ada: amount: 5 → 7. The message was written before the edit." in texts(teams.card)
         assert "Approved by: ada of 2" in texts(teams.card)
         assert "Approved by ada, olga" in texts(await answered(page, teams, teams.press("Approve", "olga")))
         await result(run)
         first = min(teams.messages)
-        await until(lambda: "Others must approve the edit" in texts(card_of(teams.messages[first])))
+        await until(lambda: "Other people must approve the edit" in texts(card_of(teams.messages[first])))
         assert "Approve" not in buttons(card_of(teams.messages[first]))
 
 
@@ -157,9 +157,9 @@ async def test_after_the_deadline_a_button_decides_nothing_and_the_card_says_so_
         await until(lambda: teams.messages)
         press = teams.press("Approve")
         await result(run)
-        assert "not waiting any more" in texts(await answered(page, teams, press))
+        assert "no longer waiting" in texts(await answered(page, teams, press))
         await until(lambda: buttons(teams.card) == {})
-    assert "not waiting any more" in texts(teams.card)
+    assert "no longer waiting" in texts(teams.card)
     assert await decisions(temporal, run) == []
 
 

@@ -168,9 +168,11 @@ async def test_a_button_is_not_for_what_a_gate_asks_another_time(temporal: Tempo
             mark._replace(since="2020-01-01T00:00:00+00:00"), mark._replace(digest="0" * 64),
             mark._replace(gate="other"), mark._replace(workflow_id="line/nobody"),
         ):  # fmt: skip
-            assert "not waiting any more" in texts(await answered(page, teams, marked(other.write())))
+            assert "no longer waiting" in texts(await answered(page, teams, marked(other.write())))
         for written in ("", "none", "W10=", mark.write()[:-8], None, {}):
-            assert await answered(page, teams, marked(written)) == "Nothing was decided: This button is none of ours"
+            assert (
+                await answered(page, teams, marked(written)) == "Nothing was decided: This button is not from standfast"
+            )
         assert [item["name"] for item in await pending(run)] == ["ok"]
         await run.cancel()
 
@@ -185,12 +187,12 @@ PLACE = "https://smba.trafficmanager.net/teams/v3/conversations/19:x@thread.tacv
         (lambda: TeamsButtons(**BOT | {"app_id": "bot"}), "teams_buttons.app_id must be an id"),
         (lambda: TeamsButtons(**BOT | {"tenant_id": ""}), "teams_buttons.tenant_id must be an id"),
         (lambda: TeamsButtons(**BOT | {"app_secret": "a\n"}), "must be the value of a client secret"),
-        (lambda: TeamsButtons(**BOT, login="http://login.example"), "must be an address of https"),
+        (lambda: TeamsButtons(**BOT, login="http://login.example"), "must be an https address"),
         (lambda: Webhook(url=PLACE, teams_buttons=TeamsButtons(**BOT)), 'needs format="teams"'),
         (lambda: Webhook(url=PLACE, format="teams"), "a bot's conversation"),
         (lambda: Webhook(url="https://x/", format="teams", teams_buttons=TeamsButtons(**BOT)), "a bot's conversation"),
         (lambda: TeamsActions(app_id="x", tenant_id=TENANT), "teams.app_id must be an id"),
-        (lambda: TeamsActions(app_id=APP, tenant_id=TENANT, openid="http://x.example/"), "must be an address of https"),
+        (lambda: TeamsActions(app_id=APP, tenant_id=TENANT, openid="http://x.example/"), "must be an https address"),
         (lambda: Person(name="ada", teams=OTHER), "teams must be the ids of a directory and a user"),
         (
             lambda: Access(people=[Person(name=name, teams=f"{OTHER}/{OTHER}") for name in ("ada", "bob")]),

@@ -81,7 +81,7 @@ async def test_a_call_is_rejected(temporal: Temporal) -> None:
     ("typed", "says"),
     [
         ({"decision": "approve", "edit": "{oops"}, "Arguments: not valid JSON"),
-        ({"decision": "approve", "digest": "another"}, "shows something else now"),
+        ({"decision": "approve", "digest": "another"}, "has changed"),
         ({"decision": "perhaps"}, "Decision must be approve or reject"),
         ({"decision": "approve", "gate": "c9"}, "no gate c9 is open"),
         ({"decision": "approve", "edit": '{"amount": "x"}'}, "amount"),
@@ -245,7 +245,7 @@ async def test_a_paused_run_goes_on_and_another_is_cancelled(
         await send(client, f"/runs/{other.id}", other.id, "cancel")
         await until(lambda: shows(client, f"/runs/{other.id}", 'class="status cancelled"'))
         late = await client.post(f"/runs/{other.id}/cancel", data={"csrf": await csrf_of(client)})
-        assert (late.status_code, "has ended already" in late.text) == (409, True)
+        assert (late.status_code, "has already ended" in late.text) == (409, True)
 
 
 async def test_a_run_shows_how_far_it_is_what_was_said_and_what_it_used(temporal: Temporal) -> None:

@@ -27,7 +27,7 @@ from standfast.testing import ScriptedModel
 from standfast.web import Access
 
 ASKS = asks_for(call("ask_user", "c1", question="Which account?"))
-UNKNOWN = "not known whether it counted"
+UNKNOWN = "unknown whether it counted"
 clerk = Agent("clerk", tools=[ask_user])
 APPLICATION = """
 import asyncio, os
@@ -281,4 +281,4 @@ async def test_a_form_that_cannot_be_read_leaves_no_row_and_one_that_the_run_ref
         assert late.status_code == 409
         assert await trail(temporal, run.id) == [("bob", "answer", "refused", "red")]
         shown = (await client.get(f"/runs/{run.id}")).text
-        assert "did not count: answer: call c9 asks nothing" in shown
+        assert "did not count: answer: call c9 does not ask anything" in shown

@@ -117,7 +117,7 @@ async def test_several_runs_are_cancelled_and_the_outcome_of_each_is_said(tempor
         await until(lambda: shows(client, "/runs?status=waiting", f'name="run:{waits[1].id}"'))
         outcomes = await chosen(client, "cancel", *waits, over)
         assert [outcomes[run.id].split()[-1] for run in waits] == ["done", "done"]
-        assert outcomes[over.id].endswith("has ended already") or "not by being cancelled" in outcomes[over.id]
+        assert outcomes[over.id].endswith("has already ended") or "but was not cancelled" in outcomes[over.id]
         for run in waits:
             assert "by ada" in str(await until(lambda run=run: cancelled_by(run)))
 

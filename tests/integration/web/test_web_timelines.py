@@ -293,7 +293,7 @@ async def test_a_large_edit_is_read_whole_before_it_is_approved(
         (item,) = await pending(run)
         assert (len(item["arguments"]) < 100, item["size"] > 20_000) == (True, True)
         assert await load_arguments(temporal.store, item) == edit
-        with pytest.raises(StoreError, match="does not match its digest"):
+        with pytest.raises(StoreError, match="do not match the digest"):
             await load_arguments(temporal.store, {**item, "digest": first["digest"]})
         if events_of_a_run < 100:
             await goes_on_as_new(run, "c1")

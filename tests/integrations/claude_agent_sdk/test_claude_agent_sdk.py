@@ -226,9 +226,9 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
         guarded(tool("", "", {})(charge), store=store, key=str)
     with pytest.raises(DefinitionError, match="key must be a function"):
         guarded(tool("charge", "", {})(charge), store=store, key="order-7")  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match="a guard already"):
+    with pytest.raises(DefinitionError, match="already guarded"):
         guarded(guarded(tool("charge", "", {})(charge), store=store, key=str), store=store, key=str)
-    with pytest.raises(DefinitionError, match="a guard already"):
+    with pytest.raises(DefinitionError, match="already guarded"):
         guarded(tool("charge", "", {})(effect(store)(charge)), store=store, key=str)
     with pytest.raises(MemoryStoreNotDurableError):
         guarded(tool("charge", "", {})(charge), store=memory_store(), key=str)  # type: ignore[arg-type]

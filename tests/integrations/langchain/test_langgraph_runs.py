@@ -552,7 +552,7 @@ async def test_a_call_whose_state_is_gone_does_not_run(store: SQLiteStore) -> No
         decisions=[decision],
     )
     assert (done.response, other.charges) == ("sorry", [])
-    assert "not in its checkpointer any more" in done.messages[-2].content
+    assert "no longer in its checkpointer" in done.messages[-2].content
 
 
 # --- declarations ---

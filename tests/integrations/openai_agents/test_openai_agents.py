@@ -155,7 +155,7 @@ async def test_a_key_that_is_not_a_text_is_refused_with_the_tool_before_anything
     for given in (7, None, ""):
         shop = Shop(store, lambda: "charged")
         shop.tool.on_invoke_tool._key = lambda call, given=given: given
-        with pytest.raises(Exception, match=f"Tool 'charge': key= must return a text of its own .* got {given!r}"):
+        with pytest.raises(Exception, match=f"Tool 'charge': key= must return a different text .* got {given!r}"):
             await shop.read()
         assert shop.count == 0
 
@@ -163,13 +163,13 @@ async def test_a_key_that_is_not_a_text_is_refused_with_the_tool_before_anything
 async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
     key = str
     shop = Shop(store, lambda: "charged")
-    with pytest.raises(DefinitionError, match="a guard already"):
+    with pytest.raises(DefinitionError, match="already guarded"):
         guarded(shop.agent, store=store, key=key)
     with pytest.raises(DefinitionError, match="an agent or a function tool"):
         guarded(lambda: None, store=store, key=key)
     with pytest.raises(DefinitionError, match="key must be a function"):
         guarded(shop.agent, store=store, key="order-7")  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match="agent 'idle' has no function tool that could be guarded"):
+    with pytest.raises(DefinitionError, match="agent 'idle' has no function tool to guard"):
         guarded(Agent[Any]("idle"), store=store, key=key)
     with pytest.raises(DefinitionError, match="safe_to_retry names price"):
         guarded(shop.agent, store=store, key=key, safe_to_retry=["price"])
@@ -186,17 +186,17 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
         pass
 
     guarded_once = guarded_activity(store)(charge)
-    with pytest.raises(DefinitionError, match="a guard already"):
+    with pytest.raises(DefinitionError, match="already guarded"):
         guarded_activity(store)(guarded_once)
-    with pytest.raises(InputError, match="outside of an activity"):
+    with pytest.raises(InputError, match="outside an activity"):
         await guarded_once()
     effected = effect(store, "charge", key=lambda: "order-7")(charge)
-    with pytest.raises(DefinitionError, match="a guard already"):
+    with pytest.raises(DefinitionError, match="already guarded"):
         guarded_activity(store)(effected)
-    with pytest.raises(DefinitionError, match="a guard already"):
+    with pytest.raises(DefinitionError, match="already guarded"):
         effect(store)(guarded_once)
     twice = function_tool(effected)
-    with pytest.raises(DefinitionError, match="tool 'charge' has a guard already"):
+    with pytest.raises(DefinitionError, match="tool 'charge' is already guarded"):
         guarded(twice, store=store, key=key)
     for tool in (twice, shop.tool):
         with pytest.raises(DefinitionError, match="tool 'charge' has a guard, by guarded"):
@@ -205,7 +205,7 @@ async def test_what_cannot_be_guarded_is_refused(store: SQLiteStore) -> None:
     unkeyed = guarded(Agent[Any]("shop", tools=[function_tool(lambda: "x", name_override="charge")]), store=store,
                       key=lambda call: "")  # fmt: skip
     shop.arguments = {}
-    with pytest.raises(Exception, match="key= must return a text of its own for each call"):
+    with pytest.raises(Exception, match="key= must return a different text for each call"):
         await shop.read(unkeyed)
 
 

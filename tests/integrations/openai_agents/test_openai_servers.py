@@ -114,7 +114,7 @@ async def test_a_tool_that_is_described_otherwise_on_a_new_connection_is_not_cal
     agent, model = shop(till(tmp_path, "gone", "changed"), CHARGE, CHARGE, "sold")
     await run(agent, message="Sell it.")
     assert noted(tmp_path, "charges") == ["5"]
-    assert "otherwise than when it was read" in str(read(model))
+    assert "since it was read" in str(read(model))
 
 
 @pytest.mark.parametrize("change", ["changed", "removed"])
@@ -129,7 +129,7 @@ async def test_a_tool_that_its_server_changes_while_a_call_waits_at_a_gate_is_no
         (tmp_path / "added").touch()
         await temporal.people.decide(handle.id, waits["name"], "approve", by="ada")
         assert (await result(handle))["response"] == "sold"
-    assert "otherwise than when it was read" in str(list(model.calls[1].input)[-1]["output"])
+    assert "since it was read" in str(list(model.calls[1].input)[-1]["output"])
     assert (noted(tmp_path, "charges"), len(noted(tmp_path, "prices")), len(noted(tmp_path, "starts"))) == ([], 1, 1)
     assert {tuple(tool.name for tool in call.tools) for call in model.calls} == {("charge", "price", "fail")}
 

@@ -134,7 +134,7 @@ async def test_a_call_that_the_server_did_not_answer_is_not_made_again_and_the_m
 async def test_a_tool_that_is_described_otherwise_on_a_new_connection_is_not_called(tmp_path: Path) -> None:
     done = await run(shop_of(Script(CHARGE, CHARGE, reads), till(tmp_path, "gone", "changed")), message="Sell it.")
     assert noted(tmp_path, "charges") == ["5"]
-    assert "otherwise than when it was read" in done.response
+    assert "since it was read" in done.response
 
 
 @pytest.mark.parametrize("change", ["changed", "removed"])
@@ -152,7 +152,7 @@ async def test_a_tool_that_its_server_changes_while_a_call_waits_at_a_gate_is_no
         await temporal.people.decide(handle.id, waits["name"], "approve", by="ada")
         await result(handle)
     told = [message.content for message in await temporal.messages() if message.role == "tool"]
-    assert ("otherwise than when it was read" in told[0], told[1]) == (True, "500")
+    assert ("since it was read" in told[0], told[1]) == (True, "500")
     assert (noted(tmp_path, "charges"), len(noted(tmp_path, "starts"))) == ([], 1)
     assert seen == [["charge", "price", "fail"]] * 3
 
@@ -306,7 +306,7 @@ async def test_a_toolset_may_differ_from_step_to_step(caplog: pytest.LogCaptureF
     agent = Agent(watched(Script(both, reads), seen), name="shop", toolsets=[toolset])
     done = await run(agent, message="Look.")
     assert seen == [["look"], ["look"]]
-    assert "'refund' was not there when this run or worker began" in caplog.text
+    assert "'refund' did not exist when this run or worker began" in caplog.text
     assert "Unknown tool name" in done.response or "not there for this call" in done.response
 
 

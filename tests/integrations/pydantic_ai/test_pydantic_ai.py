@@ -265,7 +265,7 @@ async def test_toolsets_that_wrap_others_or_are_made_for_a_run_are_guarded_once(
     for _ in range(2):
         await agent.run("Sell it.", conversation_id="order-7")
     assert charged == [1]
-    with pytest.raises(DefinitionError, match="a guard already"):
+    with pytest.raises(DefinitionError, match="already guarded"):
         guarded(agent, store=store)
 
     made: Any = Agent(FunctionModel(Shop.model.__get__(object())))
@@ -308,17 +308,17 @@ async def test_two_guards_around_one_function_are_refused_before_anything_runs(s
 
     effected = effect(store, "charge", key=lambda cents: "order-7")(charge)
     model = FunctionModel(Shop.model.__get__(object()))
-    with pytest.raises(DefinitionError, match="tool 'charge' has a guard already"):
+    with pytest.raises(DefinitionError, match="tool 'charge' is already guarded"):
         guarded(Agent(model, name="shop", tools=[effected]), store=store)
     durable = Agent(model, name="shop", tools=[effected], capabilities=[StandfastDurability(store)])
-    with pytest.raises(DefinitionError, match="tool 'charge' has a guard, by @effect, and StandfastDurability"):
+    with pytest.raises(DefinitionError, match="tool 'charge' is guarded by @effect, and StandfastDurability"):
         await durable.run("Charge it.", conversation_id="order-7")
     prefixed = FunctionToolset([effected]).prefixed("till")
     for agent in (Agent(model, name="shop", tools=[effected]), Agent(model, name="shop", toolsets=[prefixed])):
         with pytest.raises(DefinitionError, match="charge' has a guard, by guarded"):
             await run(agent, message="Charge it.")
     once = guarded(Agent(model, name="shop", tools=[charge]), store=store)
-    with pytest.raises(DefinitionError, match=r"take guarded\(…\) away. Nothing was run"):
+    with pytest.raises(DefinitionError, match=r"remove guarded\(…\). Nothing was run"):
         await run(once, message="Charge it.")
     safe = Tool(effected, metadata={"safe_to_retry": True})
     assert guarded(Agent(model, name="shop", tools=[safe]), store=store)
@@ -332,6 +332,6 @@ async def test_durability_and_a_guard_on_one_agent_are_refused_before_anything_r
     agent: Any = Agent(FunctionModel(Shop.model.__get__(object())), name="shop", capabilities=[durability])
     agent.tool_plain(lambda cents: charged.append(cents), name="charge")
     guarded(agent, store=store)
-    with pytest.raises(DefinitionError, match=r"take guarded\(…\) away. Nothing was run"):
+    with pytest.raises(DefinitionError, match=r"remove guarded\(…\). Nothing was run"):
         await agent.run("Charge it.", conversation_id="order-7")
     assert charged == []

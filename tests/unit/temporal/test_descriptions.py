@@ -42,7 +42,7 @@ The tool `charge` with
 
 since 2026-11-21 12:00 UTC · until 2026-11-21 12:00 UTC · asks ada
 
-Send the update `decide`, which says whether it counts, with
+Send the update `decide`, which returns whether it counts, with
 
     {
       "gate": "c1",
@@ -123,7 +123,7 @@ def test_a_name_stays_in_its_code_and_what_is_cut_says_so() -> None:
 def test_the_first_ten_of_what_waits_are_shown_and_the_others_counted() -> None:
     text = shown(*(waits(name=f"c{number}") for number in range(1234)))
     assert text.count("Waits for") == 10
-    assert text.endswith("1,224 more wait; the query `pending` has all.")
+    assert text.endswith("1,224 more are waiting; the query `pending` has all.")
 
 
 def test_why_the_last_message_did_not_count_is_said() -> None:

@@ -43,7 +43,7 @@ async def test_what_another_key_has_written_is_read_as_nothing() -> None:
 @pytest.mark.parametrize("codec", [Away(), Unreachable()])
 async def test_a_codec_that_is_away_is_tried_again(codec: Reversed) -> None:
     payloads = await converter(Reversed()).encode([{"id": "d1"}])
-    with pytest.raises(StandfastError, match="The codec is away") as away:
+    with pytest.raises(StandfastError, match="The codec is unavailable") as away:
         await read_signal(converter(codec), payloads)
     assert not isinstance(away.value, InputError)
 
@@ -85,5 +85,5 @@ async def test_the_digest_of_a_signal_waits_for_the_codec_and_junk_has_none() ->
     assert await digest(Reversed()) == edit_digest(None)
     assert await digest(Reversed(), JUNK) is None
     assert await digest(OtherKey(), JUNK) is None
-    with pytest.raises(StandfastError, match="The codec is away"):
+    with pytest.raises(StandfastError, match="The codec is unavailable"):
         await digest(Away(), *written)

@@ -32,12 +32,12 @@ def test_what_a_run_waits_for_always_has_room(answer: dict[str, str]) -> None:
 
 def test_a_message_to_a_run_that_is_full_is_refused() -> None:
     messages, _ = full_of_messages()
-    with pytest.raises(InputError, match="bytes wait to be taken in"):
+    with pytest.raises(InputError, match="bytes are waiting"):
         messages.read({"text": "more"}, (), None)
 
 
 @pytest.mark.parametrize("call_id", ["another", ["c1"], {}, 1])
 def test_an_answer_that_nobody_waits_for_needs_room(call_id: object) -> None:
     _, questions = full_of_messages()
-    with pytest.raises(InputError, match="bytes wait to be taken in"):
+    with pytest.raises(InputError, match="bytes are waiting"):
         questions.read_answer({"text": "yes", "tool_call_id": call_id}, ())

@@ -80,7 +80,7 @@ def test_the_same_agent_twice_is_refused(store: Any) -> None:
 
 
 def test_two_tools_of_one_name_are_refused(store: Any) -> None:
-    with pytest.raises(DefinitionError, match="Agent 'b': another tool of this worker is named 'look', too"):
+    with pytest.raises(DefinitionError, match="Agent 'b': another tool of this worker is also named 'look'"):
         plugin(Agent("a", tools=[look]), Agent("b", tools=[another()]), store=store)
 
 

@@ -373,12 +373,12 @@ def test_only_the_last_refusals_are_shown() -> None:
 
 def test_no_more_messages_are_parked_than_a_run_can_carry() -> None:
     box = Mailbox(messages=["x"] * PARKED_MESSAGES)
-    with pytest.raises(InputError, match="wait to be taken in already"):
+    with pytest.raises(InputError, match="are already waiting"):
         box.read_message({"text": "y"}, LIMIT, (None, None))
 
 
 def test_an_answer_for_a_call_that_asks_nothing_is_not_kept_for_a_later_one() -> None:
-    with pytest.raises(InputError, match="call c9 asks nothing; the run waits for the answer to a1, a2"):
+    with pytest.raises(InputError, match="call c9 does not ask anything; the run waits for the answer to a1, a2"):
         Mailbox().read_answer({"text": "x", "tool_call_id": "c9"}, ASKED, LIMIT)
 
 

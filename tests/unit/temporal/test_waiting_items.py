@@ -60,7 +60,7 @@ ODD: dict[str, Any] = {
 def test_what_is_odd_becomes_one_card_that_says_so(odd: Any) -> None:
     (card,) = read_items(odd)
     assert card["kind"] == "unreadable"
-    assert card["message"].startswith("what waits in this run cannot be read: ")
+    assert card["message"].startswith("the waiting items of this run cannot be read: ")
     assert len(card["message"]) < 600
 
 
