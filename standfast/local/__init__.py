@@ -1,14 +1,14 @@
 """Runs agents in this process. A durable store and a session let a run survive the death of the process."""
 
 import asyncio
-import difflib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import inspect
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Unpack
 from uuid import uuid4
 
 from standfast.agents import Agent, ForeignAgent, adopted
 from standfast.checkpoints import PendingApproval, PipelineResult, RunResult, T
-from standfast.errors import InputError, MemoryStoreNotDurableError
+from standfast.errors import InputError, MemoryStoreNotDurableError, did_you_mean
 from standfast.events import Event, GateOpened, RunEnded
 from standfast.llm import LLM
 from standfast.local.gates import GivenDecision
@@ -80,7 +80,7 @@ async def run(
 
     Every error that ends a run after it has begun carries its `checkpoint` with all results, even if a hook raised it.
     """
-    _check_options("run", options)
+    _check_options(run, options)
     work = Run(adopted(agent), **options)
     return await work.go(
         message=message,
@@ -111,7 +111,7 @@ async def resume(
     Raises:
         InputError: the session no longer waits for this answer. Also everything that `run` raises.
     """
-    _check_options("resume", options)
+    _check_options(resume, options)
     return await Run(adopted(agent), **options).go(checkpoint=checkpoint, answer=answer, decisions=decisions)
 
 
@@ -198,7 +198,7 @@ async def run_streaming(
     `contextlib.aclosing`; otherwise Python closes the generator at some later time. Arguments and errors are those of
     `run`; `answer` goes with a checkpoint that asks.
     """
-    _check_options("run_streaming", options)
+    _check_options(run_streaming, options)
     events: asyncio.Queue[Event | None] = asyncio.Queue()
 
     async def go() -> None:
@@ -234,7 +234,7 @@ def _opened(item: PendingApproval) -> GateOpened:
     return GateOpened(item.gate, item.message, item.digest, call, item.approvers, item.quorum, item.deadline)
 
 
-def _check_options(function: str, options: RunOptions) -> None:
+def _check_options(function: Callable[..., object], options: RunOptions) -> None:
+    known = [*inspect.signature(function).parameters, *RunOptions.__annotations__]
     for name in options.keys() - RunOptions.__annotations__.keys():
-        close = difflib.get_close_matches(name, RunOptions.__annotations__, n=1, cutoff=0.5)
-        raise TypeError(f"{function}() has no option {name!r}{f'; do you mean {close[0]!r}?' if close else ''}")
+        raise TypeError(f"{function.__name__}() has no option {name!r}{did_you_mean(name, known)}")

@@ -1,5 +1,7 @@
 """Options of `run` that cannot work are refused with what to pass instead."""
 
+from typing import Any
+
 import pytest
 
 from standfast import Agent, InputError, StandfastError, run
@@ -11,9 +13,11 @@ async def test_an_agent_without_a_model_says_what_to_pass() -> None:
         await run(Agent("a"), message="go")
 
 
-async def test_a_misspelt_option_is_refused_with_the_right_one() -> None:
-    with pytest.raises(TypeError, match=r"run\(\) has no option 'sesion_id'; do you mean 'session_id'\?"):
-        await run(Agent("a"), message="go", llm=ScriptedModel([]), sesion_id="s")  # type: ignore[call-arg]
+@pytest.mark.parametrize(("given", "meant"), [("sesion_id", "session_id"), ("mesage", "message")])
+async def test_a_misspelt_option_is_refused_with_the_right_one(given: str, meant: str) -> None:
+    options: dict[str, Any] = {given: "s", "llm": ScriptedModel([])}
+    with pytest.raises(TypeError, match=rf"run\(\) has no option '{given}'. Did you mean '{meant}'\?"):
+        await run(Agent("a"), **options)
 
 
 async def test_what_is_no_store_is_refused_with_what_to_pass() -> None:
