@@ -4,9 +4,9 @@ A worker holds its own name in the store for as long as it lives. If another pro
 dead: this needs no clock and no process table.
 """
 
-import asyncio
 import base64
 import contextlib
+import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -20,6 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import StoreError
 from standfast.runtime.at_work import scope_of
+from standfast.runtime.repeating import repeating
 from standfast.runtime.restores import current_epoch
 from standfast.stores.protocol import DurableStore, RunningCall
 from standfast.temporal.activities.at_work import drop_ended
@@ -36,12 +37,21 @@ async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator
     """Keep this worker marked as alive, and report the calls of dead workers."""
     with contextlib.suppress(StoreError):  # otherwise as soon as the store is there
         await become_known(host)
-    watching = asyncio.create_task(_watch(client, host))
+    looks, after = itertools.count(), ""
+
+    async def look() -> None:
+        nonlocal after
+        await become_known(host)
+        await report_lost_calls(client, host)
+        if next(looks) % MARKS_EVERY == 0:
+            after = await drop_ended(client, host.store, after)
+            host.epoch = await current_epoch(host.store, looks=False)  # its place was checked when it began
+
+    every = getattr(host.store, "look_every", LOOK_EVERY)
     try:
-        yield
+        async with repeating(look, every, "The check for lost calls failed", expected=RPCError):
+            yield
     finally:
-        watching.cancel()
-        await asyncio.wait({watching})
         if host.is_known and host.is_last:  # another worker of the same plugin continues under the name
             host.is_known = False
             await host.store.drop_worker(host.worker)
@@ -58,24 +68,6 @@ async def become_known(host: AgentHost) -> None:
     host.is_known = True
     if not host.scope:
         _LOG.info("Calls of dead workers are detected by their heartbeats: this store's holds do not show them")
-
-
-async def _watch(client: Client, host: AgentHost) -> None:
-    after, looks, told = "", 0, ""
-    while True:
-        try:
-            await become_known(host)
-            await report_lost_calls(client, host)
-            if looks % MARKS_EVERY == 0:
-                after = await drop_ended(client, host.store, after)
-                host.epoch = await current_epoch(host.store, looks=False)  # its place was checked when it began
-            looks += 1
-            told = ""
-        except (StoreError, RPCError) as error:
-            if str(error) != told:  # once, and not every second
-                _LOG.warning("The check for lost calls failed: %s", error)
-            told = str(error)
-        await asyncio.sleep(getattr(host.store, "look_every", LOOK_EVERY))
 
 
 async def report_lost_calls(client: Client, host: AgentHost) -> int:

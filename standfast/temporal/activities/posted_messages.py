@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
@@ -20,6 +21,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import StandfastError
+from standfast.runtime.repeating import repeating
 from standfast.stores.capabilities import has_waits
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore
@@ -91,35 +93,33 @@ class PostedMessages:
             yield
             return
         self._client = client
-        sweeping = asyncio.create_task(self._sweep(client))
+        every = _EVERY * (10 if hasattr(self._store, "look_every") else 1)
+        sweep = partial(self._sweep, client)
         try:
-            yield
+            async with repeating(
+                sweep, every, "Chat messages could not be updated; retrying next time", expected=RPCError
+            ):
+                yield
         finally:
-            sweeping.cancel()
             here = asyncio.get_running_loop()
-            doing = [task for task in self._looking.values() if task.get_loop() is here]
-            _, left = await asyncio.wait([sweeping, *doing], timeout=_AT_END)
-            for task in left:
-                task.cancel()
+            if doing := [task for task in self._looking.values() if task.get_loop() is here]:
+                _, left = await asyncio.wait(doing, timeout=_AT_END)
+                for task in left:
+                    task.cancel()
 
     async def _sweep(self, client: Client) -> None:
         """Check all runs that have a board, by one worker at a time: some workers died before they could."""
-        store, mark = self._store, f"standfast/posted/{client.namespace}"
+        store, mark, after = self._store, f"standfast/posted/{client.namespace}", ""
         assert has_waits(store)
-        while True:
-            try:
-                if await store.hold(mark):
-                    try:
-                        after = ""
-                        while found := await store.boards(client.namespace, after=after):
-                            for board, _ in found:
-                                await self._look(client, board.journal_key, board.workflow_id, looks=1)
-                            after = found[-1][0].workflow_id
-                    finally:
-                        await store.let_go(mark)
-            except (StandfastError, RPCError) as error:
-                _LOG.warning("Chat messages could not be updated; retrying next time: %s", error)
-            await asyncio.sleep(_EVERY * (10 if hasattr(store, "look_every") else 1))
+        if not await store.hold(mark):
+            return
+        try:
+            while found := await store.boards(client.namespace, after=after):
+                for board, _ in found:
+                    await self._look(client, board.journal_key, board.workflow_id, looks=1)
+                after = found[-1][0].workflow_id
+        finally:
+            await store.let_go(mark)
 
     async def _look_soon(self, client: Client, run: str, workflow_id: str) -> None:
         try:

@@ -18,6 +18,7 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import StandfastError
+from standfast.runtime.repeating import repeating
 from standfast.stores.capabilities import has_ledger, has_waits
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.stores.waits import Board, Waits
@@ -60,36 +61,25 @@ async def keeping_board(client: Client, store: AgentStore) -> AsyncIterator[None
     if not has_waits(store):
         yield
         return
-    task = asyncio.create_task(_watch(client, store))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
+    mark, until = kept_mark(client.namespace), ""
 
-
-async def _watch(client: Client, store: Any) -> None:
-    mark, told, until = kept_mark(client.namespace), "", ""
-    while True:
+    async def keep() -> None:
+        nonlocal until
+        if not await store.hold(mark):
+            return
         try:
-            if await store.hold(mark):
-                try:
-                    mended = await mend_board(client, store, after=until)
-                    until = mended.until
-                    if has_ledger(store) and await store.load_reply(mark, 0) is None:
-                        await store.save_reply(mark, 0, "true")
-                finally:
-                    await store.let_go(mark)
-                if mended.over or mended.missing:
-                    _LOG.info(
-                        "The board had %d runs that are over, and lacked %d", len(mended.over), len(mended.missing)
-                    )
-            told = ""
-        except (StandfastError, RPCError) as error:
-            if str(error) != told:  # once, and not every time
-                _LOG.warning("The board could not be maintained; retrying next time: %s", error)
-            told = str(error)
-        await asyncio.sleep(_EVERY * (10 if hasattr(store, "look_every") else 1))
+            mended = await mend_board(client, store, after=until)
+            until = mended.until
+            if has_ledger(store) and await store.load_reply(mark, 0) is None:
+                await store.save_reply(mark, 0, "true")
+        finally:
+            await store.let_go(mark)
+        if mended.over or mended.missing:
+            _LOG.info("The board had %d runs that are over, and lacked %d", len(mended.over), len(mended.missing))
+
+    every = _EVERY * (10 if hasattr(store, "look_every") else 1)
+    async with repeating(keep, every, "The board could not be maintained; retrying next time", expected=RPCError):
+        yield
 
 
 async def mend_board(client: Client, store: BoardStore, *, after: str = "", dry_run: bool = False) -> Mended:

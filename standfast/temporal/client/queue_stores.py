@@ -20,7 +20,8 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest, 
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from standfast.errors import InputError, SessionStoreError, StoreError
+from standfast.errors import InputError, SessionStoreError
+from standfast.runtime.repeating import repeating
 from standfast.stores.protocol import DurableStore
 from standfast.temporal.wire import names
 
@@ -58,27 +59,20 @@ async def watching_queue(
 ) -> AsyncIterator[None]:
     """Check from time to time whether the queue still has this store; if not, put the reason into `misplaced`."""
     misplaced.pop(task_queue, None)
-    watching = asyncio.create_task(_watch(client, task_queue, store, misplaced))
-    try:
-        yield
-    finally:
-        watching.cancel()
-        await asyncio.wait({watching})
 
-
-async def _watch(client: Client, task_queue: str, store: DurableStore, misplaced: dict[str, str]) -> None:
-    while True:
-        await asyncio.sleep(LOOK_EVERY)
+    async def look() -> None:
         try:
             await check_noted(client, task_queue, store)
         except SessionStoreError as error:
             if task_queue not in misplaced:
                 _LOG.error("%s", error)
             misplaced[task_queue] = str(error)
-        except (StoreError, RPCError) as error:  # the next check may succeed
-            _LOG.debug("The store of queue %s could not be looked up: %s", task_queue, error)
         else:
             misplaced.pop(task_queue, None)
+
+    failed = f"The store of queue {task_queue} could not be looked up"
+    async with repeating(look, LOOK_EVERY, failed, first=LOOK_EVERY, expected=RPCError):
+        yield
 
 
 async def _note(client: Client, task_queue: str, identity: str) -> None:

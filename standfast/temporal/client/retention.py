@@ -1,16 +1,17 @@
 """Deletes from time to time the stored records of runs that Temporal has forgotten, by one worker at a time."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import cast
 
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from standfast.errors import DefinitionError, StandfastError
+from standfast.errors import DefinitionError
+from standfast.runtime.repeating import repeating
 from standfast.runtime.retention import PrunedStore, Pruning
 from standfast.stores.capabilities import has_deletion
 from standfast.temporal.client.forgotten import Forgotten
@@ -43,23 +44,11 @@ async def keeping_for(client: Client, store: object, retention: timedelta | None
     if retention is None:
         yield
         return
-    task = asyncio.create_task(_watch(client, cast(PrunedStore, store), retention))
-    try:
+    pruned, failed = cast(PrunedStore, store), "Old records could not be deleted; retrying next time"
+    async with repeating(
+        partial(prune_once, client, pruned, retention), _EVERY, failed, first=_FIRST, expected=RPCError
+    ):
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-
-
-async def _watch(client: Client, store: PrunedStore, retention: timedelta) -> None:
-    wait = _FIRST
-    while True:
-        await asyncio.sleep(wait)
-        wait = _EVERY
-        try:
-            await prune_once(client, store, retention)
-        except (StandfastError, RPCError) as error:
-            _LOG.warning("Old records could not be deleted; retrying next time: %s", error)
 
 
 async def prune_once(client: Client, store: PrunedStore, retention: timedelta) -> Pruning | None:

@@ -25,6 +25,7 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from standfast import Agent, StoreError, sqlite_store, tool
 from standfast.stores import SQLiteStore
+from standfast.stores.protocol import RunningCall
 from standfast.testing import ScriptedModel
 
 
@@ -238,9 +239,19 @@ async def test_a_call_that_begins_before_its_worker_is_known_is_not_taken_for_on
         assert (await result(handle))["status"] == "complete"
 
 
-async def test_a_call_whose_end_the_store_did_not_take_is_not_taken_to_run_for_ever(temporal: Temporal) -> None:
+@pytest.mark.parametrize("first_look", [None, StoreError("the store is away"), AttributeError("unforeseen")], ids=str)
+async def test_a_call_whose_end_the_store_did_not_take_is_not_taken_to_run_for_ever(
+    temporal: Temporal, first_look: Exception | None
+) -> None:
     class ForgetsOneEnd(SQLiteStore):
         refuses = 0
+        looks = 0
+
+        async def running_calls(self) -> list[RunningCall]:
+            self.looks += 1
+            if self.looks == 1 and first_look is not None:
+                raise first_look
+            return await super().running_calls()
 
         async def end_call(self, owner: str) -> None:
             if self.refuses:
@@ -259,6 +270,6 @@ async def test_a_call_whose_end_the_store_did_not_take_is_not_taken_to_run_for_e
         assert not store.refuses
 
         async def none_runs() -> bool:
-            return not await store.running_calls()
+            return store.looks > 1 and not await store.running_calls()
 
         await until(none_runs)
