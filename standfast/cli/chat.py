@@ -21,7 +21,7 @@ from standfast.cli.inputs import read_json_option, who
 from standfast.cli.outputs import Output, shown
 from standfast.cli.runs import CONTEXT, progress
 from standfast.cli.stores import USUAL, Store, check_workers_store, existing_store
-from standfast.cli.waiting_items import write_waiting
+from standfast.cli.waiting import write_waiting
 from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
 from standfast.events import ModelRetried, TextDelta, ToolEnded, ToolStarted

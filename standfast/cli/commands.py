@@ -6,12 +6,12 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast.cli.outputs import Output, shown
-from standfast.cli.secret_files import read_secret_files
 from standfast.errors import InputError, StandfastError
 
 if TYPE_CHECKING:
@@ -37,6 +37,40 @@ _OPTIONS = {  # texts in the library's errors, and the command's terms for them
     "send `decide`": "`standfast approve` decides",
     "pass llm=": "define llm in the application",
 }
+
+NAMES = (
+    "STANDFAST_STORE",
+    "STANDFAST_SECRET",
+    "STANDFAST_LINK_SECRET",
+    "STANDFAST_MCP_KEY",
+    "STANDFAST_SLACK_SIGNING_SECRET",
+    "STANDFAST_SLACK_TOKEN",
+    "TEMPORAL_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "OPENAI_API_KEY",
+    "CLOUDFLARE_API_TOKEN",
+    "MINIMAX_API_KEY",
+)
+
+
+def read_secret_files() -> None:
+    """Put each secret from a file into the environment of this process.
+
+    Raises:
+        InputError: a file cannot be read or is empty, or its variable is also set.
+    """
+    for name in NAMES:
+        if not (path := os.environ.get(f"{name}_FILE")):
+            continue
+        if os.environ.get(name):
+            raise InputError(f"{name} and {name}_FILE are both set: set one of them")
+        try:
+            value = Path(path).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{name}_FILE: {path} cannot be read: {error}") from error
+        if not value:
+            raise InputError(f"{name}_FILE: {path} is empty")
+        os.environ[name] = value
 
 
 class IncompleteError(click.ClickException):

@@ -14,8 +14,7 @@ from standfast.cli.outputs import Output, stoppable
 from standfast.cli.runs import RUN
 from standfast.cli.standing import ANY, AT_MOST, REMEMBER, UNTIL, wish_of
 from standfast.cli.stores import BOARD, Named, needs_server, store_of_workers
-from standfast.cli.waiting import people_of, whole_item
-from standfast.cli.waiting_items import write_waiting
+from standfast.cli.waiting import people_of, whole_item, write_waiting
 from standfast.errors import InputError, StandfastError
 
 if TYPE_CHECKING:

@@ -8,15 +8,12 @@ from standfast.cli.checks import doctor, replay
 from standfast.cli.commands import Commands
 from standfast.cli.decisions import approve, reject
 from standfast.cli.dev import dev
-from standfast.cli.mcp import mcp
-from standfast.cli.mcp_server import serve
-from standfast.cli.moved_runs import export_run, import_run
+from standfast.cli.mcp import mcp, serve
 from standfast.cli.people import answer, message, resolve, resume
-from standfast.cli.pruning import prune
-from standfast.cli.runs import cancel, list_runs, show, start, watch
+from standfast.cli.runs import cancel, export_run, import_run, list_runs, show, start, watch
 from standfast.cli.sessions import sessions
 from standfast.cli.standing import standing
-from standfast.cli.store_commands import store
+from standfast.cli.store_commands import prune, store
 from standfast.cli.waiting import pending
 from standfast.cli.web import web
 from standfast.cli.workers import worker

@@ -1,23 +1,119 @@
 """`standfast worker`: runs a worker for the agents and pipelines of a file."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast.cli.applications import load_application
 from standfast.cli.commands import log_as_python_does, on_temporal
-from standfast.cli.health import health
 from standfast.cli.logs import LEVELS, LogFormat, OfTheSDK, log_safely
-from standfast.cli.outputs import Output
+from standfast.cli.outputs import Output, shown
 from standfast.cli.stores import store_option
+from standfast.errors import InputError
 from standfast.runtime.processes import until_stopped
+from standfast.time_limits import time_limit
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
 STORE = store_option("Store of sessions", "the application's own `store`, or standfast.db")
+
+PATIENCE = 5.0  # time limit in seconds for a check, or a client
+
+Check = Callable[[], Awaitable[str | None]]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], loop: asyncio.AbstractEventLoop, checks: dict[str, Check]) -> None:
+        super().__init__(address, _Handler)
+        self._loop, self._checks = loop, checks
+
+    def problem(self, path: str) -> str | None:
+        """Return the fault, from a check in the worker's event loop or its error."""
+
+        async def ask() -> str | None:
+            async with time_limit(PATIENCE):
+                return await self._checks[path]()
+
+        asking: Future[str | None] = asyncio.run_coroutine_threadsafe(ask(), self._loop)
+        try:
+            return asking.result(PATIENCE + 1)
+        except TimeoutError:
+            asking.cancel()
+            return f"no answer within {PATIENCE:g} s"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Write nothing: the client is gone."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = PATIENCE
+    server: _Server
+
+    def version_string(self) -> str:
+        return "standfast"
+
+    def do_GET(self) -> None:  # the name in the base class
+        path = self.path.partition("?")[0]
+        if path not in self.server._checks:
+            status, text = 404, "There is /live and /ready"
+        else:
+            problem = self.server.problem(path)
+            status, text = (200, "ok") if problem is None else (503, shown(problem.replace("\n", " ")))
+        body = f"{text}\n".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Write nothing: there is a request every few seconds."""
+
+
+@contextmanager
+def health(address: str | None, ready: Check) -> Iterator[str | None]:
+    """Answer at `HOST:PORT` while the block runs, and yield the address with the actual port; do nothing for None.
+
+    Args:
+        ready: returns why the worker is not ready, or None if it is.
+
+    Raises:
+        InputError: the address cannot be used.
+    """
+    if address is None:
+        yield None
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise InputError(f"--health must be HOST:PORT, such as 0.0.0.0:8235, got {address!r:.80}")
+
+    async def live() -> None:
+        return None
+
+    checks: dict[str, Check] = {"/live": live, "/ready": ready}
+    try:
+        server = _Server((host.strip("[]"), int(port)), asyncio.get_running_loop(), checks)
+    except OSError as error:
+        raise InputError(f"Cannot listen on {address}: {error.strerror or error}") from error
+    thread = Thread(target=server.serve_forever, name="health", daemon=True)
+    thread.start()
+    try:
+        yield f"{host}:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def _check(*, deployment: str | None, build_id: str | None, metrics: str | None, **_: Any) -> None:

@@ -9,7 +9,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.service import TLSConfig
 
 from standfast.cli import main
-from standfast.cli.waiting_items import _HOW
+from standfast.cli.waiting import _HOW
 from standfast.temporal.wire import names
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 
 from standfast.cli.outputs import Output
-from standfast.cli.waiting_items import write_waiting
+from standfast.cli.waiting import write_waiting
 from standfast.messages import appearances, visible, visible_json
 
 ISOLATE, END = "\u2068", "\u2069"

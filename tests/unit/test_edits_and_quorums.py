@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from standfast import Approval, Decision
 from standfast.agent_loop import Gate, GateRule, digest_of
 from standfast.cli.outputs import Output
-from standfast.cli.waiting_items import write_waiting
+from standfast.cli.waiting import write_waiting
 from standfast.errors import DefinitionError
 from standfast.messages import person
 from standfast.runtime.stored_gates import AskedGate, _item
