@@ -1,4 +1,4 @@
-"""The common part of every command: the options of the `temporal` command, errors on one line, and true exit codes."""
+"""The common part of every command: server options, secrets from files, one-line errors, and true exit codes."""
 
 import asyncio
 import functools

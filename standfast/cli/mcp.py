@@ -1,4 +1,4 @@
-"""`standfast mcp`: logs in at MCP servers, and shows and accepts their tool declarations."""
+"""`standfast mcp`: logs in at MCP servers, shows and accepts their tool declarations, and serves runs as tools."""
 
 import asyncio
 import json

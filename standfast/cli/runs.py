@@ -1,4 +1,4 @@
-"""Commands about runs: start, show, wait, end."""
+"""Commands about runs: start, show, wait, end, and move them as files out of Temporal and into it."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`standfast store`: maintains a store."""
+"""`standfast store`: maintains a store, and deletes its records of runs that ended long ago."""
 
 import asyncio
 import os

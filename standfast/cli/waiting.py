@@ -1,4 +1,4 @@
-"""The command that shows people their waiting items: in one run, or in all of them, by filters."""
+"""The command that shows people their waiting items, and how an item is written: in one run, or in all of them."""
 
 import shlex
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`standfast worker`: runs a worker for the agents and pipelines of a file."""
+"""`standfast worker`: runs a worker for the agents and pipelines of a file, and serves its `/live` and `/ready`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

@@ -10,20 +10,23 @@
 Each check gets a new, empty store and raises an AssertionError that describes the fault.
 """
 
+import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from standfast.checkpoints import Question
-from standfast.errors import InputError, MemoryStoreNotDurableError
+from standfast.errors import InputError, MemoryStoreNotDurableError, StandfastError, StoreError
 from standfast.messages import Message, ToolCall, Usage
+from standfast.stores import PartialAnswer
 from standfast.testing.boards import BOARDS
 from standfast.testing.deletions import DELETIONS
 from standfast.testing.durable_stores import ATOMIC_WRITES
-from standfast.testing.expectations import contents, expect, expect_error, say, session
+from standfast.testing.expectations import contents, expect, expect_error, expect_same, say, session
 from standfast.testing.holds import HELD_BY_ONE, SHARED_HOLDS, SHARED_SCOPE
-from standfast.testing.ledger_races import LEDGER_RACES
 from standfast.testing.ledgers import LEDGER
 from standfast.testing.lost_answers import (
     INTERRUPTED_STEPS,
@@ -34,16 +37,127 @@ from standfast.testing.lost_answers import (
     LOST_WORKERS,
     Interrupt,
 )
-from standfast.testing.opened_stores import LARGE_RESULTS, OBJECTS
-from standfast.testing.partial_answers import PARTIAL_ANSWERS
-from standfast.testing.rivals import ROUNDS, Reopen, rivals_of
-from standfast.testing.session_races import SESSION_RACES
+from standfast.testing.races import LEDGER_RACES, SESSION_RACES
+from standfast.testing.rivals import ROUNDS, Reopen, Rivals, User, rivals_of
 from standfast.testing.standing_approvals import ON_RECORD, STANDING_APPROVALS
-from standfast.testing.store_clocks import WRONG_CLOCKS, WRONG_CLOCKS_AND_CALLS, WRONG_CLOCKS_AND_HOLDS
-from standfast.testing.store_processes import StoreProcesses
+from standfast.testing.store_processes import StoreProcess, StoreProcesses, close, set_clock_ahead
 from standfast.testing.workers import WORKERS
 
 Check = Callable[[Any], Awaitable[None]]
+
+_LARGE = 1_000_000
+_MANY = 10_000
+
+
+async def _identity(store: Any, who: int, number: int) -> str:
+    identity: str = await store.identity()
+    return identity
+
+
+async def a_store_has_one_identity_for_all_also_if_many_make_it_at_once(store: Any, rivals: Rivals) -> None:
+    async def check(number: int, heard: list[str]) -> None:
+        expect_same(heard, "the identity, as each of those heard it who made the store at once")
+        await close(store)
+        expect(await store.identity(), heard[0], "the identity, when it is opened again")
+
+    await rivals.race(_identity, check, most=2)
+
+
+async def a_store_that_was_closed_opens_again(store: Any, rivals: Rivals) -> None:
+    await store.append_messages_atomic("s1", say("a"), session(), expected_seq=0)
+    await close(store)
+    await close(store)
+    expect(await contents(store), ["a"], "load_messages after close")
+    await close(store)
+    await store.append_messages_atomic("s1", say("b"), session(), expected_seq=1)
+    await close(store)
+    expect(await contents(rivals.other), ["a", "b"], "load_messages by another object")
+
+
+async def a_store_serves_event_loops_that_end(store: Any, rivals: Rivals) -> None:
+    for number in range(3):
+        last = await asyncio.to_thread(asyncio.run, _append(store, number))
+        expect(last, number + 1, "the number of the last message")
+    expect(await contents(store), ["m0", "m1", "m2"], "load_messages in the loop that goes on")
+
+
+async def _append(store: Any, number: int) -> int:
+    last: int = await store.append_messages_atomic("s1", say(f"m{number}"), session(), expected_seq=number)
+    return last
+
+
+async def large_texts_and_many_messages_are_kept_whole(store: Any, rivals: Rivals) -> None:
+    text = "ä🙂" * (_LARGE // 6)
+    large = [
+        Message(role="user", content=text),
+        Message(role="assistant", tool_calls=(ToolCall(id="c1", name="look", arguments={"text": text}),)),
+        Message(role="tool", content=text, tool_call_id="c1", tool_name="look", status="completed"),
+    ]
+    await store.append_messages_atomic("s1", large, session(state=f'"{text}"'), expected_seq=0)
+    expect(await store.load_messages("s1") == large, True, "whether messages of a megabyte are loaded as they were")
+    expect((await store.load_session("s1")).state == f'"{text}"', True, "whether a state of a megabyte is")
+    many = [f"m{number}" for number in range(_MANY)]
+    expect(
+        await store.append_messages_atomic("s2", say(*many), session("s2"), expected_seq=0), _MANY, "the last number"
+    )
+    expect(await contents(store, "s2") == many, True, f"whether {_MANY:,} messages are loaded as they were")
+
+
+async def large_results_and_replies_are_kept_whole(store: Any, rivals: Rivals) -> None:
+    text = "ä🙂" * (_LARGE // 6)
+    await store.claim("run", "1", owner="me", arguments_hash="h")
+    await store.finish("run", "1", owner="me", state="done", result=text)
+    expect((await store.settle("run", "1")).result == text, True, "whether a result of a megabyte is loaded as it was")
+    await store.save_reply("run", 1, text)
+    expect(await store.load_reply("run", 1) == text, True, "whether a reply of a megabyte is loaded as it was")
+
+
+async def long_keys_are_kept_whole_or_refused(store: Any, rivals: Rivals) -> None:
+    for length in (600, 20_000):
+        keys = [_hard_to_shorten(f"{length} {number}", length) for number in range(2)]
+        for key in (keys[0], keys[0][:-1] + "-"):
+            try:
+                await store.claim(keys[1], key, owner=key, arguments_hash="h")
+                await store.save_reply(key, 1, key)
+            except StoreError:
+                expect(length > 600, True, f"whether a key of {length:,} characters is refused")
+                continue
+            entry = (await store.load_entries(keys[1], [key]))[key]
+            expect((entry.owner == key, await store.load_reply(key, 1) == key), (True, True), "what the key is of")
+
+
+def _hard_to_shorten(seed: str, length: int) -> str:
+    parts = (hashlib.sha256(f"{seed} {number}".encode()).hexdigest() for number in range(length // 64 + 1))
+    return "".join(parts)[:length]
+
+
+async def a_text_that_no_database_keeps_is_kept_or_refused_and_harms_no_other(store: Any, rivals: Rivals) -> None:
+    await store.append_messages_atomic("s1", say("before"), session(state="[0]"), expected_seq=0)
+    for number, odd in enumerate(("a\0b", "\ud800", "\0", "\udfff\ud800"), 1):
+        state = f'"{odd}"'
+        writes = [
+            store.append_messages_atomic("s1", [], session(state=state), expected_seq=number),
+            *(store.append_messages_atomic(f"{number}{n}", say("a"), session(f"{number}{n}")) for n in range(3)),
+        ]
+        ended = await asyncio.gather(*writes, return_exceptions=True)
+        expect(ended[1:], [1] * 3, f"writes beside {odd!r}")
+        kept = (await store.load_session("s1")).state
+        if isinstance(ended[0], BaseException):
+            expect(isinstance(ended[0], StandfastError), True, f"whether {ended[0]!r} is an error of standfast")
+            expect(kept, f"[{number - 1}]", f"the state, when {odd!r} was refused")
+        else:
+            expect(kept, state, "the state")
+        await store.append_messages_atomic("s1", say(f"m{number}"), session(state=f"[{number}]"), expected_seq=number)
+
+
+OBJECTS = [
+    a_store_has_one_identity_for_all_also_if_many_make_it_at_once,
+    a_store_that_was_closed_opens_again,
+    a_store_serves_event_loops_that_end,
+    large_texts_and_many_messages_are_kept_whole,
+    a_text_that_no_database_keeps_is_kept_or_refused_and_harms_no_other,
+]
+LARGE_RESULTS = [large_results_and_replies_are_kept_whole, long_keys_are_kept_whole_or_refused]
 
 
 def store_suite(
@@ -290,3 +404,142 @@ _ANY_STORE: list[Check] = [
     pruning_never_cuts_a_turn,
     numbers_go_on_after_pruning,
 ]
+
+
+def part(text: str, offset: int = 0, *, turn: int = 1, attempt: str = "a") -> PartialAnswer:
+    return PartialAnswer(turn=turn, attempt=attempt, offset=offset, text=text)
+
+
+async def what_is_said_can_be_followed_from_where_one_is(store: Any) -> None:
+    expect(await store.load_partial("run"), None, "load_partial before anything is said")
+    await store.add_partial("run", part("Hé"))
+    heard = await store.load_partial("run")
+    expect(heard, part("Hé"), "what was said")
+    await store.add_partial("run", part("llo\n", 2))
+    more = await store.load_partial("run", after=heard)
+    expect(more, part("llo\n", 2), "what was said since")
+    expect(await store.load_partial("run", after=more), part("", 6), "what was said since, if nothing")
+    expect(await store.load_partial("run"), part("Héllo\n"), "all that was said")
+    expect(await store.load_partial("other"), None, "what another run says")
+
+
+async def what_is_said_twice_is_there_once(store: Any) -> None:
+    await store.add_partial("run", part("one "))
+    await store.add_partial("run", part("two ", 4))
+    await store.add_partial("run", part("two ", 4))
+    expect(await store.load_partial("run"), part("one two "), "what was said")
+
+
+async def a_later_attempt_takes_the_place_of_an_earlier_one_for_good(store: Any) -> None:
+    await store.add_partial("run", part("first"))
+    heard = await store.load_partial("run")
+    await store.add_partial("run", part("again", attempt="b"))
+    await store.add_partial("run", part(" late", 5))
+    expect(await store.load_partial("run", after=heard), part("again", attempt="b"), "what the later one says")
+    await store.drop_partial("run", turn=1, attempt="a")
+    expect(await store.load_partial("run"), part("again", attempt="b"), "it, when the earlier one has ended")
+    await store.add_partial("run", part("next", turn=2, attempt="0"))
+    expect(await store.load_partial("run"), part("next", turn=2, attempt="0"), "what is said at the next turn")
+
+
+async def what_was_said_is_forgotten_and_not_begun_in_its_middle(store: Any) -> None:
+    await store.add_partial("run", part("gone"))
+    await store.drop_partial("run", turn=1, attempt="a")
+    expect(await store.load_partial("run"), None, "load_partial")
+    await store.add_partial("run", part("late", 4))
+    expect(await store.load_partial("run"), None, "load_partial after something came late")
+
+
+PARTIAL_ANSWERS = [
+    what_is_said_can_be_followed_from_where_one_is,
+    what_is_said_twice_is_there_once,
+    a_later_attempt_takes_the_place_of_an_earlier_one_for_good,
+    what_was_said_is_forgotten_and_not_begun_in_its_middle,
+]
+
+
+_AHEAD = 3_600.0  # seconds
+
+
+@asynccontextmanager
+async def _process_ahead(rivals: Rivals) -> AsyncIterator[StoreProcess]:
+    process = rivals.processes[0]
+    there = await process.do(set_clock_ahead, _AHEAD)
+    expect((there - datetime.now(UTC)).total_seconds() > _AHEAD / 2, True, "whether the other clock is ahead")
+    try:
+        yield process
+    finally:
+        await process.do(set_clock_ahead, 0)
+
+
+async def a_clock_that_is_wrong_lets_the_next_writer_write(store: Any, rivals: Rivals) -> None:
+    async with _process_ahead(rivals) as ahead:
+        users: list[User] = [ahead, rivals.here, ahead]
+        for number, user in enumerate(users):
+            await user.do(_append_next, number)
+        expect(await contents(store), ["0", "1", "2"], "load_messages")
+
+
+async def _append_next(store: Any, number: int) -> None:
+    known = await store.load_session("s1")
+    made = datetime.now(UTC) if known is None else known.created_at
+    last = await store.append_messages_atomic(
+        "s1", say(f"{number}"), session(created_at=made), expected_seq=number, expected_version=number
+    )
+    expect(last, number + 1, "the number of the last message")
+    expect((await store.load_session("s1")).created_at, made, "created_at")
+
+
+async def a_clock_that_is_wrong_ends_no_hold(store: Any, rivals: Rivals) -> None:
+    if not store.shares_holds:
+        return
+    async with _process_ahead(rivals) as ahead:
+        pairs: list[tuple[User, User]] = [(rivals.here, ahead), (ahead, rivals.here)]
+        for holder, other in pairs:
+            expect(await holder.do(_hold), True, "hold")
+            expect(await other.do(_hold), False, "hold by one whose clock differs by an hour")
+            await holder.do(_let_go)
+
+
+async def _hold(store: Any) -> bool:
+    held: bool = await store.hold("s1")
+    return held
+
+
+async def _let_go(store: Any) -> None:
+    await store.let_go("s1")
+
+
+async def a_clock_that_is_wrong_gives_no_call_away(store: Any, rivals: Rivals) -> None:
+    async with _process_ahead(rivals) as ahead:
+        pairs: dict[str, tuple[User, User]] = {"1": (rivals.here, ahead), "2": (ahead, rivals.here)}
+        for key, (first, second) in pairs.items():
+            expect(await first.do(_claim, key, "first"), "first", "whose the call is")
+            expect(await second.do(_claim, key, "second"), "first", "whose it is when it is claimed again")
+            expect(await second.do(_leave, key, "second"), "claimed", "its state after others settled and abandoned it")
+            expect(await first.do(_finish, key, "first"), True, "finish by its owner")
+        await rivals.here.do(_claim, "3", "first")
+        expect(await ahead.do(_take_over, "3", "second"), "second", "the owner after take_over")
+        expect(await rivals.here.do(_finish, "3", "first"), False, "finish by the owner before")
+
+
+async def _claim(store: Any, key: str, owner: str) -> Any:
+    return (await store.claim("clocks", key, owner=owner, arguments_hash="h")).owner
+
+
+async def _leave(store: Any, key: str, owner: str) -> Any:
+    await store.settle("clocks", key)
+    return (await store.abandon("clocks", key, owner=owner)).state
+
+
+async def _take_over(store: Any, key: str, owner: str) -> Any:
+    return (await store.take_over("clocks", key, owner=owner)).owner
+
+
+async def _finish(store: Any, key: str, owner: str) -> Any:
+    return await store.finish("clocks", key, owner=owner, state="done", result="r")
+
+
+WRONG_CLOCKS = [a_clock_that_is_wrong_lets_the_next_writer_write]
+WRONG_CLOCKS_AND_HOLDS = [a_clock_that_is_wrong_ends_no_hold]
+WRONG_CLOCKS_AND_CALLS = [a_clock_that_is_wrong_gives_no_call_away]
