@@ -22,11 +22,10 @@ from standfast.agents.agent_options import (
     WithNeither,
     WithoutDeps,
 )
-from standfast.agents.contexts import AgentContext, DepsT
+from standfast.agents.contexts import AgentContext, ChangedValueError, DepsT, write_kept
 from standfast.agents.foreign_agents import ACCEPTED, adopted
 from standfast.agents.guardrails import GUARDRAILS, Check, Guardrail, read_guardrails
 from standfast.agents.handoffs import check_handoffs, speakers
-from standfast.agents.kept_json import ChangedValueError, write_kept
 from standfast.agents.limits import CONTEXT_BYTES, Loop
 from standfast.agents.output_validators import OutputValidator, read_output_validators
 from standfast.agents.samplers import samplers

@@ -11,7 +11,6 @@ from standfast.messages.differences import (
     line_difference,
     waiting_edit_in_words,
 )
-from standfast.messages.people import distinct_people, person
 from standfast.messages.records import (
     Citation,
     HostedCall,
@@ -38,10 +37,12 @@ from standfast.messages.texts import (
     check_whole,
     clean_text,
     cut,
+    distinct_people,
     error_text,
     explain,
     is_cut,
     json_problem,
+    person,
     read_json,
     read_object,
     size_over,

@@ -3,7 +3,9 @@
 import json
 import math
 import re
+import unicodedata
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -217,3 +219,27 @@ def explain(error: ValidationError) -> str:
         f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}"
         for fault in error.errors(include_url=False, include_input=False, include_context=False)[:5]
     )
+
+
+def person(name: str | None) -> str:
+    """Return a key that is the same for all spellings of a person's name; "" without a name.
+
+    Case, full-width and other forms of a letter, spaces around the name and invisible characters do not make a
+    different person.
+    """
+    if name is None:
+        return ""
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return "".join(sign for sign in plain if unicodedata.category(sign) not in _UNSEEN).strip()
+
+
+_UNSEEN = ("Cf", "Cc")
+
+
+def distinct_people(names: Iterable[str | None]) -> tuple[str, ...]:
+    """Return each person once, in the order and the spelling of the first appearance."""
+    found: dict[str, str] = {}
+    for name in names:
+        if name is not None and (who := person(name)):
+            found.setdefault(who, name)
+    return tuple(found.values())

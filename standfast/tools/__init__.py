@@ -23,7 +23,6 @@ from standfast.tools.attempts import (
     Verdict,
 )
 from standfast.tools.checks import AccessRules, check_access, check_choice, check_count, check_function, seconds
-from standfast.tools.functions import tool
 from standfast.tools.hosted import HostedTool, hosted
 from standfast.tools.shown_values import (
     SHOWN_MOST,
@@ -37,7 +36,7 @@ from standfast.tools.shown_values import (
     shown_with_edit,
 )
 from standfast.tools.signatures import json_schema, schema_type
-from standfast.tools.tool import TOOL_NAME, Tool
+from standfast.tools.tool import TOOL_NAME, Tool, tool
 from standfast.tools.toolsets import Toolset
 
 __all__ = [

@@ -8,9 +8,10 @@ import copy
 import functools
 import hashlib
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -56,7 +57,16 @@ from standfast.tools.attempts import (
 from standfast.tools.checks import check_function, check_handler, seconds, suggesting
 from standfast.tools.kept_results import changed_by_json
 from standfast.tools.open_errors import ErrorTypes, check_open_errors, leaves_open
-from standfast.tools.signatures import Takes, arguments_schema, bind_arguments, is_plain, parameters_of, schema_type
+from standfast.tools.signatures import (
+    Takes,
+    arguments_schema,
+    bind_arguments,
+    is_plain,
+    parameters_of,
+    read_signature,
+    read_summary,
+    schema_type,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -444,3 +454,54 @@ def settled_by_verify(lost: Unknown, found: Outcome | None) -> Outcome:
             return Unknown(f"{lost.reason}; {why}" if why else lost.reason)
         case _:
             return found
+
+
+@overload
+def tool(fn: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    safe_to_retry: bool = False,
+    parallel: bool = False,
+    timeout: Duration | None = None,
+    retry: RetryPolicy | None = None,
+    approval: Approval | Callable[[ToolCall], Approval | None] | None = None,
+    verify: Callable[..., Any] | None = None,
+    unknown: ErrorTypes = (),
+    not_run: ErrorTypes = (),
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str | None = None, **options: Any
+) -> Any:
+    """Make a tool of a function: `@tool`, or `@tool(safe_to_retry=True)` with any option of `Tool`.
+
+    The schema comes from the signature (defaults, optional, unions, nested models, `Annotated[…, Field(…)]`). The
+    docstring describes the tool, before its sections, and the parameters, in its sections (Google, NumPy, Sphinx). The
+    result is checked against the return annotation. A parameter annotated `ToolContext` is passed in and hidden from
+    the model. By default a tool has effects and runs at most once.
+
+    Raises:
+        DefinitionError: naming the tool, the parameter and the rule.
+    """
+    # Types declared inside a function are found in pydantic's way: through the caller's names.
+    caller = sys._getframe(1).f_locals
+
+    def declare(function: Callable[..., Any]) -> Tool[..., Any]:
+        if not callable(function) or isinstance(function, Tool | type):
+            raise DefinitionError(f"@tool needs a function, got {function!r}")
+        own_name, summary = read_summary(function)
+        tool_name = own_name if name is None else name
+        arguments, output = read_signature(tool_name, function, caller)
+        return Tool(
+            tool_name,
+            description=(summary or tool_name) if description is None else description,
+            input=arguments,
+            output=output,
+            handler=function,
+            by_keyword=True,
+            **options,
+        )
+
+    return declare if fn is None else declare(fn)
