@@ -1,19 +1,23 @@
-"""Makes any function with effects run at most once per key, however often it is called: `effect`."""
+"""Makes any function with effects run at most once per key, however often it is called: `effect`.
+
+No attempt waits for a call that does not run: a cancelled, interrupted or forgotten attempt gives its call back.
+"""
 
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from standfast.durations import Duration
 from standfast.effects import failures
-from standfast.effects.attempts import begin, begin_plain, end, inside
 from standfast.effects.calls import EffectCall, Ending, Found
-from standfast.effects.keeper import keeper, recorded
+from standfast.effects.keeper import keeper, on_keeper, recorded
 from standfast.effects.kept import Kept, Raised, written
 from standfast.effects.keys import (
     LONGEST_NAME,
@@ -22,33 +26,213 @@ from standfast.effects.keys import (
     given_key,
     in_activity,
     in_workflow,
+    is_cancel,
     is_let_through,
 )
-from standfast.effects.outcomes import (
-    answer,
-    broken,
-    is_told,
-    no_awaitable,
-    not_verified,
-    result_of,
-    result_or_error,
-    settled,
-    verdict_of,
+from standfast.errors import (
+    DefinitionError,
+    InputError,
+    MemoryStoreNotDurableError,
+    StandfastError,
+    ToolDurabilityError,
 )
-from standfast.errors import DefinitionError, InputError, MemoryStoreNotDurableError
+from standfast.messages import error_text
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import DurableStore
 from standfast.time_limits import time_limit
-from standfast.tools import Approval, Tool, Unknown, seconds
+from standfast.tools import Approval, Failed, Happened, NotHappened, Returned, Tool, Unknown, seconds
 from standfast.tools.attempts import Verdict
 from standfast.tools.checks import GUARDED, check_choice, is_guarded
 from standfast.tools.given_arguments import bound, hash_of
-from standfast.tools.open_errors import ErrorTypes, check_open_errors
+from standfast.tools.open_errors import ErrorTypes, check_open_errors, leaves_open
+from standfast.tools.signatures import schema_type
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _ACTIVITY = "__temporal_activity_definition"  # with which `activity.defn` marks a function
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+
+_running: ContextVar[tuple[EffectCall, ...]] = ContextVar("_running", default=())  # the calls that run around this one
+
+
+async def begin(call: EffectCall, ask: Callable[[str], Awaitable[Verdict | Unknown]]) -> Kept | Found:
+    """Claim a call, or return its outcome.
+
+    Args:
+        ask: looks up a call that was lost, for the reason that it is given.
+    """
+    try:
+        _check_not_inside(call)
+        found = await on_keeper(call.claim())
+        while found is Found.LOST:
+            found = await on_keeper(call.settle(await ask(call.reason)))
+        return found
+    except InputError as error:
+        raise failures.refused(error) from None
+    except asyncio.CancelledError:
+        await recorded(call.leave(), is_cancelled=True)
+        raise
+    except GeneratorExit:  # the event loop was closed, and nothing can be awaited
+        keeper().begin(call.leave())
+        raise
+
+
+def begin_plain(call: EffectCall, ask: Callable[[str], Verdict | Unknown]) -> Kept | Found:
+    """Do what `begin` does, in any thread."""
+    try:
+        _check_not_inside(call)
+        found = keeper().begin(call.claim()).result()
+        while found is Found.LOST:
+            found = keeper().begin(call.settle(ask(call.reason))).result()
+        return found
+    except InputError as error:
+        raise failures.refused(error) from None
+    except BaseException:
+        keeper().begin(call.leave())
+        raise
+
+
+async def end(call: EffectCall, error: BaseException, outcome: Kept | Ending) -> None:
+    """Record how an attempt was broken off by an error, which the caller raises again."""
+    if isinstance(error, GeneratorExit):
+        keeper().begin(call.end(outcome))
+    else:
+        await recorded(call.end(outcome), is_cancelled=is_cancel(error))
+
+
+def _check_not_inside(call: EffectCall) -> None:
+    """Check that a call does not wait for itself.
+
+    Raises:
+        InputError: it would.
+    """
+    for outer in _running.get():
+        if outer.is_ours and outer.given is not None and outer.given == call.given and outer.store is call.store:
+            raise InputError(
+                f"Effect '{call.name}' was called from within itself with the key '{outer.key.id}', for which it would "
+                "wait for ever, and nothing was run: guard the function once, or give the inner call another key"
+            )
+
+
+@contextmanager
+def inside(call: EffectCall) -> Iterator[None]:
+    """Let what is called inside the block know that a call runs."""
+    token = _running.set((*_running.get(), call))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # a coroutine that is closed by the garbage collector ends in another context
+            _running.reset(token)
+
+
+def result_of(function: Callable[..., Any], owner: str) -> TypeAdapter[Any]:
+    """Return what reads a value of the type that a function is declared to return."""
+    return schema_type(_returned(function), owner, "its result")
+
+
+def result_or_error(function: Callable[..., Any]) -> Any:
+    """Return the result type for callers that receive unknown outcomes as values."""
+    return _returned(function) | dict[str, Any]
+
+
+def _returned(function: Callable[..., Any]) -> Any:
+    try:
+        return get_type_hints(inspect.unwrap(function), include_extras=True).get("return", Any)
+    except (NameError, TypeError, AttributeError):
+        return Any
+
+
+def no_awaitable(value: Any) -> Any:
+    """Return what a plain function returned, unless that has yet to be awaited."""
+    if not inspect.isawaitable(value):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()
+    raise TypeError(f"it returned {type(value).__name__}, which must be awaited: make it an async def")
+
+
+def broken(
+    error: BaseException,
+    *,
+    safe_to_retry: bool,
+    unknown: ErrorTypes = (),
+    not_run: ErrorTypes = (),
+    cut_off_after: float | None = None,
+) -> Kept | Ending:
+    """Return what an error of a function means."""
+    if cut_off_after is None and isinstance(error, not_run):
+        return Ending.NOT_RUN
+    if safe_to_retry:
+        return Ending.AGAIN
+    if cut_off_after is not None:
+        return Unknown(f"it was cut off after its timeout of {cut_off_after:g} s")
+    if isinstance(error, ToolDurabilityError):
+        return Unknown(error.reason)
+    if is_cancel(error):
+        return Unknown("it was cancelled while it ran")
+    if isinstance(error, GeneratorExit):
+        return Unknown("its event loop was closed while it ran")
+    if isinstance(error, Exception) and leaves_open(error, unknown=unknown, not_run=not_run):
+        return Unknown(failures.said_by(error))
+    if isinstance(error, Exception):
+        return Raised(failures.said_by(error), kind=type(error).__name__)
+    return Unknown(f"it was interrupted by {type(error).__name__}")
+
+
+def is_told(error: BaseException, outcome: Kept | Ending) -> bool:
+    """Whether an error is raised as `ToolDurabilityError`; a cancel stays a cancel."""
+    return isinstance(outcome, Unknown) and isinstance(error, Exception) and not is_cancel(error)
+
+
+def settled(found: Verdict | Unknown) -> Kept | Ending:
+    """Return the outcome of an attempt that raised an error, given the verdict of `verify`."""
+    match found:
+        case Happened(value):
+            return written(value, TypeAdapter(Any))
+        case Unknown():
+            return found
+        case _:
+            return Ending.NOT_RUN
+
+
+def verdict_of(found: object, reason: str) -> Verdict | Unknown:
+    """Return what a `verify` function has found out about a call that was lost for a reason."""
+    if found is None or isinstance(found, Happened | NotHappened):
+        return Unknown(reason) if found is None else found
+    return Unknown(f"{reason}, and verify returned {type(found).__name__} instead of Happened, NotHappened or None")
+
+
+def not_verified(error: Exception, reason: str) -> Unknown:
+    return Unknown(f"{reason}, and verify failed: {error_text(error)}")
+
+
+def answer(key: EffectKey, kept: Kept, result: TypeAdapter[Any], *, raises: bool) -> Any:
+    """Return the result that is kept of a call, or raise what is kept of its failure.
+
+    Args:
+        raises: raise an unknown outcome as well, instead of returning it for a model.
+    """
+    match kept:
+        case Returned(content):
+            try:
+                return result.validate_json(content)
+            except ValidationError as error:
+                raise _misfit(key, error) from None
+        case Raised(reason):
+            raise failures.failed(key, reason, kept.kind)
+        case Failed(reason):
+            raise failures.failed(key, reason)
+        case Unknown(reason):
+            if not raises:
+                return ToolDurabilityError(key.name, key.id, reason=reason).payload()
+            raise failures.lost(key, reason)
+
+
+def _misfit(key: EffectKey, error: ValidationError) -> StandfastError:
+    first = error.errors()[0]["msg"]
+    return failures.failed(
+        key, f"has run, and its result is stored, but does not fit the function's current return type: {first}"
+    )
 
 
 class Effect:

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
@@ -10,24 +11,31 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, Unpack
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
 from standfast.agents import Agent
-from standfast.errors import DefinitionError, InputError, RetryableError, StandfastError, ToolDurabilityError
+from standfast.errors import (
+    DefinitionError,
+    InputError,
+    InterruptError,
+    RetryableError,
+    StandfastError,
+    ToolDurabilityError,
+)
 from standfast.extras import MissingExtraError, install
-from standfast.mcp.asking_tools import asking_tool, then_asks
 from standfast.mcp.clients import MAX_ANSWER_BYTES, is_transport
-from standfast.mcp.connections import ChangedError, Connection
+from standfast.mcp.connections import MAX_PAGES, MAX_TOOLS, ChangedError, Connection
 from standfast.mcp.declarations import fingerprint
 from standfast.mcp.identities import Connections, Headers
+from standfast.mcp.kept_questions import KeptQuestions
 from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.logins import Logins, OAuth, auth_of
 from standfast.mcp.options import Gate, MCPOptions, check_known, check_options, check_server
 from standfast.mcp.questions import Questions
-from standfast.mcp.resources import prompt_text, resource_tools
 from standfast.mcp.schemas import checked_by, shown_schema, tool_problem
-from standfast.messages import clean_text, cut, error_text
+from standfast.messages import Message, ToolCall, clean_text, cut, error_text
 from standfast.stores.capabilities import has_ledger
+from standfast.stores.protocol import session_key_of
 from standfast.tools import Duration, Then, Tool, ToolContext, check_count, seconds
 
 _LOG = logging.getLogger("standfast")
@@ -37,6 +45,131 @@ _OTHERS = "*"  # in a mapping by name, all tools that it does not name
 _LONGEST_DESCRIPTION = 16 * 1024  # bytes
 
 Renewed = Callable[[Sequence[Tool[..., Any]]], None]
+
+RESOURCE_TOOLS = ("list_resources", "read_resource")
+_LONGEST_LINE = 500  # bytes, for each entry of a list
+
+
+def resource_tools(connections: Connections, prefix: str) -> list[Tool[..., Any]]:
+    """Return the tools with which a model lists and reads a server's resources. Both are read-only."""
+
+    async def list_resources(ctx: ToolContext) -> str:
+        async def listed(connection: Connection) -> list[str]:
+            return await connection.read(_listed)
+
+        return "\n".join(await connections.use(ctx, listed)) or "There are none."
+
+    async def read_resource(given: Any, ctx: ToolContext) -> str:
+        async def read(connection: Connection) -> str:
+            return await connection.read(lambda client: _read(client, given.uri))
+
+        return await connections.use(ctx, read)
+
+    fields: Any = {"uri": (Annotated[str, Field(max_length=4096)], ...)}
+    listing, reading = (f"{prefix}{name}" for name in RESOURCE_TOOLS)
+    return [
+        Tool(
+            listing,
+            description="List the resources that can be read.",
+            handler=list_resources,
+            safe_to_retry=True,
+        ),
+        Tool(
+            reading,
+            description=f"Read a resource that {listing} has listed.",
+            input=create_model("Resource", **fields),
+            handler=read_resource,
+            safe_to_retry=True,
+        ),
+    ]
+
+
+async def _listed(client: Any) -> list[str]:
+    found = [_line(str(one.uri), one) for one in await _pages(client.list_resources, "resources")]
+    return found + [_line(one.uri_template, one) for one in await _pages(client.list_resource_templates, "templates")]
+
+
+async def _pages(ask: Callable[..., Awaitable[Any]], what: str) -> list[Any]:
+    found: list[Any] = []
+    cursor = None
+    for _ in range(MAX_PAGES):
+        page = await ask(cursor=cursor)
+        found += page.resources if what == "resources" else page.resource_templates
+        cursor = page.next_cursor
+        if len(found) > MAX_TOOLS:
+            break
+        if cursor is None:
+            return found
+    raise StandfastError(f"there are more than {MAX_TOOLS:,} {what}, or {MAX_PAGES} pages")
+
+
+def _line(uri: str, one: Any) -> str:
+    return json.dumps([uri, cut(one.description or one.title or one.name, _LONGEST_LINE)], ensure_ascii=False)
+
+
+async def _read(client: Any, uri: str) -> str:
+    found = await client.read_resource(uri, cache_mode="bypass")
+    return "\n".join(
+        one.text if hasattr(one, "text") else f"[{one.mime_type or 'data'}, which cannot be shown]"
+        for one in found.contents
+    )
+
+
+async def prompt_text(client: Any, name: str, arguments: dict[str, str]) -> str:
+    """Return the texts of a prompt. A text that is not the user's begins with its role."""
+    found = await client.get_prompt(name, arguments)
+    parts = []
+    for message in found.messages:
+        text = message.content.text if message.content.type == "text" else f"[{message.content.type}]"
+        parts.append(text if message.role == "user" else f"{message.role}: {text}")
+    return "\n\n".join(parts)
+
+
+def asking_tool(name: str, store: Any) -> Tool[..., Any]:
+    """Return the tool that asks a person the server's question, in the server's words."""
+
+    async def ask(given: Any, ctx: ToolContext) -> str:
+        session = await store.load_session(session_key_of(ctx.tenant_id, str(ctx.session_id)))
+        kept = None if session is None else KeptQuestions(store, session.key)
+        asked = None if kept is None else await kept.asked(given.question)
+        if kept is None or asked is None:
+            raise InputError(f"No MCP server has asked the question {given.question!r:.80}")
+        await kept.ask_person(given.question, ctx.tool_call_id)
+        raise InterruptError(str(asked["question"]))
+
+    async def then(call: ToolCall, result: Message, session_key: str) -> ToolCall | None:
+        """Return the call that continues with a person's answer."""
+        question = call.arguments.get("question") if isinstance(call.arguments, dict) else None
+        if result.status != "completed" or not isinstance(question, str):
+            return None
+        asked = await KeptQuestions(store, session_key).asked(question)
+        return None if asked is None or "then" not in asked else ToolCall(**asked["then"])
+
+    fields: Any = {"question": (Annotated[str, Field(description="its id, as the tool gave it")], ...)}
+    return Tool(
+        name,
+        description="Ask a person a tool's question, so that it can continue; the result is the person's answer.",
+        input=create_model("Question", **fields),
+        handler=ask,
+        safe_to_retry=True,
+        then=then,
+    )
+
+
+def then_asks(asking: str, store: Any) -> Then:
+    """Return a function that returns the call to ask a person, after a call that has ended with a question."""
+
+    async def then(call: ToolCall, result: Message, session_key: str) -> ToolCall | None:
+        try:
+            said = json.loads(result.content) if '"question"' in result.content else None
+        except ValueError:
+            return None
+        question = said.get("question") if isinstance(said, dict) else None
+        if question is None or await KeptQuestions(store, session_key).waits_for(call.id) != question:
+            return None
+        return ToolCall(name=asking, arguments={"question": question})
+
+    return then
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,13 +1,16 @@
 """Makes a conversation with a pydantic-ai agent durable in this process: `StandfastDurability`."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from datetime import datetime
+from functools import partial
+from typing import Any, Self, get_type_hints
 from uuid import uuid4
 
-from pydantic_ai import AbstractToolset, RunContext
+from pydantic import PydanticUserError, TypeAdapter
+from pydantic_ai import AbstractToolset, ModelRetry, NativeOutput, PromptedOutput, RunContext, TextOutput, ToolOutput
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import (
@@ -20,16 +23,27 @@ from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
     DurabilityEngineSpec,
+    record_durable_unit,
     replay_scope,
 )
-from pydantic_ai.messages import ModelResponse
-from pydantic_ai.models import Model, ModelRequestContext
+from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponseStreamEvent
+from pydantic_ai.models import (
+    CompletedStreamedResponse,
+    Model,
+    ModelRequestContext,
+    ModelRequestParameters,
+    StreamedResponse,
+)
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.output import OutputContext
 from pydantic_ai.run import AgentRunResult
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
+from pydantic_ai.usage import RequestUsage
 
 from standfast.agents import NAME, Agent, check_name
 from standfast.checkpoints import PendingApproval
+from standfast.effects import EffectFailedError, effect
 from standfast.errors import DefinitionError, SessionNotFoundError
 from standfast.integrations.pydantic_ai.calls import (
     GuardedTools,
@@ -40,11 +54,9 @@ from standfast.integrations.pydantic_ai.calls import (
     place_of,
     running_call,
 )
-from standfast.integrations.pydantic_ai.conversations import Given, open_conversation
+from standfast.integrations.pydantic_ai.conversations import Given, Turn, open_conversation
 from standfast.integrations.pydantic_ai.deferrals import Deferrals, shown
 from standfast.integrations.pydantic_ai.gates import ApprovalRule, Gates, check_rule
-from standfast.integrations.pydantic_ai.models import JournaledModel
-from standfast.integrations.pydantic_ai.outputs import run_output_function, type_of_output
 from standfast.integrations.pydantic_ai.toolsets import check_no_effects, check_unguarded, guard_of
 from standfast.local.gates import GivenDecision, read_decisions
 from standfast.runtime.child_agents import AskedAgents, child_session
@@ -52,6 +64,184 @@ from standfast.stores.protocol import DurableStore, check_tenant_id, session_key
 from standfast.tools.checks import check_function
 
 Owner = Callable[[RunContext[Any]], str | None]
+
+Keep = Callable[[ModelResponse], Awaitable[None]]
+
+_RETRIES = ("ModelRetry", "ToolRetryError", "ValidationError")
+
+
+async def run_output_function(
+    store: DurableStore, name: str, output: Any, function: Callable[[], Awaitable[Any]], *, key: Any, returns: Any
+) -> Any:
+    """Run an output function unless it has run, or may have, and return its result.
+
+    Raises:
+        ToolDurabilityError: it is unknown whether it has run.
+        EffectFailedError: it failed at an earlier attempt, or its result was lost.
+        ModelRetry: the model must produce another output.
+    """
+    made = list[Any]()
+
+    async def call(given: Any) -> Any:
+        made.append(await function())
+        return made[0]
+
+    call.__annotations__["return"] = returns
+
+    def key_of(given: Any) -> Any:
+        return key
+
+    try:
+        kept = await effect(store, name[:100], key=key_of)(call)(output)
+    except EffectFailedError as error:
+        if made:  # it has run here, and only its result cannot be stored
+            return made[0]
+        if error.kind in _RETRIES:
+            raise ModelRetry(error.reason) from None
+        raise
+    return made[0] if made else kept
+
+
+def type_of_output(output_type: Any, context: OutputContext) -> Any:
+    """Return the result type of an agent's output function, for reading stored results; Any if it is not declared."""
+    named = [one for one in _functions(output_type) if getattr(one, "__name__", None) == context.function_name]
+    try:
+        found = get_type_hints(named[0]).get("return", Any) if len(named) == 1 else Any
+    except (NameError, TypeError):
+        return Any
+    if found is Self:
+        owner = getattr(named[0], "__self__", None)
+        found = owner if isinstance(owner, type) else type(owner)
+    try:
+        TypeAdapter(found)
+    except PydanticUserError:  # it has no schema: stored results are read as JSON
+        return Any
+    return found
+
+
+def _functions(spec: Any) -> Iterator[Any]:
+    match spec:
+        case ToolOutput():
+            yield from _functions(spec.output)
+        case TextOutput():
+            yield spec.output_function
+        case NativeOutput() | PromptedOutput():
+            yield from _functions(spec.outputs)
+        case Sequence() if not isinstance(spec, str):
+            for one in spec:
+                yield from _functions(one)
+        case _ if callable(spec) and not isinstance(spec, type):
+            yield spec
+
+
+class JournaledModel(WrapperModel):
+    """A model whose answers are stored in the journal of a turn, and come from there when the turn is repeated."""
+
+    def __init__(self, wrapped: Model, turn: Turn, ctx: RunContext[Any]) -> None:
+        super().__init__(wrapped)
+        self._turn, self._ctx = turn, ctx
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        keep, response = await self._begin()
+        if response is None:
+            response = await self.wrapped.request(messages, model_settings, model_request_parameters)
+            await keep(response)
+        return response
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncIterator[StreamedResponse]:
+        keep, response = await self._begin()
+        if response is not None:
+            yield CompletedStreamedResponse(
+                response, model_request_parameters=model_request_parameters, replay_events=True
+            )
+            return
+        async with self.wrapped.request_stream(
+            messages, model_settings, model_request_parameters, run_context
+        ) as stream:
+            yield KeptStream(model_request_parameters, stream, keep)
+
+    async def _begin(self) -> tuple[Keep, ModelResponse | None]:
+        """Return the function that stores the turn's next answer, and the answer, if it is already stored."""
+        place, said = self._turn.next_request(self._ctx.run_step), self._ctx.messages
+        response = await self._turn.load_answer(place, said)
+        record_durable_unit(executed=response is None)
+        return partial(self._turn.keep_answer, place, messages=said), response
+
+
+class KeptStream(StreamedResponse):
+    """A stream that ends only when its response is stored: calls in it must not run earlier."""
+
+    def __init__(self, parameters: ModelRequestParameters, stream: StreamedResponse, keep: Keep) -> None:
+        super().__init__(parameters)
+        self._stream, self._keep = stream, keep
+        self._events: AsyncIterator[ModelResponseStreamEvent] | None = None
+
+    def __aiter__(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        if self._events is None:
+            self._events = self._get_event_iterator()
+        return self._events
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        async for event in self._stream:
+            self.final_result_event = self._stream.final_result_event
+            yield event
+        response = self._stream.get()
+        if response.state in ("complete", "suspended"):
+            await self._keep(response)
+
+    def get(self) -> ModelResponse:
+        return self._stream.get()
+
+    async def cancel(self) -> None:
+        await self._stream.cancel()
+
+    async def close_stream(self) -> None:
+        await self._stream.close_stream()
+
+    def get_stream_cancel_errors(self) -> tuple[type[BaseException], ...]:
+        found: tuple[type[BaseException], ...] = self._stream.get_stream_cancel_errors()
+        return found
+
+    @property
+    def cancelled(self) -> bool:
+        found: bool = self._stream.cancelled
+        return found
+
+    @property
+    def usage(self) -> RequestUsage:
+        return self._stream.usage
+
+    @property
+    def model_name(self) -> str:
+        found: str = self._stream.model_name
+        return found
+
+    @property
+    def provider_name(self) -> str | None:
+        found: str | None = self._stream.provider_name
+        return found
+
+    @property
+    def provider_url(self) -> str | None:
+        found: str | None = self._stream.provider_url
+        return found
+
+    @property
+    def timestamp(self) -> datetime:
+        found: datetime = self._stream.timestamp
+        return found
 
 
 class StandfastDurability(BaseDurabilityCapability[Any]):
