@@ -1,9 +1,9 @@
-"""The worker process of this application: connects, takes its agents and pipelines, runs. No logic.
+"""The application's worker process: connects and runs the agents and pipelines. It contains no logic.
 
     python worker.py
 
 Reads TEMPORAL_* (address, namespace, TLS, profile) like the `temporal` command, STANDFAST_STORE for the database of
-sessions, STANDFAST_TASK_QUEUE, and what the tools in `activities` need.
+sessions, STANDFAST_TASK_QUEUE, and the settings of the tools in `activities`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from workflows.models import choose_model
 
 
 async def main() -> None:
-    """Run until SIGTERM or SIGINT; then finish what runs, and take nothing new."""
+    """Run until SIGTERM or SIGINT, then finish the running activities."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log the addresses of webhooks, which are secrets
     stop = asyncio.Event()
@@ -41,5 +41,5 @@ async def main() -> None:
 if __name__ == "__main__":
     try:
         asyncio.run(main())
-    except StandfastError as error:  # no run was taken
+    except StandfastError as error:  # before the worker took any run
         sys.exit(f"Error: {error}")

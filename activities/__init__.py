@@ -1,6 +1,6 @@
-"""The tools of this application. On Temporal each is an activity type under its own name.
+"""The tools of this application. On Temporal, each is an activity type under its own name.
 
-A tool says for itself whether it may run twice: reading and labelling may, what people get to read may not.
+Each tool declares whether it may run twice. Reading and labelling may; messages to people may not.
 """
 
 from activities.chat import post_message

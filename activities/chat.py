@@ -1,18 +1,18 @@
-"""Posts to a chat through an incoming webhook, as Slack, Mattermost and Rocket.Chat have it.
+"""Posts to a chat through an incoming webhook, such as Slack's, Mattermost's or Rocket.Chat's.
 
-A message that was posted cannot be taken back from those who read it, so it is posted at most once, and what became of
-an attempt is told with care:
+People may have read a message once it is posted, so it is posted at most once. The model reads the exact outcome of
+each attempt:
 
-| what the attempt met | what the model reads |
+| the attempt | the model reads |
 |---|---|
 | no connection | not posted, can be tried later |
-| 429, or 503 with `Retry-After` | the same: refused before anything was done |
-| 3xx, any other 4xx | not posted, trying again is useless |
-| any other 5xx, a connection that broke after it was there | may have been posted |
+| 429, or 503 with `Retry-After` | the same: the server refused the request before it did anything |
+| 3xx, any other 4xx | not posted, retrying is useless |
+| any other 5xx, a connection that broke after it was open | may have been posted |
 | no answer within the tool's `timeout` | a durability error: may have been posted |
 
-A 5xx is no proof. A gateway answers 502 or 504 when it lost the service behind it, and Slack says of its own internal
-errors that a part of the work may have been done.
+A 5xx proves nothing. A gateway returns 502 or 504 when it loses the service behind it. Slack documents that its own
+internal errors may leave a part of the work done.
 """
 
 import html
@@ -26,13 +26,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from activities.settings import required
 from standfast import RetryableError, TerminalError, ToolContext, ToolDurabilityError, tool
 
-# The wait for an answer has no limit of its own: the tool's `timeout` ends it, and knows that the outcome is unknown.
+# Only the tool's `timeout` limits the wait for an answer, since it reports the outcome as unknown.
 PATIENCE = httpx.Timeout(None, connect=5)
 NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
 
 
 class Posted(BaseModel):
-    """A message that the chat has taken."""
+    """A message that the chat has accepted."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -50,18 +50,18 @@ async def post_message(
 
     Args:
         channel: with its leading #. Webhooks that are bound to one channel post there.
-        text: plain text; markup of the chat, such as mentions of everybody, is shown as text.
+        text: plain text; chat markup, such as @channel mentions, is shown as text.
     """
     url = required("STANDFAST_WEBHOOK_URL", "https://hooks.slack.com/services/T0/B0/secret")
-    # Text of strangers gets into messages: without this "<!channel>" in an issue's title would call everybody.
+    # Messages may quote strangers: unescaped, "<!channel>" in an issue's title would notify everyone.
     payload = {"channel": channel, "text": html.escape(text, quote=False)}
-    # Keys may hold a provider's call id, and a header only takes some characters.
+    # A key may contain a provider's call id, and a header allows only some characters.
     headers = {"Idempotency-Key": quote(ctx.idempotency_key, safe="/:@+=,!")}
     try:
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
             answer = await client.post(url, json=payload, headers=headers)
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-        raise TerminalError("Not posted: STANDFAST_WEBHOOK_URL is no http:// or https:// address") from error
+        raise TerminalError("Not posted: STANDFAST_WEBHOOK_URL is not an http:// or https:// address") from error
     except NOT_CONNECTED as error:
         raise RetryableError(f"Not posted: no connection to the chat ({error})") from error
     except httpx.RequestError as error:
@@ -71,16 +71,16 @@ async def post_message(
 
 
 def _check(answer: httpx.Response, ctx: ToolContext) -> None:
-    """Raise unless the message was posted. What is raised leaves out the webhook's URL: it is a secret."""
+    """Raise unless the message was posted. Errors omit the webhook's URL, which is a secret."""
     if answer.is_success:
         return
     what = f"the chat answered {answer.status_code} {answer.text[:200]}".rstrip()
     wait = answer.headers.get("Retry-After")
     if answer.status_code == 429 or (answer.status_code == 503 and wait is not None):
-        # Seconds or a date; a date is left to whoever tries again.
+        # Seconds or a date; a date is not parsed.
         seconds = float(wait) if wait is not None and re.fullmatch(r"[0-9]{1,9}", wait) else None
         later = "later" if seconds is None else f"in {seconds:.0f} seconds"
-        raise RetryableError(f"Not posted: {what}. It can be tried again {later}", retry_after=seconds)
+        raise RetryableError(f"Not posted: {what}. It can be retried {later}", retry_after=seconds)
     if answer.status_code < 500:
         raise TerminalError(f"Not posted: {what}", status_code=answer.status_code)
     raise ToolDurabilityError("post_message", ctx.tool_call_id, reason=what)

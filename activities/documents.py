@@ -1,6 +1,6 @@
-"""Reads documents from a folder, and publishes them to another one, which a web server may serve.
+"""Reads documents from one folder, and publishes them to another, which a web server may serve.
 
-`STANDFAST_DOCUMENTS` is where they are written, `STANDFAST_SITE` where readers find them.
+`STANDFAST_DOCUMENTS` is the authors' folder, `STANDFAST_SITE` the readers'.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ LARGEST = 256 * 1024
 
 
 class Document(BaseModel):
-    """A document as it was written."""
+    """A document in its author's version."""
 
     path: str
     text: str
 
 
 class Published(BaseModel):
-    """Where readers find it."""
+    """A published document."""
 
     path: str
     characters: int
@@ -34,7 +34,7 @@ async def read_document(path: str) -> Document:
     """Read a document.
 
     Args:
-        path: below the folder of documents.
+        path: relative to the documents folder.
     """
     source = _below(required("STANDFAST_DOCUMENTS", "./documents"), path)
     try:
@@ -47,7 +47,7 @@ async def read_document(path: str) -> Document:
 
 
 async def is_published(path: str, text: str) -> Happened | NotHappened:
-    """Look whether readers see just this text."""
+    """Check whether readers see exactly this text."""
     target = _below(required("STANDFAST_SITE", "./site"), path)
     if target.is_file() and target.read_text("utf-8") == text:
         return Happened(Published(path=path, characters=len(text)))
@@ -56,10 +56,10 @@ async def is_published(path: str, text: str) -> Happened | NotHappened:
 
 @tool(verify=is_published)
 async def publish_document(path: str, text: str) -> Published:
-    """Publish a document. Readers see the old text or the new one, never a half.
+    """Publish a document. Readers see either the old text or the new text, never a mixture.
 
     Args:
-        path: below the site.
+        path: relative to the site folder.
     """
     target = _below(required("STANDFAST_SITE", "./site"), path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,9 +70,9 @@ async def publish_document(path: str, text: str) -> Published:
 
 
 def _below(folder: str, path: str) -> Path:
-    """Return a path below a folder, and refuse one that leads out of it."""
+    """Resolve a path inside a folder; refuse one that leads outside."""
     root = Path(folder).resolve()
     found = (root / path.lstrip("/")).resolve()
     if root not in found.parents:
-        raise TerminalError(f"{path!r} leads out of {folder}")
+        raise TerminalError(f"{path!r} leads outside {folder}")
     return found

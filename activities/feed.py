@@ -1,6 +1,6 @@
-"""The issue feed: a SQLite file with the issues of Saltmarsh, a read-later server that exists only here.
+"""The issue feed: a SQLite file with the issues of Saltmarsh, a fictional read-later server.
 
-`load_feed` makes the file from `feed.json`; the tools in `issues` read and change it.
+`load_feed` creates the file from `feed.json`; the tools in `issues` read and change it.
 """
 
 import json
@@ -26,12 +26,12 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (issue_id UNINDEXED, title, 
 
 
 def load_feed(path: str | Path) -> None:
-    """Make the issue feed at `path`. Issues that are there already stay as they are, with what was done to them."""
+    """Create the issue feed at `path`. Existing issues stay unchanged, with their labels and comments."""
     feed = json.loads(Path(__file__).with_name("feed.json").read_text(encoding="utf-8"))
     with closing(sqlite3.connect(path, timeout=10)) as database:
         database.executescript(SCHEMA)
         with database:
-            database.execute("BEGIN IMMEDIATE")  # two that load at once must not both find nothing
+            database.execute("BEGIN IMMEDIATE")  # two concurrent loads must not both find it empty
             for issue in feed:
                 _insert(database, issue)
 
@@ -50,15 +50,15 @@ def _insert(database: sqlite3.Connection, issue: dict[str, Any]) -> None:
 
 @contextmanager
 def open_feed() -> Iterator[sqlite3.Connection]:
-    """Open the feed that `STANDFAST_ISSUES` names (default `issues.db`); what is written is committed at the end.
+    """Open the feed that `STANDFAST_ISSUES` names (default `issues.db`); changes are committed at the end.
 
     Raises:
-        FileNotFoundError: there is none. SQLite itself would make an empty file.
+        FileNotFoundError: it does not exist. SQLite itself would create an empty file.
     """
     path = Path(os.environ.get("STANDFAST_ISSUES", "issues.db"))
     if not path.is_file():
         raise FileNotFoundError(
-            f"No issue feed at {path}: make one with activities.load_feed({str(path)!r}), or set STANDFAST_ISSUES"
+            f"No issue feed at {path}: create one with activities.load_feed({str(path)!r}), or set STANDFAST_ISSUES"
         )
     with closing(sqlite3.connect(path, timeout=10, isolation_level="IMMEDIATE")) as database, database:
         database.row_factory = sqlite3.Row

@@ -1,4 +1,4 @@
-"""Tools over the issue feed. Reading may be repeated; of what they write, each says why it may or may not."""
+"""Tools for the issue feed. Reads may be repeated; a comment explains for each write whether it may be."""
 
 import re
 import sqlite3
@@ -31,7 +31,7 @@ class Comment(BaseModel):
 
 
 class IssueSummary(BaseModel):
-    """An issue as lists show it."""
+    """An issue in a list."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -51,7 +51,7 @@ class Issue(IssueSummary):
 
 
 class Labels(BaseModel):
-    """The labels that an issue has."""
+    """The labels of an issue."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,7 +66,7 @@ def list_issues(
     """List issues, newest first.
 
     Args:
-        label: only issues that have it.
+        label: lists only issues with this label.
     """
     with open_feed() as feed:
         rows = feed.execute(
@@ -88,12 +88,12 @@ def get_issue(issue_id: IssueId) -> Issue:
 
 @tool(safe_to_retry=True, parallel=True)
 def search_issues(query: str, limit: Limit = 10) -> list[IssueSummary]:
-    """Search open and closed issues by words, best first. An issue need not have all of the words.
+    """Search open and closed issues by words, best first. An issue matches if it has any of the words.
 
     Args:
-        query: words of the title, of the text, or of an error message.
+        query: words from the title, the text, or an error message.
     """
-    # Each word is quoted: what a model searches for may hold the search's own operators.
+    # Each word is quoted, since a model's query may contain search operators.
     words = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query))
     if not words:
         return []
@@ -106,11 +106,11 @@ def search_issues(query: str, limit: Limit = 10) -> list[IssueSummary]:
         return [_summary(feed, row) for row in rows]
 
 
-# Safe, although it has effects: a label is there or not, so adding it twice is adding it once, and nobody is told
-# of it. Setting all labels at once would be repeatable too, but a late attempt would undo what others did meanwhile.
+# Safe, although it has effects: adding a label twice equals adding it once, and no one is notified. Setting all labels
+# at once would also be repeatable, but a late attempt would undo other people's changes.
 @tool(safe_to_retry=True)
 def label_issue(issue_id: IssueId, labels: Annotated[list[Label], Field(min_length=1)]) -> Labels:
-    """Add labels to an issue. Labels that it has stay."""
+    """Add labels to an issue. Its other labels stay."""
     with open_feed() as feed:
         _existing(feed, issue_id)
         feed.executemany("INSERT OR IGNORE INTO labels VALUES (?, ?)", [(issue_id, label) for label in labels])
@@ -118,10 +118,10 @@ def label_issue(issue_id: IssueId, labels: Annotated[list[Label], Field(min_leng
 
 
 def find_comment(issue_id: str, body: str, ctx: ToolContext) -> Happened | NotHappened:
-    """Look whether the comment of a lost call is there.
+    """Check whether a lost call has written its comment.
 
-    `NotHappened` must be true for good, not only until now. Should a lost attempt write after this has looked, the
-    unique key lets the attempt that follows find its comment instead of writing another.
+    `NotHappened` must stay true. If a lost attempt writes after this check, the unique key lets the next attempt find
+    that comment instead of writing another.
     """
     with open_feed() as feed:
         comments = _comments(feed, "idempotency_key", ctx.idempotency_key)
@@ -132,7 +132,7 @@ def find_comment(issue_id: str, body: str, ctx: ToolContext) -> Happened | NotHa
 def comment_on_issue(
     issue_id: IssueId, body: Annotated[str, Field(min_length=1, max_length=10_000)], ctx: ToolContext
 ) -> Comment:
-    """Comment on an issue, for everybody to read.
+    """Comment on an issue, publicly.
 
     Args:
         body: Markdown.

@@ -1,7 +1,7 @@
 """Sends mail over SMTP, to the sender's own domain.
 
-A mail cannot be called back, so it is sent at most once. SMTP draws the line: until the server has taken the end of
-the text, nothing was sent; once it has said 250, the mail is on its way; between the two nobody knows.
+A mail cannot be recalled, so it is sent at most once. SMTP defines the boundary: until the server has received the end
+of the text, nothing was sent. Once it has returned 250, the mail is on its way. In between, the outcome is unknown.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ Address = Annotated[
 ]
 # One line: a line break would begin another header.
 Subject = Annotated[str, Field(pattern=r"^[^\u0000-\u001F\u007F\u0085\u2028\u2029]+$", max_length=200)]
-SEVEN_BIT = policy.SMTP.clone(cte_type="7bit")  # what every server takes
+SEVEN_BIT = policy.SMTP.clone(cte_type="7bit")  # every server accepts this
 
 HANDSHAKE = 5.0  # seconds for each step before the text
-DELIVERY = 60.0  # for the answer to the text; the tool's `timeout` is shorter, and knows that the outcome is unknown
+DELIVERY = 60.0  # for the answer to the text; the tool's `timeout` is shorter, and reports an unknown outcome
 
 
 class Sent(BaseModel):
-    """A mail that the server has taken."""
+    """A mail that the server has accepted."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,7 +42,7 @@ class Sent(BaseModel):
 def send_email(
     to: Address, subject: Subject, body: Annotated[str, Field(max_length=100_000)], ctx: ToolContext
 ) -> Sent:
-    """Send a mail in plain text to somebody of the team."""
+    """Send a plain-text mail to a member of the team."""
     mail_from = required("STANDFAST_MAIL_FROM", "triage@saltmarsh.example")
     server = required("STANDFAST_SMTP", "localhost:25")
     sender = parseaddr(mail_from)[1]
@@ -50,9 +50,9 @@ def send_email(
     if not domain:
         raise TerminalError(f"Not sent: STANDFAST_MAIL_FROM must be an address, got {mail_from!r}")
     if to.rpartition("@")[2].lower() != domain:
-        # What a model can be talked into by the text it reads must not leave the house.
+        # A prompt injection must not be able to send data outside.
         raise TerminalError(f"Not sent: mail goes to addresses at {domain} only", status_code=403)
-    # Of the call, not of the attempt: two mails of one call would be known by it. A hash: keys may hold any character.
+    # The same for all attempts of a call, so that a duplicate shows. A hash, since keys may contain any character.
     message_id = f"<{hashlib.sha256(ctx.idempotency_key.encode()).hexdigest()[:32]}@{domain}>"
     message = EmailMessage(policy=SEVEN_BIT)
     message["From"], message["To"], message["Subject"] = mail_from, to, subject
@@ -70,7 +70,7 @@ def _deliver(text: bytes, server: str, sender: str, to: str, ctx: ToolContext) -
     try:
         _announce(smtp, (host.strip("[]"), int(port)), sender, to)
         _hand_over(smtp, text, ctx)
-        with contextlib.suppress(OSError):  # the mail is on its way, whatever becomes of the goodbye
+        with contextlib.suppress(OSError):  # the mail is on its way, even if the goodbye fails
             smtp.quit()
     finally:
         smtp.close()
@@ -82,7 +82,7 @@ def _announce(smtp: smtplib.SMTP, server: tuple[str, int], sender: str, to: str)
         smtp.ehlo_or_helo_if_needed()
         _accepted(smtp.mail(sender))
         _accepted(smtp.rcpt(to))
-    except OSError as error:  # what smtplib raises is one, too
+    except OSError as error:  # smtplib's errors are also OSErrors
         raise RetryableError(f"Not sent: the mail server could not be reached or understood ({error})") from error
 
 
@@ -91,7 +91,7 @@ def _hand_over(smtp: smtplib.SMTP, text: bytes, ctx: ToolContext) -> None:
     smtp.sock.settimeout(DELIVERY)
     try:
         code, answer = smtp.data(text)
-    except smtplib.SMTPDataError as refusal:  # of the command: no text was sent
+    except smtplib.SMTPDataError as refusal:  # the command was refused, so no text was sent
         return _accepted((refusal.smtp_code, refusal.smtp_error))
     except OSError as error:
         raise ToolDurabilityError("send_email", ctx.tool_call_id, reason=f"{type(error).__name__}: {error}") from error
@@ -106,6 +106,6 @@ def _accepted(answer: tuple[int, bytes | str]) -> None:
     text = said if isinstance(said, str) else said.decode(errors="replace")
     what = f"the mail server answered {code} {text[:200]}".rstrip()
     if 400 <= code < 500:
-        raise RetryableError(f"Not sent: {what}. It can be tried again later")
+        raise RetryableError(f"Not sent: {what}. It can be retried later")
     if not 200 <= code < 300:
         raise TerminalError(f"Not sent: {what}")

@@ -1,4 +1,4 @@
-"""Asks the people behind the agents. The run waits for the answer, for days if need be."""
+"""Asks the people behind the agents. The run waits for the answer, for days if necessary."""
 
 from standfast import InterruptError, tool
 
@@ -8,6 +8,6 @@ def ask_team(question: str) -> str:
     """Ask the team a question and wait for the answer.
 
     Args:
-        question: with all that one needs to answer it, since who reads it has not seen the issue.
+        question: with everything that is needed to answer it, since the reader has not seen the issue.
     """
     raise InterruptError(question)

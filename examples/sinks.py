@@ -1,10 +1,10 @@
-"""A chat webhook and a mail server on this machine that keep what they get, so that the tools can be tried for real.
+"""A local chat webhook and mail server that record all messages, to try the tools with real effects.
 
     python -m examples.sinks --dir sinks
 
-writes posts to `sinks/posts.jsonl` and mails to `sinks/mails.jsonl`, and prints the settings with which the tools find
-them. An effect is written down when it arrives and answered after the delay: whoever kills the sender in between has
-an effect that happened and whose sender never heard of it.
+writes posts to `sinks/posts.jsonl` and mails to `sinks/mails.jsonl`, and prints the settings for the tools. An effect
+is recorded when it arrives and answered after a delay. If the sender is killed in between, the effect has happened,
+but the sender has not learned of it.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 @dataclass(frozen=True, slots=True)
 class Sinks:
-    """Where the sinks listen and what they wrote down."""
+    """The addresses of the sinks, and their records."""
 
     webhook_url: str
     smtp: str
@@ -35,7 +35,7 @@ class Sinks:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The environment of a worker whose tools are to end here."""
+        """The environment of a worker whose tools use these sinks."""
         return {
             "STANDFAST_WEBHOOK_URL": self.webhook_url,
             "STANDFAST_SMTP": self.smtp,
@@ -63,7 +63,7 @@ async def sinks(
     """Listen on 127.0.0.1, on free ports unless they are given, and write into `folder`.
 
     Args:
-        webhook_delay, smtp_delay: seconds between writing an effect down and answering.
+        webhook_delay, smtp_delay: seconds between recording an effect and answering.
     """
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     keep_post = partial(_append, folder / "posts.jsonl")
@@ -94,7 +94,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 class _Webhook(http.server.ThreadingHTTPServer):
-    daemon_threads = True  # one that still delays an answer must not keep the process from ending
+    daemon_threads = True  # a delayed answer must not keep the process alive
 
 
 class _WebhookHandler(http.server.BaseHTTPRequestHandler):
@@ -123,7 +123,7 @@ class _WebhookHandler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@dataclass(frozen=True)  # without slots: aiosmtpd inspects it, which Python 3.11.2 cannot do to a dataclass with them
+@dataclass(frozen=True)  # without slots, since aiosmtpd inspects it, which fails for slots on Python 3.11.2
 class _Mailbox:
     keep: Callable[[dict[str, Any]], None]
     delay: float
@@ -156,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.sinks", description="Keep posts and mails in files.")
     parser.add_argument("--dir", type=Path, default=Path("sinks"), help="where to write (default: sinks)")
     for name in ("webhook", "smtp"):
-        parser.add_argument(f"--{name}-port", type=int, default=0, help="0 for a free one (default)")
+        parser.add_argument(f"--{name}-port", type=int, default=0, help="0 for a free port (default)")
         parser.add_argument(f"--{name}-delay", type=float, default=0, help="seconds before the answer (default: 0)")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(parser.parse_args()))

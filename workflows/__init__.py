@@ -1,4 +1,4 @@
-"""The agents and pipelines of this application. On Temporal each is a workflow type under its own name."""
+"""The agents and pipelines of this application. On Temporal, each is a workflow type under its own name."""
 
 from workflows.documents import content, editor, researcher, review, reviewer, writer
 from workflows.triage import triage

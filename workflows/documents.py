@@ -1,4 +1,4 @@
-"""Two pipelines about documents: one writes an article, one reviews a document and publishes it when people agree."""
+"""Two pipelines about documents: one writes an article, the other publishes a document after review and approval."""
 
 from pydantic import BaseModel, Field
 
@@ -66,7 +66,7 @@ auto_review = Step("auto-review", agent=reviewer, input=lambda ctx: f"Review:\n\
 
 
 def ask_to_publish(ctx: StepContext) -> str:
-    """Return what people are asked, with what was found."""
+    """Return the question for the approvers, with the findings of the review."""
     findings = ctx[auto_review].findings
     found = "".join(f"\n- {finding}" for finding in findings) or " none"
     return f"Publish {ctx.input.path}? Findings of the review:{found}"

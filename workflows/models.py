@@ -1,13 +1,13 @@
-"""The model behind this application's agents: the one that the environment names, else the best that is there.
+"""Chooses the model for this application's agents: the environment's, else the best available one.
 
 | the environment | the model |
 |---|---|
 | `STANDFAST_MODEL=scripted` | none: rules, see `scripted` |
-| `STANDFAST_MODEL=local` | a small one on this machine, see `SmallTriage` |
-| `STANDFAST_MODEL=<provider>:<model>` | that one for all agents, such as openai:gpt-5 or openai-compatible:qwen3 |
-| `ANTHROPIC_API_KEY` | those that the agents name |
+| `STANDFAST_MODEL=local` | a small model on this machine, see `SmallTriage` |
+| `STANDFAST_MODEL=<provider>:<model>` | this model for all agents, such as openai:gpt-5 or openai-compatible:qwen3 |
+| `ANTHROPIC_API_KEY` | each agent's own |
 | `OPENAI_API_KEY` | openai:gpt-5-mini for all agents |
-| none of these | the small one if it is installed, else rules |
+| none of these | the small model if it is installed, else rules |
 """
 
 import logging
@@ -29,14 +29,14 @@ _LOG = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def choose_model() -> AsyncIterator[LLMAdapter | None]:
-    """Yield the model for all agents, or None where each has the one that it names; log which it is.
+    """Yield the model for all agents, or None if each uses its own; log the choice.
 
     Raises:
-        DefinitionError: the environment names a model that cannot be used.
+        DefinitionError: the environment names an unusable model.
     """
     name = _setting("STANDFAST_MODEL")
     if name == "local" and not _small_is_installed():
-        raise DefinitionError("STANDFAST_MODEL=local needs two more packages: examples/local_model.py says which")
+        raise DefinitionError("STANDFAST_MODEL=local needs two more packages: see examples/local_model.py")
     keys = _setting("ANTHROPIC_API_KEY") or _setting("OPENAI_API_KEY")
     if name == "local" or (not name and not keys and _small_is_installed()):
         async with _small() as model:
@@ -46,10 +46,10 @@ async def choose_model() -> AsyncIterator[LLMAdapter | None]:
 
 
 def named_model() -> LLMAdapter | None:
-    """Return the model for all agents without starting any; None where each agent has the one that it names.
+    """Return the model for all agents, or None if each uses its own, without starting a local model.
 
     Raises:
-        DefinitionError: the environment names a model that cannot be used, or one that would have to be started.
+        DefinitionError: the environment names an unusable model, or the local one.
     """
     name = _setting("STANDFAST_MODEL")
     if name == "local":
@@ -85,11 +85,11 @@ def _scripted() -> ScriptedTriage:
 
 
 class SmallTriage(ScriptedTriage):
-    """Rules, but for the first call, which a small model makes: it finds the issue in what the user says.
+    """Rules decide everything except the first call: a small model finds the issue in the user's message.
 
-    More is beyond 135 million parameters. Given the agent as it is, SmolLM2 sent mail to made-up addresses, or read one
-    issue until its context was full; asked for nothing but search words, it wrote "query.description". Asked to
-    read the issue that the user names, it was right in 10 of 10 cases. Its call counts if it is the one of the rules.
+    More is beyond 135 million parameters. With the full agent, SmolLM2 sent mail to made-up addresses, or read one
+    issue until its context was full. Asked only for search words, it wrote "query.description". Asked to read the
+    issue that the user names, it was right in 10 of 10 cases. Its call counts only if the rules agree.
     """
 
     def __init__(self, model: LLMAdapter) -> None:
@@ -110,14 +110,14 @@ class SmallTriage(ScriptedTriage):
         offered = [tool for tool in tools if tool.name == "get_issue"]
         answer = LLMResponse.read(await self._model.chat(asked, offered, temperature=0))
         if [(made.name, made.arguments) for made in answer.tool_calls] != [(call.name, call.arguments)]:
-            _LOG.warning("The small model made another first call than the rules, whose call counts")
+            _LOG.warning("The small model's first call differs from the rules', whose call counts")
         return decided.model_copy(update={"usage": answer.usage})
 
 
 def _small_is_installed() -> bool:
     try:
         from examples.local_model import is_installed
-    except ImportError:  # where this application is installed, its examples need not be
+    except ImportError:  # the application may be installed without the examples
         return False
     return is_installed()
 

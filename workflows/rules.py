@@ -1,6 +1,6 @@
-"""What the scripted model knows of issues: words that tell kinds and severity, and when two titles mean the same.
+"""The scripted model's rules: words that show the kind and severity of an issue, and how similar two titles are.
 
-Text is compared with these words and nothing else happens to it: what an issue orders is not carried out.
+An issue's text is only compared with these words. Instructions in it are not followed.
 """
 
 import re
@@ -13,7 +13,7 @@ from activities.issues import Issue, IssueSummary, Label
 Severity = Literal["severe", "normal", "unclear"]
 
 Rule = tuple[re.Pattern[str], tuple[Label, ...], Severity]
-# The first that matches title and text decides. The severe come first: other words must not hide them.
+# The first match decides. Severe rules come first, so that other words cannot hide them.
 RULES: tuple[Rule, ...] = (
     (re.compile(r"\bssrf\b|\bxss\b|vulnerab|private articles"), ("bug", "security"), "severe"),
     (re.compile(r"\bis down\b|(is|are) gone\b|data loss|empty archive"), ("bug",), "severe"),
@@ -40,14 +40,14 @@ RULES: tuple[Rule, ...] = (
         "normal",
     ),
 )
-UNKNOWN: Rule = (re.compile(""), ("bug",), "unclear")  # say, in a language they do not know
-ORDERS = r"ignore (all |any )?(previous|prior|earlier) instructions|you (must|are) now\b"  # to whoever reads it
+UNKNOWN: Rule = (re.compile(""), ("bug",), "unclear")  # for example, in another language
+ORDERS = r"ignore (all |any )?(previous|prior|earlier) instructions|you (must|are) now\b"  # prompt injections
 STOPWORDS = {"a", "all", "an", "and", "at", "for", "from", "in", "is", "of", "on", "the", "to", "with"}
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What the rules make of an issue."""
+    """The rules' verdict on an issue."""
 
     labels: tuple[Label, ...]
     severity: Severity
@@ -59,7 +59,7 @@ def assess(issue: Issue, found: Sequence[IssueSummary] = ()) -> Assessment:
     text = f"{issue.title}\n{issue.body}".lower()
     matching = (rule for rule in RULES if rule[0].search(text))
     _, labels, severity = next(matching, UNKNOWN)
-    if re.search(ORDERS, text):  # a label more; what the issue is about decides the rest
+    if re.search(ORDERS, text):  # one more label; the topic decides the rest
         labels = (*labels, "suspicious")
     older = [other for other in found if _number(other.id) < _number(issue.id)]
     original = max(older, key=lambda other: _likeness(issue.title, other.title), default=None)

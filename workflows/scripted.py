@@ -1,7 +1,7 @@
 """A stand-in for a model: it triages by rules, so that the application runs without a key.
 
-It has no state and no chance in it. All that it knows is the transcript, so that a run goes on in another process as it
-would have here, and the same transcript always gets the same answer. `rules` says what it makes of an issue.
+It has no state and no randomness: the same transcript always gets the same answer, so a run can continue in another
+process. `rules` judges the issues.
 """
 
 import json
@@ -21,7 +21,7 @@ from workflows.triage import CHANNEL, ON_CALL
 
 Call = tuple[str, dict[str, Any]]
 
-SIGNATURE = "(Scripted: rules decided this, no model was asked.)"
+SIGNATURE = "(Scripted: rules decided this, without a model.)"
 
 
 class ScriptedTriage:
@@ -38,7 +38,7 @@ class ScriptedTriage:
 
 
 def next_move(messages: Sequence[Message]) -> Call | str:
-    """Return the next tool call, or the final text, from what the transcript says since an issue was last named."""
+    """Return the next tool call, or the final text, from the transcript since an issue was last named."""
     issue_id, results = _read(messages)
     if issue_id is None:
         return _ask_for_an_issue(results)
@@ -46,7 +46,7 @@ def next_move(messages: Sequence[Message]) -> Call | str:
         return "get_issue", {"issue_id": issue_id}
     issue: Issue | None = _parse(Issue, results["get_issue"])
     if issue is None:
-        return f"I could not read {issue_id}: {(_error(results['get_issue']) or {}).get('error', 'it is no issue')}"
+        return f"I could not read {issue_id}: {(_error(results['get_issue']) or {}).get('error', 'it is not an issue')}"
     if "search_issues" not in results:
         return "search_issues", {"query": issue.title}
     verdict = assess(issue, _parse(list[IssueSummary], results["search_issues"]) or ())
@@ -96,11 +96,11 @@ def _severity(answer: Message) -> Severity:
         return "normal"
     if _error(answer) is None and re.search(r"\b(severe|yes|critical|high)\b", text):
         return "severe"
-    return "unclear"  # the team reads so in the chat; nobody is woken for it
+    return "unclear"  # the team reads this in the chat; no one is woken up
 
 
 def _plan(issue: Issue, verdict: Assessment) -> list[Call]:
-    """Return the calls that act on a verdict, in order; each is made once."""
+    """Return the calls that carry out a verdict, in order; each is made once."""
     labels = [*verdict.labels, *(["severe"] if verdict.severity == "severe" else [])]
     same = f", duplicate of {verdict.original}" if verdict.original else ""
     notice = f"{issue.id} {issue.title}\n{', '.join(labels)}; severity: {verdict.severity}{same}"
@@ -121,7 +121,7 @@ def _comment(verdict: Assessment) -> str:
         return "Thank you. The people on call have been told; please keep details out of the comments."
     if "needs-info" in verdict.labels:
         return "Which version is it, what did you do, and what happened instead of what you expected?"
-    return f"Thank you. The team knows of it as: {', '.join(verdict.labels)}."
+    return f"Thank you. The team has labelled it: {', '.join(verdict.labels)}."
 
 
 def _summary(issue: Issue, verdict: Assessment, results: dict[str, Message]) -> str:
@@ -132,7 +132,7 @@ def _summary(issue: Issue, verdict: Assessment, results: dict[str, Message]) -> 
         if error is None:
             lines.append(f"{name}: done.")
         elif error.get("kind") == ToolDurabilityError.kind or "may or may not have taken effect" in str(error["error"]):
-            lines.append(f"{name}: may or may not have taken effect. I have not repeated it; somebody has to look.")
+            lines.append(f"{name}: may or may not have taken effect. I have not repeated it; a person must check.")
         else:
             lines.append(f"{name}: failed. {error['error']}")
     return "\n".join(lines)

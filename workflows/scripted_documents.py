@@ -1,4 +1,4 @@
-"""What the agents of `documents` say when no model is there: honest stand-ins, made from what they are given."""
+"""Stands in for the model of the `documents` agents: answers made from their input, and marked as such."""
 
 import json
 import re
@@ -11,12 +11,12 @@ _SECRET = re.compile(r"(?i)\b(password|api[_-]?key|secret)\b\s*[:=]\s*\S+")
 
 
 def answer(messages: Sequence[Message]) -> str | None:
-    """Return the answer of the agent whose instructions stand first; None for another one."""
+    """Return the answer of the agent whose instructions come first; None for any other agent."""
     prompt = next((message.content for message in messages if message.role == "system"), "")
     asked = next((message.content for message in reversed(messages) if message.role == "user"), "")
     said = asked.partition(": ")[2] or asked
     for agent, reply in (
-        (researcher, {"findings": f"No model was asked about {said}.", "sources": []}),
+        (researcher, {"findings": f"No model researched {said}.", "sources": []}),
         (writer, {"draft": said, "word_count": len(said.split())}),
         (editor, {"final": said.strip()}),
         (reviewer, _review(asked)),

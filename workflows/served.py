@@ -1,4 +1,4 @@
-"""This application as `standfast worker workflows.served` and `standfast web --app workflows.served` take it."""
+"""The application for `standfast worker workflows.served` and `standfast web --app workflows.served`."""
 
 from workflows import AGENTS, PIPELINES
 from workflows.models import named_model

@@ -15,5 +15,5 @@ def test_the_demo_charges_a_card_once_where_a_naive_loop_charges_it_twice() -> N
     assert shown.stderr == ""
     assert shown.stdout.count("died by signal 9") == 2
     assert "tool-durability-error" not in shown.stdout.split("== standfast")[0]
-    assert "    a loop that runs lost calls again   2\n" in shown.stdout
-    assert "    standfast                            1\n" in shown.stdout
+    assert "    a loop that repeats lost calls      2\n" in shown.stdout
+    assert "    standfast                           1\n" in shown.stdout

@@ -230,7 +230,7 @@ def test_the_first_approval_is_as_the_readme_says(tmp_path: Path) -> None:
             if command.startswith("approve"):
                 waiting = [*STANDFAST, "watch", "clerk/order-42"]
                 subprocess.run(waiting, check=True, timeout=60, env=at, cwd=tmp_path, capture_output=True)
-        assert "129.9 paid back for order 42" in one.shown
+        assert "129.9 refunded for order 42" in one.shown
         terminal.type(CTRL_C)
         assert terminal.end() == 0, terminal.shown
 

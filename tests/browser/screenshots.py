@@ -32,13 +32,13 @@ LARGE = Approval(message="Refund the customer?", approvers=["ada"], timeout=time
 
 @tool(safe_to_retry=True)
 async def get_order(order: int) -> dict[str, object]:
-    """Look an order up."""
+    """Look up an order."""
     return {"order": order, "total": 129.9, "state": "delivered broken"}
 
 
 @tool(approval=LARGE)
 async def refund(order: int, amount: float, reason: str) -> str:
-    """Pay an order back."""
+    """Refund an order."""
     return f"{amount} paid back"
 
 

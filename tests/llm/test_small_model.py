@@ -52,7 +52,7 @@ def agent(*tools: Any) -> Agent:
 
 @tool(safe_to_retry=True)
 async def weather(city: str) -> str:
-    """Look the weather up."""
+    """Look up the weather."""
     return f"rain in {city}, 9 degrees"
 
 

@@ -182,9 +182,9 @@ async def test_a_missing_setting_is_named(world: Sinks, monkeypatch: pytest.Monk
     [
         ("302 Found\r\nLocation: http://127.0.0.1/elsewhere", "Not posted: the chat answered 302 no_luck"),
         ("404 Not Found", "Not posted: the chat answered 404 no_luck"),
-        ("429 Too Many Requests\r\nRetry-After: 7", "429 no_luck. It can be tried again in 7 seconds"),
-        ("429 Too Many Requests", "429 no_luck. It can be tried again later"),
-        ("503 Unavailable\r\nRetry-After: Mon, 01 Jan 2029 00:00:00 GMT", "503 no_luck. It can be tried again later"),
+        ("429 Too Many Requests\r\nRetry-After: 7", "429 no_luck. It can be retried in 7 seconds"),
+        ("429 Too Many Requests", "429 no_luck. It can be retried later"),
+        ("503 Unavailable\r\nRetry-After: Mon, 01 Jan 2029 00:00:00 GMT", "503 no_luck. It can be retried later"),
         ("503 Unavailable", "It may or may not have taken effect"),
         ("500 Internal Server Error", "It may or may not have taken effect"),
         ("504 Gateway Timeout", "It may or may not have taken effect"),
@@ -211,7 +211,7 @@ async def test_a_chat_that_hangs_up_instead_of_answering_may_have_posted(monkeyp
     ("url", "expected"),
     [
         ("http://127.0.0.1:1/services/secret", "Not posted: no connection to the chat"),
-        ("hooks.example/services/secret", "Not posted: STANDFAST_WEBHOOK_URL is no http:// or https:// address"),
+        ("hooks.example/services/secret", "Not posted: STANDFAST_WEBHOOK_URL is not an http:// or https:// address"),
     ],
 )
 async def test_a_chat_that_cannot_be_reached_has_not_posted(
@@ -305,10 +305,10 @@ UNREACHABLE = "Not sent: the mail server could not be reached or understood"
     ("answers", "expected"),
     [
         (["554 no service"], "Not sent: the mail server answered 554 no service"),
-        ([*GREETED, "451 busy"], "Not sent: the mail server answered 451 busy. It can be tried again later"),
+        ([*GREETED, "451 busy"], "Not sent: the mail server answered 451 busy. It can be retried later"),
         ([*GREETED, "250 OK", "550 nobody"], "Not sent: the mail server answered 550 nobody"),
-        ([*READY, "452 full"], "Not sent: the mail server answered 452 full. It can be tried again later"),
-        ([*READY, "354 go", "452 full"], "Not sent: the mail server answered 452 full. It can be tried again later"),
+        ([*READY, "452 full"], "Not sent: the mail server answered 452 full. It can be retried later"),
+        ([*READY, "354 go", "452 full"], "Not sent: the mail server answered 452 full. It can be retried later"),
         ([*READY, "354 go", "554 spam"], "Not sent: the mail server answered 554 spam"),
         (["hello"], "Not sent: the mail server answered -1"),
         ([*GREETED], UNREACHABLE),
