@@ -15,15 +15,14 @@ from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
 from standfast.temporal.workflows import calls
-from standfast.temporal.workflows.agent_workflows import AgentRun
-from standfast.temporal.workflows.call_approvals import CallApprovals
+from standfast.temporal.workflows.agent_workflows import AgentRun, Closing
+from standfast.temporal.workflows.approvals import CallApprovals
 from standfast.temporal.workflows.calls import Calls
-from standfast.temporal.workflows.closing import Closing
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.shared_state import RunState
-from standfast.temporal.workflows.store_waits import StoreWaits
+from standfast.temporal.workflows.workers import StoreWaits
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []

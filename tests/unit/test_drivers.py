@@ -64,11 +64,11 @@ MAY_COMPARE = {
     "temporal/activities/open_gates.py:let_through",
     "temporal/activities/run_activities.py:_finish",
     "temporal/activities/session_activities.py:_answered",
-    "temporal/workflows/call_approvals.py:_take_passed",
-    "temporal/workflows/call_approvals.py:_take_progress",
+    "temporal/workflows/gates.py:_take_passed",
+    "temporal/workflows/gates.py:_take_progress",
     "temporal/workflows/effects.py:_let_through",
-    "temporal/workflows/closing.py:close",
-    "temporal/workflows/closing.py:_finish",
+    "temporal/workflows/agent_workflows.py:close",
+    "temporal/workflows/agent_workflows.py:_finish",
     "temporal/workflows/gates.py:_asked",
     "temporal/workflows/gates.py:_read",
     "temporal/workflows/gates.py:_recall",
@@ -205,7 +205,7 @@ COPIES = [
 FINDS = [(makes_state, MAY_MAKE_STATES), (makes_outcome, MAY_MAKE_OUTCOMES), (compares_status, MAY_COMPARE)]
 
 
-@pytest.mark.parametrize("driver", ["local/runs.py", "temporal/workflows/closing.py"])
+@pytest.mark.parametrize("driver", ["local/runs.py", "temporal/workflows/agent_workflows.py"])
 @pytest.mark.parametrize("copy", COPIES)
 def test_a_rule_in_a_driver_is_found(driver: str, copy: str) -> None:
     body = copy.replace("\n", "\n    ")

@@ -26,6 +26,7 @@ from standfast.messages import Message, check_same, content_digest, cut, usage_o
 from standfast.runtime.at_work import is_held
 from standfast.runtime.dependencies import begin_context, context_of, kept_context
 from standfast.runtime.dispatches import NOT_RUN, claim_next, last_entry, read_result
+from standfast.runtime.exported import check_exported_from, exported_session
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.message_ids import MessageAnswer, find_heard
 from standfast.runtime.pipeline_results import Kept
@@ -33,12 +34,11 @@ from standfast.runtime.restores import current_epoch
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.stores.kept_values import read_kept_object
-from standfast.stores.protocol import Session, session_id_of
+from standfast.stores.protocol import DurableStore, Session, session_id_of
 from standfast.temporal.activities import open_gates
-from standfast.temporal.activities.at_work import begin_work, check_writer, end_work, note_run
+from standfast.temporal.activities.at_work import begin_work, check_writer, end_work, is_running, note_run
 from standfast.temporal.activities.behind_stores import LOST
 from standfast.temporal.activities.dependencies import guardrails_at
-from standfast.temporal.activities.exported_sessions import check_at_rest, read_checkpoint, unanswered_in_export
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import AgentHost, not_deleted
 from standfast.temporal.activities.json_activities import json_activity
@@ -48,7 +48,7 @@ from standfast.temporal.activities.turn_facts import called_before, called_tools
 from standfast.temporal.activities.written_answers import still_asked, was_written_by
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
-from standfast.temporal.wire.inputs import AgentInput, message_id_of, said_by_user, user_message
+from standfast.temporal.wire.inputs import AgentInput, Said, message_id_of, said_by_user, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.snapshots import write_facts
@@ -56,6 +56,45 @@ from standfast.temporal.wire.states import Call, write_state, write_tripped
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
 from standfast.tools import Unknown
 from standfast.tools.attempts import turn_scope
+
+
+def read_checkpoint(host: AgentHost, agent: Agent, given: AgentInput) -> RunInput:
+    """Read the checkpoint from which a run continues."""
+    limit, key = agent.loop.max_message_bytes, host.checkpoint_key
+    return RunInput.read(None, None, given.checkpoint, None, limit=limit, agent=agent.name, key=key)
+
+
+def unanswered_in_export(
+    host: AgentHost, agent: Agent, given: AgentInput, session: Session, messages: Sequence[Message]
+) -> list[Said]:
+    """Return the messages in a session's own export that are missing from the session: they were never answered.
+
+    Raises:
+        InputError: it is not an export of this session.
+    """
+    brought = read_checkpoint(host, agent, given)
+    check_exported_from(cast(Checkpoint, brought.checkpoint), session)
+    unwritten = brought.in_session(session_id_of(session.id)).not_in(list(messages))
+    return [said_by_user(message.content, message.images, message.by) for message in unwritten]
+
+
+async def check_at_rest(store: DurableStore, checkpoint: Checkpoint, session: str) -> None:
+    """Refuse to continue from the export of another session while that session has a run in flight.
+
+    Raises:
+        SessionConflictError: it has one.
+    """
+    key = await exported_session(store, checkpoint)
+    if key is None or key == session:
+        return
+    name, client = session_id_of(key), activity.client()
+    for work in await store.find_work(key):
+        if await is_running(client, work):
+            raise SessionConflictError(
+                f"Session {name}, which was exported, has a run in flight, workflow {work.workflow_id}: cancel it first"
+            )
+    if await is_held(store, key):
+        raise SessionConflictError(f"Session {name}, which was exported, has a run in flight in a process")
 
 
 class SessionActivities:

@@ -1,5 +1,7 @@
 """Sends messages and decisions to runs, with any Temporal client. The `temporal` command can do all of this as well."""
 
+import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
@@ -8,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal, Unpack, overload
 from uuid import uuid4
 
+from pydantic import ValidationError
 from temporalio.client import (
     Client,
     WorkflowExecution,
@@ -17,18 +20,22 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
+from standfast.agent_loop import Decision
 from standfast.agents import Agent
-from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
+from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, StepResult, T
 from standfast.durations import Duration
 from standfast.errors import InputError, StandfastError
 from standfast.events import Event
-from standfast.messages import check_message_id
-from standfast.pipelines import Pipeline
+from standfast.messages import Tripped, Usage, check_message_id, explain
+from standfast.pipeline_loop import typed_output
+from standfast.pipelines import Branch, Pipeline, Stage
+from standfast.runtime import outside_decisions
 from standfast.runtime.deletion import delete_session
 from standfast.runtime.inputs import Images
 from standfast.runtime.stored_gates import is_in_process
+from standfast.stores.capabilities import has_waits
 from standfast.stores.protocol import AgentStore, session_key_of
-from standfast.temporal.client.asked_runs import ask_all
+from standfast.stores.waits import Board, WaitFilter, Waits
 from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of, saying_who_was_first
 from standfast.temporal.client.boards import (
     WaitingFilters,
@@ -39,19 +46,148 @@ from standfast.temporal.client.boards import (
     read_waiting,
 )
 from standfast.temporal.client.event_streams import RunEvents
-from standfast.temporal.client.in_process import RunsInProcess
-from standfast.temporal.client.items import read_items, read_state
+from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.run_ends import end_of
-from standfast.temporal.client.runs import NoWorkerError, answer, cancel_run, has_no_gates, listed, our_run
+from standfast.temporal.client.runs import NoWorkerError, answer, cancel_run, has_no_gates, listed, our_run, runs_query
 from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.client.starts import plain_images
-from standfast.temporal.client.typed_results import pipeline_result, run_result
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import check_sent_id
 from standfast.temporal.wire.limits import check_json, check_names
 from standfast.tools.checks import seconds
+
+_PATIENCE = timedelta(seconds=2)
+_AT_ONCE = 32  # runs that are queried; with more, each answer would take too long
+
+
+def run_result(agent: Agent[T], ended: Mapping[str, Any]) -> RunResult[T]:
+    """Return the result of an agent's run. Its transcript is in the store.
+
+    Raises:
+        InputError: its answer does not fit the agent's `output`, or is too large to be in the result.
+    """
+    usage = None if ended["usage"] is None else Usage.model_validate(ended["usage"])
+    output: Any = None
+    if ended["status"] == "complete" and agent.output is not None:
+        if "output" not in ended:
+            why = f"its {ended['size']:,} bytes are" if "size" in ended else "it is"
+            raise InputError(f"Session {ended['session_id']}: no output is in the result, {why} only in the store")
+        try:
+            output = agent.read_output(json.dumps(ended["output"]))
+        except ValueError as error:
+            raise InputError(f"Session {ended['session_id']}: the output does not match: {error}") from error
+    place = Checkpoint(session_id=ended["session_id"], iterations=ended["iterations"], usage=usage or Usage())
+    return RunResult(
+        status=ended["status"],
+        response=ended["response"],
+        messages=(),
+        iterations=ended["iterations"],
+        checkpoint=place,
+        session_id=ended["session_id"],
+        usage=usage,
+        output=output,
+        error=ended.get("error"),
+        tripped=None if "tripped" not in ended else Tripped(**ended["tripped"]),
+    )
+
+
+def pipeline_result(pipeline: Pipeline, ended: Mapping[str, Any]) -> PipelineResult:
+    """Return the result of a pipeline's run.
+
+    Raises:
+        InputError: an output does not fit its present type, or they are together too large to be in the result.
+    """
+    if "left_out" in ended:
+        raise InputError(ended["left_out"])
+    stages = {stage.name: stage for stage in pipeline.stages}
+    steps = {path: StepResult.model_validate(result) for path, result in ended["step_results"].items()}
+    outputs = {
+        name: typed_output(_chosen(stages[name], steps), value) if name in stages else value
+        for name, value in ended["outputs"].items()
+    }
+    names = ("failed_step", "error_reason", "error", "run_key", "journal_key")
+    more: dict[str, Any] = {name: ended.get(name) for name in names}
+    return PipelineResult(status=ended["status"], step_results=steps, outputs=outputs, **more)
+
+
+def _chosen(stage: Stage, steps: Mapping[str, StepResult]) -> Stage:
+    """Return the step that a branch took, or any other stage itself."""
+    if not isinstance(stage, Branch):
+        return stage
+    return next((step for step in stage.steps if f"{stage.name}/{step.name}" in steps), stage)
+
+
+class RunsInProcess:
+    """The in-process runs that have a store.
+
+    Args:
+        store: None if there is none; then there are no runs.
+    """
+
+    def __init__(self, store: object) -> None:
+        self._store: Waits | None = store if has_waits(store) else None
+        self._board = None if self._store is None else WholeBoard(self._store, on_temporal=False)
+
+    async def waiting(self, wanted: WaitFilter, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return their waiting items."""
+        return [] if self._board is None else await read_waiting(self._board, wanted, limit=limit)
+
+    async def pending(self, address: str) -> list[dict[str, Any]]:
+        """Return the waiting items of one run.
+
+        Raises:
+            InputError: there is no such run.
+        """
+        board = await self.board(address)
+        return await self.waiting(WaitFilter(namespace=board.namespace, workflow_id=address))
+
+    async def board(self, address: str) -> Board:
+        """Return the board of a run, which names its owner.
+
+        Raises:
+            InputError: there is no such run.
+        """
+        if self._store is None:
+            raise InputError(f"Run {address!r} is in a store: name it with --store, or give store=")
+        return await outside_decisions.load_waiting(self._store, address)
+
+    async def decide(self, address: str, decision: Mapping[str, Any]) -> None:
+        """Record a decision; it takes effect when the run continues.
+
+        Raises:
+            InputError: it does not count.
+            SessionConflictError: the run is active.
+        """
+        try:
+            read = Decision.model_validate(decision)
+        except ValidationError as error:
+            raise InputError(f"decide: {explain(error)}") from error
+        await outside_decisions.decide(self._store, address, read)
+
+
+async def ask_all(client: Client, group: str | None, limit: int | None) -> list[dict[str, Any]]:
+    """Return the waiting items that the runs themselves report.
+
+    Args:
+        limit: the number of runs, the last started first; all if None.
+    """
+    query, few = runs_query(waiting=True, group=group), asyncio.Semaphore(_AT_ONCE)
+    runs = [run.id async for run in client.list_workflows(query, limit=limit)]
+    pending = await asyncio.gather(*(_pending_soon(client, run, few) for run in runs))
+    return [{**item, "workflow_id": run} for run, items in zip(runs, pending, strict=True) for item in items]
+
+
+async def _pending_soon(client: Client, workflow_id: str, few: asyncio.Semaphore) -> list[dict[str, Any]]:
+    """Query a run, but not for long: a queue without a worker must not hide the items of others."""
+    try:
+        async with few:
+            return read_items(await answer(client, client.get_workflow_handle(workflow_id), names.PENDING, _PATIENCE))
+    except InputError as error:
+        return [unreadable(str(error))]
+    except (RPCError, WorkflowQueryFailedError) as error:
+        return [{"kind": "unreachable", "name": "", "message": f"no worker answers for this run: {error}"}]
 
 
 class StandfastClient:

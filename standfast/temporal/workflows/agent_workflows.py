@@ -4,12 +4,13 @@ The workflow sees names, numbers and references. The transcript is in the store.
 at its start. No user code runs here.
 """
 
+import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.agent_loop import (
     NOBODY_TO_ASK,
@@ -24,15 +25,16 @@ from standfast.agent_loop import (
 from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.temporal.wire import activity_types, names
+from standfast.temporal.wire.activity_types import Exported, ExportReference, Finished, FinishReference, RunReference
+from standfast.temporal.wire.inbox import Sent
 from standfast.temporal.wire.inputs import AgentInput, first_message, said_id
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts, Surroundings, tools_of
-from standfast.temporal.wire.states import Call, Reply, read_state
-from standfast.temporal.workflows.call_approvals import CallApprovals
+from standfast.temporal.wire.states import Call, Reply, read_state, write_tripped
 from standfast.temporal.workflows.calls import Calls
-from standfast.temporal.workflows.closing import Closing
-from standfast.temporal.workflows.exports import Exports
+from standfast.temporal.workflows.gates import CallApprovals
 from standfast.temporal.workflows.handlers import RunHandlers
+from standfast.temporal.workflows.inbox import refuse_by
 from standfast.temporal.workflows.messages import Messages
 from standfast.temporal.workflows.model_calls import ModelCalls
 from standfast.temporal.workflows.questions import Questions
@@ -62,6 +64,191 @@ _RESOLVE = (
     'Settle a call of unknown outcome: {"tool_call_id", "decision": "happened" | "not-happened" | "leave", "result"?, '
     '"by"?, "reason"?}'
 )
+
+_EXPORTED = 4  # checkpoints that a run keeps for requests by signal
+
+
+class Exports:
+    """The checkpoints of a run. The transcript is complete only between two actions, so checkpoints are made there."""
+
+    def __init__(self, run: RunState, parts: RunParts) -> None:
+        self._run, self._board, self._inbox, self._workers = run, parts.board, parts.inbox, parts.workers
+        self._inbox.pending.append(self._pending)
+        self.requests: list[Exported] = []
+        self._exported: dict[str, Exported] = {}  # for signals, by id
+
+    def take_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
+        self._inbox.take("export", data, lambda given, sent_id: self._read(given, extra, sent_id), self._keep)
+
+    async def take_update(self) -> dict[str, Any]:
+        request: Exported = {}
+        self.requests.append(request)
+        await workflow.wait_condition(lambda: bool(request) or bool(self._board.ended))
+        if "checkpoint" not in request:
+            raise ApplicationError(_not_exported(request), type="InputError")
+        return request["checkpoint"]
+
+    def check_update(self, data: Any, extra: tuple[Any, ...]) -> None:
+        refuse_by(lambda: self._inbox.one("export", data, extra))
+
+    def _read(self, data: Any, extra: tuple[Any, ...], sent_id: str | None) -> Exported:
+        if sent_id is None:
+            raise InputError("export: a signal needs an id, under which the checkpoint is found")
+        self._inbox.one("export", data, extra)
+        return {}
+
+    def _keep(self, request: Exported, sent: Sent) -> None:
+        self.requests.append(request)
+        self._exported[str(sent.id)] = request
+        if len(self._exported) > _EXPORTED:
+            del self._exported[next(iter(self._exported))]
+
+    def _pending(self, sent_id: str) -> dict[str, Any] | None:
+        """Return the outcome of a signal that requested a checkpoint."""
+        request = self._exported.get(sent_id)
+        if request is None:
+            return None
+        if "checkpoint" in request:
+            return {"accepted": True, **request}
+        return {"refused": _not_exported(request)} if "error" in request or self._board.ended else {}
+
+    async def serve(self) -> None:
+        """Make the requested checkpoints between two actions: the transcript is complete, and no call is in flight."""
+        run = self._run
+        if run.loop.open_calls and not run.loop.gates:
+            return
+        while self.requests:
+            request = self.requests.pop(0)
+            state, unheard = run.loop, [*run.progress.say, *self._inbox.mailbox.messages]
+            reference = run.reference(ExportReference)
+            reference["iterations"] = state.iterations
+            reference["questions"] = [question.model_dump() for question in state.kept_questions]
+            if state.usage is not None:
+                reference["usage"] = state.usage.model_dump()
+            if state.gates:
+                reference["at_gate"] = True
+            if unheard and state.is_at_rest:
+                reference["say"] = unheard
+            try:
+                exported = await self._workers.execute(names.EXPORT, reference)
+            except FailureError as error:  # the run does not depend on it
+                exported = {"error": f"export: {why(error)}"}
+            request.update(exported or {"error": "export: the run was cancelled"})
+
+
+def _not_exported(request: Exported) -> str:
+    return str(request.get("error", "export: the run has ended"))
+
+
+class Closing:
+    """The end of a run, and the writes before it."""
+
+    def __init__(self, run: RunState, parts: RunParts, messages: Messages, calls: Calls) -> None:
+        self._run, self._messages, self._calls = run, messages, calls
+        self._board, self._box, self._pauses, self._workers = parts.board, parts.mailbox, parts.pauses, parts.workers
+        self._running = parts.running
+
+    async def write_questions(self) -> None:
+        """Write the questions and the results so far, for readers of the session while it waits."""
+        reference = self._run.reference(RunReference)
+        reference["questions"] = self._run.questions()
+        try:
+            seq = await self._workers.execute(names.COMMIT, reference)
+        except ActivityError as error:
+            fail(error)
+        if seq is not None:
+            self._run.progress.opened.pop("agent_state", None)  # it was also written
+            self._wrote(seq)
+
+    def _wrote(self, seq: int) -> None:
+        self._run.progress.wrote(seq)
+        self._box.written()
+
+    async def close(self, finish: Finish, ending: Finish) -> dict[str, Any] | None:
+        """End the run and return its result; None if the user has sent another message in the meantime.
+
+        Args:
+            ending: `finish`, after the agent's output type and validators have accepted it.
+        """
+        last, complete = self._run.progress.last, finish.status == "complete"
+        status, hook = str(ending.status), ending.hook if ending.hook in self._run.facts.hooks else None
+        response = ""
+        if hook is not None or not complete:
+            await (self._messages.until_kept() if complete else self._messages.take_all())
+            response = (await self._finish(status, hook))["response"]
+            while self._box.messages and not complete:
+                await self._messages.take_all()
+                await self._finish(status, None)
+        if complete and self._box.messages:
+            return None
+        if finish.raises:
+            self._raise_terminal(finish.response)
+        if complete and status == "complete":
+            more = {name: value for name, value in last.items() if name in ("output", "size", "citations")}
+            return self.result(status, {"response": last.get("text", self._run.loop.response), **more})
+        if complete:
+            why = last.get("unfit") or last["output_error"]
+            return self.result(status, {"response": last.get("text", ""), "error": why})
+        if status == "error":
+            return self.result(status, {"response": finish.response, "error": finish.response})
+        # The full text of the last answer is in the store; the state has its beginning.
+        more = {} if finish.tripped is None else {"tripped": write_tripped(finish.tripped)}
+        return self.result(status, {"response": response if finish.response else "", **more})
+
+    async def cancelled(self) -> NoReturn:
+        await self._messages.until_kept()
+        # The run does not know what the model's activity wrote before it was cut off, even at the first turn.
+        if self._run.progress.seq or self._run.has_asked or self._has_asked_before_a_reset():
+            await self._finish("cancelled", None)
+        self._board.end_run("cancelled")
+        raise asyncio.CancelledError
+
+    def _has_asked_before_a_reset(self) -> bool:
+        """Whether the transcript may have calls from before the run was reset to its beginning."""
+        return self._running.resets > 0 and workflow.patched(names.RESETS_ANSWER)
+
+    async def _finish(self, status: str, hook: str | None) -> Finished:
+        """Write the remaining messages, and call the hook for the run's end."""
+        # A run that was never answered leaves nothing behind: a repeated message must not appear twice.
+        unheard = status == "cancelled" or (status == "error" and self._run.progress.turn.number == 0)
+        while True:
+            reference = self._run.reference(FinishReference)
+            reference["status"] = status
+            if hook is not None:
+                reference["hook"] = hook
+            if self._run.progress.say and not unheard:
+                reference["say"] = self._run.progress.say
+            if questions := self._run.questions():
+                reference["questions"] = questions
+            try:
+                result = await self._workers.execute(names.FINISH, reference)
+            except ActivityError as error:
+                if not (isinstance(error.cause, ApplicationError) and error.cause.type == names.HOOK_ERROR):
+                    fail(error)
+                if not await self._pauses.pause(str(hook), why(error)):
+                    hook = None
+                continue
+            if result is None:
+                await self.cancelled()
+            self._wrote(result["seq"])
+            self._run.progress.say = []
+            return result
+
+    def _raise_terminal(self, text: str) -> NoReturn:
+        error = self._calls.terminal
+        details = {} if error is None else {"status_code": error.status_code, "metadata": error.metadata}
+        raise ApplicationError(text, details, type=names.TERMINAL_ERROR, non_retryable=True)
+
+    def result(self, status: str, more: dict[str, Any]) -> dict[str, Any]:
+        self._board.end_run(status)
+        usage = self._run.loop.used
+        return {
+            "status": status,
+            **more,
+            "session_id": self._run.progress.session_id,
+            "iterations": self._run.loop.iterations,
+            "usage": None if usage is None else usage.model_dump(),
+        }
 
 
 class AgentRun(RunHandlers):

@@ -28,7 +28,7 @@ from standfast import (
 )
 from standfast.stores import WaitFilter
 from standfast.temporal import load_arguments
-from standfast.temporal.client.in_process import RunsInProcess
+from standfast.temporal.client.clients import RunsInProcess
 from standfast.testing import ScriptedModel
 
 ASKED = "in-process:shop/s"

@@ -11,7 +11,7 @@ from support.temporal_runs import Run, Temporal, check_healthy, result, until
 from support.transcripts import asks_for, call, tool_contents
 
 from standfast import Agent, NotHappened, tool
-from standfast.temporal.activities import tool_attempts
+from standfast.temporal.activities import tool_activities
 from standfast.temporal.wire import names, snapshots
 from standfast.testing import ScriptedModel
 
@@ -21,7 +21,7 @@ from standfast.testing import ScriptedModel
 async def test_a_handler_that_hears_no_cancel_is_not_waited_for_beyond_its_time(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, blocks: bool
 ) -> None:
-    for module in (snapshots, tool_attempts):
+    for module in (snapshots, tool_activities):
         monkeypatch.setattr(module, "GRACE", 0.5)
     ends = threading.Event()
 
@@ -58,7 +58,7 @@ async def test_a_handler_that_hears_no_cancel_is_not_waited_for_beyond_its_time(
 async def test_a_handler_that_may_still_run_is_not_run_again_though_verify_does_not_find_its_effect(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (snapshots, tool_attempts):
+    for module in (snapshots, tool_activities):
         monkeypatch.setattr(module, "GRACE", 0.5)
     ends, ran = threading.Event(), list[str]()
 

@@ -26,7 +26,7 @@ from standfast import (
     run,
 )
 from standfast.temporal import load_shown
-from standfast.temporal.client.in_process import RunsInProcess
+from standfast.temporal.client.clients import RunsInProcess
 from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
 

@@ -23,7 +23,7 @@ from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastPlugin, start_pipeline
 from standfast.temporal.client import retention
 from standfast.temporal.client.boards import kept_mark
-from standfast.temporal.client.forgotten import Forgotten
+from standfast.temporal.client.retention import Forgotten
 from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
 

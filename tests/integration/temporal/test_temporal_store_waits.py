@@ -31,7 +31,7 @@ from standfast import Agent, Approval, ModelError, RetryPolicy, StoreError, pipe
 from standfast.agents import Loop
 from standfast.messages import Message
 from standfast.temporal import Webhook, start_pipeline
-from standfast.temporal.activities import tool_attempts
+from standfast.temporal.activities import tool_activities
 from standfast.temporal.wire import snapshots
 from standfast.testing import ModelServer, Reply, ScriptedModel
 
@@ -248,7 +248,7 @@ async def test_a_result_is_held_for_longer_than_the_handler_may_take(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, effects = Refusing(temporal.store), list[str]()
-    for module in (snapshots, tool_attempts):
+    for module in (snapshots, tool_activities):
         monkeypatch.setattr(module, "GRACE", 0.5)
 
     @tool(timeout=0.5)

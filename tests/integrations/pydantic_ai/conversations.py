@@ -28,7 +28,7 @@ from support.any_store import open_store
 from standfast import SessionConflictError
 from standfast.integrations.pydantic_ai import StandfastDurability
 from standfast.stores import WaitFilter
-from standfast.temporal.client.in_process import RunsInProcess
+from standfast.temporal.client.clients import RunsInProcess
 
 
 @dataclass

@@ -23,7 +23,7 @@ from pydantic_ai.exceptions import UserError
 from standfast import Approval, InputError, SessionAccessDeniedError
 from standfast.integrations.pydantic_ai import StandfastDurability
 from standfast.stores import SQLiteStore
-from standfast.temporal.client.in_process import RunsInProcess
+from standfast.temporal.client.clients import RunsInProcess
 
 TWO = calls(("charge", {"cents": 5}), ("charge", {"cents": 7}))
 BOTH = [str, DeferredToolRequests]

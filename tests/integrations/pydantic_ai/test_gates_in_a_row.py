@@ -23,7 +23,7 @@ from standfast import Approval, InputError
 from standfast.integrations.pydantic_ai.conversations import Turn
 from standfast.stores import SQLiteStore
 from standfast.stores.waits import WaitFilter
-from standfast.temporal.client.in_process import RunsInProcess
+from standfast.temporal.client.clients import RunsInProcess
 
 Decide = Callable[[SQLiteStore, Agent[Any, Any], Any, str, dict[str, Any]], Awaitable[None]]
 
