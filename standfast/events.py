@@ -1,7 +1,7 @@
 """Events of a run, in one vocabulary for in-process runs and Temporal runs.
 
 Events of a Temporal run have an `id`, which is the same whenever the run is read, and a time. The words that a model is
-currently producing (`TextDelta`) have neither; the answer that contains them has both.
+currently producing (`TextDelta`, `ReasoningDelta`) have neither; the answer that contains them has both.
 """
 
 from dataclasses import dataclass, field
@@ -132,6 +132,25 @@ class TextDelta(_Event):
     turn: int | None = None
     offset: int | None = None
     type: Literal["text-delta"] = _type("text-delta")
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta(_Event):
+    """A piece of the model's readable thoughts, usually before its text. An adapter's `stream` yields it beside text.
+
+    Thoughts that are not streamed are one piece. Encrypted thoughts are never shown.
+
+    Args:
+        turn, offset: for a Temporal run, as in `TextDelta`; the position in the thoughts.
+    """
+
+    text: str
+    turn: int | None = None
+    offset: int | None = None
+    type: Literal["reasoning-delta"] = _type("reasoning-delta")
+
+
+AnswerDelta = TextDelta | ReasoningDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +394,7 @@ Event = (
     | RunEnded
     | TurnStarted
     | TextDelta
+    | ReasoningDelta
     | ModelRetried
     | ModelFailed
     | TurnEnded

@@ -18,22 +18,22 @@ from standfast.cli.applications import Application, load_application
 from standfast.cli.audits import BY
 from standfast.cli.commands import client_of, server_options, with_output
 from standfast.cli.inputs import read_json_option, who
-from standfast.cli.outputs import Output, shown
+from standfast.cli.outputs import Output
 from standfast.cli.runs import CONTEXT, progress
 from standfast.cli.stores import USUAL, Store, check_workers_store, existing_store
 from standfast.cli.waiting import write_waiting
 from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
-from standfast.events import ModelRetried, TextDelta, ToolEnded, ToolStarted
+from standfast.events import ModelRetried, ReasoningDelta, TextDelta, ToolEnded, ToolStarted
 from standfast.local import run_streaming
-from standfast.runtime.viewers import news_of, until_more
-from standfast.stores import PartialAnswer, SQLiteStore
+from standfast.runtime.viewers import Heard, load_more, news_of, until_more
+from standfast.stores import SQLiteStore
 from standfast.stores.capabilities import has_journal
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-    from standfast.events import Event
+    from standfast.events import AnswerDelta, Event
 
 _LEAVE = ("/quit", "/exit")
 _RESULT = 200  # characters of a tool's result that are shown
@@ -122,6 +122,28 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
+class _Words:
+    """Writes a model's words as they arrive. Its thoughts are dimmed and do not share a line with its text."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._open = ""  # the kind of words on the current line
+
+    def write(self, piece: "AnswerDelta") -> None:
+        if not piece.text:
+            return
+        if self._open not in ("", piece.type):
+            click.echo()
+        self._open = piece.type
+        self._output.words(piece.text, style="dim" if isinstance(piece, ReasoningDelta) else None)
+
+    def end(self) -> None:
+        """Continue on a new line."""
+        if self._open:
+            click.echo()
+        self._open = ""
+
+
 class _Talk(Protocol):
     """A conversation; sending a message or settling a call returns the agent's next question, if any."""
 
@@ -181,6 +203,7 @@ class _LocalConversation:
             "session_id": session,
             "user_id": by,
         }
+        self._words = _Words(output)
         self._unheard: tuple[str, str] | None = None  # a line whose run failed, and the id of that message
 
     async def begin(self) -> InterruptedResponse | None:
@@ -198,10 +221,10 @@ class _LocalConversation:
 
     async def settle(self, told: Mapping[str, Any]) -> InterruptedResponse | None:
         """Run until it is the person's turn, and show the events."""
-        written, ended = False, None
+        ended = None
         try:
             async for event in run_streaming(self._agent, **told, **self._options):
-                written = self._show(event, written)
+                self._show(event)
                 ended = getattr(event, "result", ended)
         except StandfastError as error:
             self._output.note(str(error))
@@ -218,24 +241,20 @@ class _LocalConversation:
     async def close(self) -> None:
         await self._options["store"].close()
 
-    def _show(self, event: "Event", written: bool) -> bool:
+    def _show(self, event: "Event") -> None:
+        if isinstance(event, TextDelta | ReasoningDelta):
+            self._words.write(event)
+            return
+        self._words.end()
         match event:
-            case TextDelta(text):
-                click.echo(shown(text), nl=False)
-                return True
             case ModelRetried(error, delay):
-                self._output.note(f"\nCalled again in {delay:g} s: {error}")
-                return False
-        if written:
-            click.echo()
-        match event:
+                self._output.note(f"Called again in {delay:g} s: {error}")
             case ToolStarted(call):
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 self._output.line(f"-> {call.name}({arguments})", style="dim")
             case ToolEnded(call, message) if message is not None:
                 text = message.content
                 self._output.line(f"<- {call.name}: {text[:_RESULT]}{'…' if len(text) > _RESULT else ''}", style="dim")
-        return False
 
     def ask(self, asked: InterruptedResponse) -> dict[str, Any] | None:
         if not asked.approvals:
@@ -265,11 +284,12 @@ class _LocalConversation:
 # --- on Temporal ---
 
 
-class _Words:
+class _WordsOfRun:
     """Writes the words of a run's model as they arrive, from the store of its worker."""
 
-    def __init__(self, store: Store | None) -> None:
-        self._store, self._said = store, ""
+    def __init__(self, output: Output, store: Store | None) -> None:
+        self._store, self._words = store, _Words(output)
+        self._said = ""  # of the current answer
         self._writing: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Callable[[Mapping[str, Any]], None]:
@@ -285,26 +305,26 @@ class _Words:
 
     async def _write(self, journal_key: str) -> None:
         assert self._store is not None
-        heard: PartialAnswer | None = None
+        heard = Heard()
         async with news_of(self._store, journal_key) as news:
             while True:
-                part = await self._store.load_partial(journal_key, after=heard)
-                if part is not None and part.text:
-                    if part.offset == 0:  # another turn, or another attempt
-                        self.end()
-                    click.echo(shown(part.text), nl=False)
-                    self._said, heard = self._said + part.text, part
+                for piece, then in await load_more(self._store, journal_key, heard):
+                    heard = then
+                    if piece.offset == 0:  # another turn, or another attempt
+                        self._words.end()
+                    if isinstance(piece, TextDelta):
+                        self._said = self._said[: piece.offset] + piece.text
+                    self._words.write(piece)
                 await until_more(news, 0.1)
 
     def end(self) -> None:
         """Continue on a new line."""
-        if self._said:
-            click.echo()
+        self._words.end()
         self._said = ""
 
     def rest_of(self, answer: str) -> str:
         """Return the part of an answer that is not written yet."""
-        if answer.startswith(self._said):
+        if self._said and answer.startswith(self._said):
             return answer[len(self._said) :]
         self.end()
         return answer
@@ -367,7 +387,7 @@ class _TemporalConversation:
         """Follow the run until it ends, or asks something."""
         from standfast.temporal.client.runs import outcome, watched
 
-        words = _Words(self._store)
+        words = _WordsOfRun(self._output, self._store)
         with words if self._store is not None else progress(self._output) as tell:
             async for seen in watched(self._client, self._run):
                 tell(seen)

@@ -120,6 +120,10 @@ class Output:
         """Write a line for people."""
         self.console.print(shown(text), style=style, soft_wrap=True)
 
+    def words(self, text: str, style: str | None = None) -> None:
+        """Write a part of a line for people."""
+        self.console.print(shown(text), style=style, soft_wrap=True, end="")
+
     def fields(self, fields: Mapping[str, Any]) -> None:
         """Write names and values for people, without empty ones. No line of a value looks like a field."""
         width = max((len(name) for name, value in fields.items() if value not in (None, "")), default=0)

@@ -1,14 +1,15 @@
 """Anthropic's Messages format: writes requests and reads answers. Nothing here does I/O."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from standfast.errors import InputError
+from standfast.events import ReasoningDelta
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
 from standfast.llm.protocol import ToolDescription
-from standfast.llm.reasoning import Part, details, details_in, hosted_call, parts_of, reasoning_of
+from standfast.llm.reasoning import Part, ThoughtPieces, details, details_in, hosted_call, parts_of, reasoning_of
 from standfast.messages import Citation, HostedCall, Image, LLMResponse, Message, ToolCall
 from standfast.tools import HostedTool
 
@@ -190,25 +191,31 @@ _PIECES = {
 
 
 class AnswerSoFar:
-    """Assembles a streamed answer."""
+    """Assembles a streamed answer.
 
-    def __init__(self) -> None:
+    Args:
+        thoughts: of the part before a pause.
+    """
+
+    def __init__(self, thoughts: ThoughtPieces | None = None) -> None:
         self._message: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
         self._items: dict[tuple[int, str], list[Any]] = {}
         self._is_whole = False
+        self._thoughts = ThoughtPieces() if thoughts is None else thoughts
 
-    def add(self, event: Mapping[str, Any]) -> str:
-        """Add an event; return its text."""
+    def add(self, event: Mapping[str, Any]) -> Iterable[str | ReasoningDelta]:
+        """Add an event; return the pieces of its thoughts and its text."""
         match event:
             case {"type": "message_start", "message": dict(message)}:
                 self._message = message
                 self._note(message.get("usage"))
             case {"type": "content_block_start", "index": int(index), "content_block": dict(block)}:
                 self._blocks[index] = block
-                return str(block.get("text") or "") if block.get("type") == "text" else ""
+                kind = str(block.get("type"))
+                return self._shown(index, kind, block.get(kind))
             case {"type": "content_block_delta", "index": int(index), "delta": dict(piece)}:
                 return self._add_piece(index, piece)
             case {"type": "message_delta", "delta": dict(end)}:
@@ -216,30 +223,38 @@ class AnswerSoFar:
                 self._note(event.get("usage"))
             case {"type": "message_stop"}:
                 self._is_whole = True
-        return ""
+        return ()
+
+    def _shown(self, index: int, place: Any, text: Any) -> Iterable[str | ReasoningDelta]:
+        """Return the piece that people see of a text at this place of a block."""
+        if not isinstance(text, str) or not text:
+            return ()
+        if place == "thinking":
+            return self._thoughts.piece(text, (self._message.get("id"), index))
+        return (text,) if place == "text" else ()
 
     def _note(self, usage: Any) -> None:
         if isinstance(usage, dict):
             self._usage |= {name: count for name, count in usage.items() if count is not None}
 
-    def _add_piece(self, index: int, delta: Mapping[str, Any]) -> str:
+    def _add_piece(self, index: int, delta: Mapping[str, Any]) -> Iterable[str | ReasoningDelta]:
         if index not in self._blocks:
-            return ""
-        kind, text = str(delta.get("type")), ""
+            return ()
+        kind = str(delta.get("type"))
         if kind == "citations_delta":
             self._items.setdefault((index, "citations"), []).append(delta.get("citation"))
         elif kind in _PIECES:
             name, place = _PIECES[kind]
             if isinstance(piece := delta.get(name), str):
                 self._pieces.setdefault((index, place), []).append(piece)
-                text = piece if place == "text" else ""
+                return self._shown(index, place, piece)
         else:  # of an unknown kind; the block goes back whole
             for place, piece in delta.items():
                 if place != "type" and isinstance(piece, str):
                     self._pieces.setdefault((index, place), []).append(piece)
                 elif place != "type" and piece is not None:
                     self._blocks[index] = {**self._blocks[index], place: piece}
-        return text
+        return ()
 
     def body(self) -> dict[str, Any]:
         """Return the answer as if it had not been streamed; a call's arguments are text.

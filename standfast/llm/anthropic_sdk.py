@@ -5,12 +5,14 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
+from standfast.events import ReasoningDelta
 from standfast.extras import MissingExtraError, install
 from standfast.llm import anthropic_messages
 from standfast.llm.answer_limits import AnswerLimits
 from standfast.llm.json_tool_calls import reply_schema
 from standfast.llm.prices import Price
 from standfast.llm.protocol import ToolDescription
+from standfast.llm.reasoning import ThoughtPieces
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message
@@ -106,19 +108,19 @@ class AnthropicMessages(SDKAdapter):
             (answer,) = [part async for part in parts if isinstance(part, LLMResponse)]
         return answer
 
-    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
+    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
         clock = asyncio.get_running_loop().time
-        late, whole, pauses = clock() + self._limits.max_seconds / 2, None, 0
+        late, whole, pauses, thoughts = clock() + self._limits.max_seconds / 2, None, 0, ThoughtPieces()
         async with self._client(self._sdk.AsyncAnthropic) as client:
             while True:
-                answer = anthropic_messages.AnswerSoFar()
+                answer = anthropic_messages.AnswerSoFar(thoughts)
                 async with AsyncExitStack() as opened:
                     asked = client.messages.with_streaming_response.create(stream=True, **request)
                     raw = await self._opened(opened.enter_async_context(asked))
                     async with aclosing(self._events(raw)) as found:
                         async for event in found:
-                            if text := answer.add(event):
-                                yield text
+                            for piece in answer.add(event):
+                                yield piece
                 body = answer.body()
                 whole = anthropic_messages.together(whole, body)
                 if body.get("stop_reason") != "pause_turn" or pauses == _PAUSES or clock() > late:

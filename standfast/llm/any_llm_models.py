@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from standfast.errors import DefinitionError, InputError, ModelError
+from standfast.events import ReasoningDelta
 from standfast.extras import MissingExtraError, install, install_package
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, in_time, timely
 from standfast.llm.chat_completions import (
@@ -125,8 +126,8 @@ class AnyLLMModel:
 
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
-    ) -> AsyncIterator[str | LLMResponse]:
-        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does."""
+    ) -> AsyncIterator[str | ReasoningDelta | LLMResponse]:
+        """Yield pieces of thoughts and text, and the whole answer as the last value; raises as `chat` does."""
         request, answer = {**self._request(messages, tools, settings), "stream": True}, AnswerSoFar()
         with self._faults():
             async with self._client() as client, AsyncExitStack() as opened:
@@ -138,8 +139,8 @@ class AnyLLMModel:
                     opened.push_async_callback(close)
                 async with aclosing(timely(chunks, self._limits)) as found:
                     async for chunk in found:
-                        if text := answer.add(_piece(chunk.model_dump())):
-                            yield text
+                        for part in answer.add(_piece(chunk.model_dump())):
+                            yield part
             if not answer.stop_reason:
                 raise InputError("the stream ended before the answer was whole")
             yield self._whole(answer)

@@ -11,9 +11,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from standfast.errors import InputError
+from standfast.events import ReasoningDelta
 from standfast.llm.protocol import ToolDescription
-from standfast.llm.reasoning import Part, parts_of, reasoning_of
-from standfast.messages import Citation, LLMResponse, Message, ToolCall, clean_text, explain, json_problem
+from standfast.llm.reasoning import Part, ThoughtPieces, parts_of, reasoning_of
+from standfast.messages import Citation, LLMResponse, Message, ToolCall, clean_text, explain, json_problem, thought_text
 
 
 def request_messages(messages: Sequence[Message], keeper: str | None = None) -> list[dict[str, Any]]:
@@ -284,6 +285,7 @@ class AnswerSoFar:
     def __init__(self) -> None:
         self.stop_reason: str | None = None
         self._parts: list[Part] = []
+        self._pieces, self._thoughts = ThoughtPieces(), 0  # thoughts among the parts
         self._sources: list[Any] = []
         self._is_refused = False
         self._more: dict[str, list[Any]] = {}
@@ -291,34 +293,37 @@ class AnswerSoFar:
         self._last: dict[int | None, _Begun] = {}  # of each index
         self._usage: dict[str, Any] | None = None
 
-    def add(self, piece: Answer) -> str:
-        """Add a piece; return its text."""
+    def add(self, piece: Answer) -> list[str | ReasoningDelta]:
+        """Add a piece; return the pieces of its thoughts and its text."""
         self._usage = piece.usage or self._usage  # the last piece of a stream, which has no choices
         choice = piece.choices[0] if piece.choices else _Choice()
         self.stop_reason = choice.finish_reason or self.stop_reason
         said = choice.message or choice.delta or _Said()
         for call in said.tool_calls or ():
             self._add_call(call, is_whole=choice.message is not None)
+        heard = list[str | ReasoningDelta]()
         if more := said.more:
             add_to(self._more, more)
+            heard += self._pieces.piece(thought_text({"message": more}))
         for found in (piece.citations, (said.model_extra or {}).get("annotations")):
             self._sources += found if isinstance(found, list) else ()
         self._is_refused = self._is_refused or bool(said.refusal)
-        if isinstance(said.content, list):
-            return "".join([self._add_part(part) for part in said.content])
-        text = said.content or said.refusal or ""
-        self._parts.append(("text", text))
-        return text
+        for part in said.content if isinstance(said.content, list) else [said.content or said.refusal or ""]:
+            heard += self._add_part(part)
+        return heard
 
-    def _add_part(self, part: Any) -> str:
-        """Add a part of the content; return its text. Any other part is kept in its place."""
+    def _add_part(self, part: Any) -> Iterator[str | ReasoningDelta]:
+        """Add a part of the content; yield its text. Any other part is kept in its place."""
         match part:
             case str(text) | {"type": "text" | "output_text", "text": str(text)} | {"refusal": str(text)}:
-                self._parts.append(("text", text))
-                return text
+                if text:
+                    self._parts.append(("text", text))
+                    yield text
             case {"type": str(kind)} if kind not in ("text", "output_text") and json_problem(part) is None:
+                before, last = self._parts[-1] if self._parts else ("text", "")
+                self._thoughts += not (before == "thought" and _continues(last, part))
                 self._parts.append(("thought", part))
-        return ""
+                yield from self._pieces.piece(thought_text({"part": part}), self._thoughts)
 
     def _add_call(self, piece: _Call, *, is_whole: bool) -> None:
         """Continue the last call of the same index, unless another begins."""

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, as
 from typing import TYPE_CHECKING, Any, Literal
 
 from standfast.errors import DefinitionError, InputError, ModelError
+from standfast.events import ReasoningDelta
 from standfast.extras import MissingExtraError, install
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, in_time, read_bounded
 from standfast.llm.chat_completions import (
@@ -24,7 +25,7 @@ from standfast.llm.json_tool_calls import plain_messages, read_reply, response_f
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import check_key, connection_advice, hidden, refusal
-from standfast.llm.reasoning import keeper_of, renamed, server_of
+from standfast.llm.reasoning import keeper_of, renamed, server_of, spoken
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.tools import Duration, seconds
 
@@ -112,15 +113,15 @@ class OpenAICompatible:
 
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
-    ) -> AsyncIterator[str | LLMResponse]:
-        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does.
+    ) -> AsyncIterator[str | ReasoningDelta | LLMResponse]:
+        """Yield pieces of thoughts and text, and the whole answer as the last value; raises as `chat` does.
 
         An answer that is a JSON object has no pieces worth showing and is yielded as one.
         """
         if self._in_json(tools):
             response = await self.chat(messages, tools, **settings)
-            if response.text:
-                yield response.text
+            for part in spoken(response):
+                yield part
             yield response
             return
         # A setting may remove the options: some servers refuse them.
@@ -135,8 +136,8 @@ class OpenAICompatible:
                 if data == b"[DONE]":
                     is_whole = True
                     break
-                if text := answer.add(self._read(data)):
-                    yield text
+                for part in answer.add(self._read(data)):
+                    yield part
             # Not every server sends [DONE], but a stream with neither was cut off.
             if not (is_whole or answer.stop_reason):
                 raise InputError("the stream ended before the answer was whole")

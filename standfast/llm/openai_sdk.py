@@ -7,12 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from standfast.errors import InputError
+from standfast.events import ReasoningDelta
 from standfast.extras import MissingExtraError, install
 from standfast.llm import responses
 from standfast.llm.answer_limits import AnswerLimits
 from standfast.llm.json_tool_calls import reply_schema
 from standfast.llm.prices import Price
 from standfast.llm.protocol import ToolDescription
+from standfast.llm.reasoning import ThoughtPieces
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of, read_body, refused
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message
@@ -21,6 +23,8 @@ from standfast.tools import Duration, HostedTool
 if TYPE_CHECKING:
     import openai
 
+
+_PLACE = ("output_index", "summary_index")  # of a piece of a thought
 
 # Models without thoughts: they refuse requests for them. For other models, the provider tells.
 _WITHOUT_THOUGHTS = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt)|gpt-5(\.\d+)?-chat")
@@ -96,8 +100,8 @@ class OpenAIResponses(SDKAdapter):
             raw = await self._opened(self._asked(client.responses.with_raw_response.create, request))
         return responses.response(self._whole(read_body(raw.content)))
 
-    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
-        whole = None
+    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
+        whole, thoughts = None, ThoughtPieces()
         async with self._client(self._sdk.AsyncOpenAI) as client, AsyncExitStack() as opened:
             ask = partial(client.responses.with_streaming_response.create, stream=True)
             raw = await self._opened(self._asked(lambda **asked: opened.enter_async_context(ask(**asked)), request))
@@ -106,6 +110,12 @@ class OpenAIResponses(SDKAdapter):
                     match event:
                         case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
                             yield text
+                        case {
+                            "type": "response.reasoning_summary_text.delta" | "response.reasoning_text.delta",
+                            "delta": str(text),
+                        }:
+                            for piece in thoughts.piece(text, [event.get(name) for name in _PLACE]):
+                                yield piece
                         case {
                             "type": "response.completed" | "response.incomplete" | "response.failed",
                             "response": dict(body),

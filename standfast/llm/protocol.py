@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from standfast.events import ReasoningDelta
 from standfast.messages import LLMResponse, Message, Record
 from standfast.tools import Tool
 
@@ -34,8 +35,11 @@ class StreamingLLMAdapter(Protocol):
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
-    ) -> AsyncIterator[str | LLMResponse | Mapping[str, Any]]:
-        """Yield pieces of the text, and the whole answer as the last value."""
+    ) -> AsyncIterator[str | ReasoningDelta | LLMResponse | Mapping[str, Any]]:
+        """Yield pieces of the text, of the readable thoughts if there are any, and the whole answer as the last value.
+
+        Without pieces, the thoughts are taken from the whole answer.
+        """
         ...
 
 

@@ -9,13 +9,14 @@ from contextlib import AsyncExitStack, aclosing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from standfast.errors import DefinitionError, InputError, ModelError
+from standfast.events import ReasoningDelta
 from standfast.extras import MissingExtraError, install
 from standfast.llm.answer_limits import AnswerLimits, in_time, timely
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import hidden, no_answer, refusal
-from standfast.llm.reasoning import Part, keeper_of, parts_of, reasoning_of, renamed
+from standfast.llm.reasoning import Part, ThoughtPieces, keeper_of, parts_of, reasoning_of, renamed
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import Image, LLMResponse, Message, ToolCall, cut, error_text
 from standfast.tools import Duration, seconds
@@ -94,19 +95,19 @@ class PydanticAIModel:
 
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
-    ) -> AsyncIterator[str | LLMResponse]:
-        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does."""
+    ) -> AsyncIterator[str | ReasoningDelta | LLMResponse]:
+        """Yield pieces of thoughts and text, and the whole answer as the last value; raises as `chat` does."""
         from pydantic_ai.direct import model_request_stream
 
-        request = self._request(messages, tools, settings)
+        request, thoughts = self._request(messages, tools, settings), ThoughtPieces()
         with self._faults():
             async with self._model, AsyncExitStack() as stack:
                 async with in_time(self._limits):
                     opened = await stack.enter_async_context(model_request_stream(self._model, **request))
                 async with aclosing(timely(aiter(opened), self._limits)) as events:
                     async for event in events:
-                        if text := _text_of(event):
-                            yield text
+                        for piece in _pieces_of(event, thoughts):
+                            yield piece
                 answer = opened.get()
             if answer.finish_reason is None and answer.state != "complete":
                 raise InputError("the stream ended before the answer was whole")
@@ -208,14 +209,19 @@ def _is_call(part: Any) -> bool:
     return bool(part.part_kind == "tool-call")
 
 
-def _text_of(event: Any) -> str:
-    """Return the text of a stream's event."""
+def _pieces_of(event: Any, thoughts: ThoughtPieces) -> Iterator[str | ReasoningDelta]:
+    """Yield the thought or the text of a stream's event."""
     match event.event_kind:
-        case "part_start" if event.part.part_kind == "text":
-            return str(event.part.content)
-        case "part_delta" if event.delta.part_delta_kind == "text":
-            return str(event.delta.content_delta)
-    return ""
+        case "part_start" if event.part.part_kind in ("text", "thinking"):
+            kind, text = event.part.part_kind, event.part.content
+        case "part_delta" if event.delta.part_delta_kind in ("text", "thinking"):
+            kind, text = event.delta.part_delta_kind, event.delta.content_delta
+        case _:
+            return
+    if kind == "thinking":
+        yield from thoughts.piece(text, event.index)
+    elif text:
+        yield str(text)
 
 
 def _parts(answer: Any) -> Iterator[Part]:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-from standfast.messages import HostedCall, Message, Reasoning, clean_text
+from standfast.events import ReasoningDelta
+from standfast.messages import BREAK, HostedCall, LLMResponse, Message, Reasoning, clean_text
 
 Part = tuple[Literal["thought", "text", "call"], Any]
 """A thought as its provider has it; a text; the index of a call."""
@@ -69,6 +70,32 @@ def reasoning_of(provider: str, parts: Sequence[Part]) -> Reasoning | None:
     written = [part if kind == "thought" else _marker(kind, part) for kind, part in parts]
     kept = [one for one, kind in zip(written, kinds, strict=True) if kind == "thought" or not in_order]
     return Reasoning(provider=provider, blocks=tuple(kept))
+
+
+class ThoughtPieces:
+    """The pieces of an answer's thoughts, separated as in `Reasoning.text`."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+
+    def piece(self, text: str, of: Any = "") -> Iterator[ReasoningDelta]:
+        """Yield the event of a piece, unless it is empty.
+
+        Args:
+            of: identifies the thought.
+        """
+        if text:
+            begins = self._last is not None and self._last != of
+            self._last = of
+            yield ReasoningDelta(f"{BREAK}{text}" if begins else text)
+
+
+def spoken(answer: LLMResponse) -> Iterator[str | ReasoningDelta]:
+    """Yield the thoughts and the text of an answer that was not streamed."""
+    if answer.reasoning is not None and (thoughts := answer.reasoning.text):
+        yield ReasoningDelta(thoughts)
+    if answer.text:
+        yield answer.text
 
 
 def details(of: str, block: Mapping[str, Any], known: Sequence[str]) -> Iterator[Part]:

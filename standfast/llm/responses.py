@@ -119,6 +119,8 @@ def _answer_parts(message: Message) -> Iterator[dict[str, Any]]:
             case "thought" if "with" in part:
                 of_text = details_in(part, "text") or of_text
                 of_call = details_in(part, "call") or of_call
+            case "thought" if part.get("type") == "reasoning" and not part.get("encrypted_content"):
+                pass  # the provider keeps nothing, and so cannot find it again
             case "thought":
                 yield part
             case "text" if part or not message.tool_calls:
@@ -175,8 +177,6 @@ def _parts(items: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
     calls = 0
     for item in items:
         match item.get("type"):
-            case "reasoning" if not item.get("encrypted_content"):
-                pass  # the provider keeps nothing, and so cannot find it again
             case "message":
                 yield from details("text", item, ("id", "type", "role", "status", "content"))
                 yield "text", "".join(_text(part) for part in item.get("content") or () if isinstance(part, dict))

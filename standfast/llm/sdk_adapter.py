@@ -12,12 +12,13 @@ from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nu
 from typing import Any, Literal, TypeVar
 
 from standfast.errors import DefinitionError, InputError, ModelError
+from standfast.events import ReasoningDelta
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, in_time
 from standfast.llm.json_tool_calls import plain_messages, read_reply
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import check_key, check_url, connection_advice, hidden, no_answer, refusal
-from standfast.llm.reasoning import keeper_of, renamed
+from standfast.llm.reasoning import keeper_of, renamed, spoken
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.tools import Duration, HostedTool, seconds
 
@@ -78,15 +79,15 @@ class SDKAdapter:
 
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
-    ) -> AsyncIterator[str | LLMResponse]:
-        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does.
+    ) -> AsyncIterator[str | ReasoningDelta | LLMResponse]:
+        """Yield pieces of thoughts and text, and the whole answer as the last value; raises as `chat` does.
 
         An answer that is a JSON object has no pieces worth showing and is yielded as one.
         """
         if self._in_json(tools):
             answer = await self.chat(messages, tools, **settings)
-            if answer.text:
-                yield answer.text
+            for piece in spoken(answer):
+                yield piece
             yield answer
             return
         request = self._request(messages, tools, settings)
@@ -127,7 +128,7 @@ class SDKAdapter:
     async def _answer(self, request: dict[str, Any]) -> LLMResponse:
         raise NotImplementedError
 
-    def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
+    def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
         raise NotImplementedError
 
     def _in_json(self, tools: Sequence[ToolDescription]) -> bool:

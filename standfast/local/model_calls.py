@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from standfast.agent_loop import CallModel, in_call_order, with_notices, withholds
 from standfast.agents import Agent
 from standfast.errors import ModelError
-from standfast.events import Event, ModelFailed, ModelRetried, TextDelta, TurnEnded, TurnStarted
+from standfast.events import Event, ModelFailed, ModelRetried, ReasoningDelta, TextDelta, TurnEnded, TurnStarted
 from standfast.llm import LLM, LLMAdapter, ToolDescription
 from standfast.llm.provider_errors import retry_delay
 from standfast.llm.providers import named, settings_for
@@ -85,9 +85,12 @@ class ModelCalls:
     def ended(self, turn: int, message: Message) -> None:
         """Emit an answer once its calls have their ids."""
         if self._emit is not None:
-            if withholds(self._agent) and message.content:
-                self._emit(TextDelta(message.content))
             thoughts = None if message.reasoning is None else message.reasoning.text or None
+            if withholds(self._agent):
+                if thoughts is not None:
+                    self._emit(ReasoningDelta(thoughts))
+                if message.content:
+                    self._emit(TextDelta(message.content))
             self._emit(
                 TurnEnded(
                     turn,
@@ -122,8 +125,7 @@ class ModelCalls:
 
     async def _call(self, adapter: LLMAdapter, view: list[Message]) -> LLMResponse:
         settings = settings_for(adapter, self._agent, self._max_answer_tokens)
-        emit = None if withholds(self._agent) else self._emit
-        tell = None if emit is None else lambda text: emit(TextDelta(text))
+        tell = None if withholds(self._agent) else self._emit
         return await answer(adapter, view, self._tools, settings, tell, self._agent.loop.max_message_bytes)
 
     async def _compress(self) -> None:

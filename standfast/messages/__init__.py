@@ -12,6 +12,7 @@ from standfast.messages.differences import (
     waiting_edit_in_words,
 )
 from standfast.messages.records import (
+    BREAK,
     Citation,
     HostedCall,
     Image,
@@ -27,6 +28,7 @@ from standfast.messages.records import (
     content_digest,
     read_images,
     read_usage,
+    thought_text,
     usage_of,
 )
 from standfast.messages.texts import (
@@ -51,6 +53,7 @@ from standfast.messages.texts import (
 )
 
 __all__ = [
+    "BREAK",
     "LONGEST_ID",
     "MAX_DEPTH",
     "MAX_DIGITS",
@@ -89,6 +92,7 @@ __all__ = [
     "read_object",
     "read_usage",
     "size_over",
+    "thought_text",
     "unfenced",
     "usage_of",
     "visible",

@@ -200,14 +200,15 @@ class Reasoning(Record):
     @property
     def text(self) -> str:
         """The part of it that is text for people; "" if the provider hides it."""
-        return "\n\n".join(filter(None, map(_thought, self.blocks)))
+        return BREAK.join(filter(None, map(thought_text, self.blocks)))
 
 
-_TEXT_OF_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "summary", "reasoning_details", "text")
+BREAK = "\n\n"  # between two thoughts
+_TEXT_OF_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "summary", "reasoning_details", "text", "content")
 
 
-def _thought(block: Mapping[str, Any]) -> str:
-    """Return the text of a thought in any provider's form."""
+def thought_text(block: Mapping[str, Any]) -> str:
+    """Return the readable text of a thought in any provider's form; "" if it has none."""
     match block:
         case {"message": Mapping() as fields}:
             return _text_of(fields)
@@ -220,14 +221,16 @@ def _thought(block: Mapping[str, Any]) -> str:
     return ""
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: Any, between: str = "") -> str:
     match value:
         case str():
             return value
         case list():
-            return "".join(map(_text_of, value))
+            return between.join(filter(None, map(_text_of, value)))
         case Mapping():
-            return next((text for name in _TEXT_OF_THOUGHTS if name in value and (text := _text_of(value[name]))), "")
+            for name in _TEXT_OF_THOUGHTS:
+                if name in value and (text := _text_of(value[name], BREAK if name == "summary" else "")):
+                    return text
     return ""
 
 

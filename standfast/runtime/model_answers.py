@@ -9,9 +9,10 @@ from typing_extensions import TypeIs
 
 from standfast.agents import Agent, ContextCompression
 from standfast.errors import ModelError, StandfastError
+from standfast.events import AnswerDelta, ReasoningDelta, TextDelta
 from standfast.extras import install
 from standfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
-from standfast.llm.reasoning import within
+from standfast.llm.reasoning import spoken, within
 from standfast.messages import LLMResponse, Message, clean_text, error_text
 
 _LOG = logging.getLogger("standfast")
@@ -45,14 +46,15 @@ async def answer(
     view: list[Message],
     tools: Sequence[ToolDescription],
     settings: Mapping[str, Any],
-    tell: Callable[[str], None] | None,
+    tell: Callable[[AnswerDelta], None] | None,
     max_thoughts: int,
 ) -> LLMResponse:
     """Return an adapter's answer; an answer with neither text nor calls is requested once more.
 
     Args:
         max_thoughts: bytes of earlier thoughts that are sent back.
-        tell: receives the text while it arrives, or at the end if the adapter cannot stream; None without listeners.
+        tell: receives the thoughts and the text while they arrive, or at the end if the adapter cannot stream; None
+            without listeners.
 
     Raises:
         ModelError: its `chat` is not async, or returns no answer, or the provider aborted it.
@@ -74,7 +76,7 @@ async def _answer(
     view: list[Message],
     tools: Sequence[ToolDescription],
     settings: Mapping[str, Any],
-    tell: Callable[[str], None] | None,
+    tell: Callable[[AnswerDelta], None] | None,
 ) -> LLMResponse:
     if tell is None:
         response = await _chat(adapter, view, tools, settings)
@@ -99,19 +101,21 @@ async def _streamed(
     view: list[Message],
     tools: Sequence[ToolDescription],
     settings: Mapping[str, Any],
-    tell: Callable[[str], None],
+    tell: Callable[[AnswerDelta], None],
 ) -> LLMResponse:
     if not _streams(adapter):
         response = await _chat(adapter, view, tools, settings)
-        if response.text:
-            tell(clean_text(response.text))
+        for piece in spoken(response):
+            tell(_delta(piece))
         return response
     whole: LLMResponse | Mapping[str, Any] | None = None
+    has_thoughts = False
     parts = adapter.stream(view, tools, **settings)
     try:
         async for part in parts:
-            if isinstance(part, str):
-                tell(clean_text(part))
+            if isinstance(part, str | ReasoningDelta):
+                tell(delta := _delta(part))
+                has_thoughts = has_thoughts or isinstance(delta, ReasoningDelta)
             else:
                 whole = part
     finally:
@@ -119,7 +123,15 @@ async def _streamed(
             await parts.aclose()
     if whole is None:
         raise StandfastError("The adapter's stream ended without the complete answer as its last value")
-    return LLMResponse.read(whole)
+    response = LLMResponse.read(whole)
+    if not has_thoughts and response.reasoning is not None and (thoughts := response.reasoning.text):
+        tell(_delta(ReasoningDelta(thoughts)))
+    return response
+
+
+def _delta(piece: str | ReasoningDelta) -> AnswerDelta:
+    """Return the event of an adapter's piece."""
+    return TextDelta(clean_text(piece)) if isinstance(piece, str) else ReasoningDelta(clean_text(piece.text))
 
 
 def _streams(adapter: object) -> TypeIs[StreamingLLMAdapter]:

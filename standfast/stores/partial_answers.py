@@ -27,9 +27,25 @@ class PartialAnswer(Record):
         return self.offset + len(self.text)
 
 
+_REASONING = "/reasoning"
+
+
+def reasoning_key(journal_key: str) -> str:
+    """Return the key of the row that has the readable thoughts of a run's answer, beside the row with its text."""
+    return journal_key + _REASONING
+
+
+def run_of(key: str) -> str:
+    """Return the run whose text or thoughts have this key."""
+    return key.removesuffix(_REASONING)
+
+
 @runtime_checkable
 class PartialAnswers(Protocol):
-    """Models' answers while they are streamed, for viewers: at most one per run. Nothing depends on them."""
+    """Models' answers while they are streamed, for viewers: at most one per key. Nothing depends on them.
+
+    A run has two keys: its own, and `reasoning_key`.
+    """
 
     async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
         """Add a part. Repeating this changes nothing. A part of an earlier attempt is ignored."""
@@ -52,7 +68,9 @@ class PartialNews(Protocol):
     """A store that notifies viewers of new parts of an answer, so that they need not poll."""
 
     def partial_news(self, journal_key: str) -> AbstractAsyncContextManager[asyncio.Event]:
-        """Yield an event that is set whenever a run may have a new part. A viewer clears it before it looks.
+        """Yield an event that is set whenever a run may have a new part of its text or thoughts (see `run_of`).
+
+        A viewer clears it before it looks.
 
         A notification may be lost, so viewers also look from time to time.
         """

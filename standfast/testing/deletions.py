@@ -8,6 +8,7 @@ from standfast.errors import InputError, SessionConflictError
 from standfast.stores import DecisionRecord, Dropped, LedgerEntry, NotedRun, PartialAnswer, Session
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.deletion import DELETED
+from standfast.stores.partial_answers import reasoning_key
 from standfast.testing.expectations import contents, expect, expect_error, say, session
 
 _DAY = timedelta(days=1)
@@ -48,7 +49,8 @@ async def _fill(store: Any, number: int = 1, session_id: str = "s1", workflow: s
     for place in (run, noted.workflow_id):
         await store.record_decision(_decision(place))
     if has_partial_answers(store):
-        await store.add_partial(run, PartialAnswer(turn=1, attempt="a", offset=0, text=_TEXT))
+        for key in (run, reasoning_key(run)):
+            await store.add_partial(key, PartialAnswer(turn=1, attempt="a", offset=0, text=_TEXT))
     return kept
 
 
@@ -72,7 +74,8 @@ async def _found(store: Any, kept: Session, number: int = 1) -> list[object]:
     found = await store.load_entries(scope, ["0/done", "0/running", "0/never"])
     entries = {key: entry.model_copy(update={"claimed_at": None}) for key, entry in found.items()}
     decisions = [row for place in (run, kept.workflow_id) for row in await store.load_decisions(place)]
-    partial = await store.load_partial(run) if has_partial_answers(store) else None
+    keys = (run, reasoning_key(run)) if has_partial_answers(store) else ()
+    partial = [part for key in keys if (part := await store.load_partial(key)) is not None]
     return [replies, entries, decisions, partial, await store.load_reply(f"{run}/open", 0)]
 
 
@@ -82,7 +85,7 @@ async def deleting_a_session_leaves_no_text_of_it(store: Any) -> None:
     replies, entries, decisions, partial, opened = await _found(store, kept)
     expect((await store.load_session("s1"), await contents(store)), (None, []), "the session and its messages")
     expect(replies, [None, None, None], "what its run has kept")
-    expect((decisions, partial), ([], None), "decisions and partial answers")
+    expect((decisions, partial), ([], []), "decisions and partial answers")
     expect(opened, DELETED, "what is in the place of what steered its run")
     texts = [(entry.result, entry.arguments_hash) for entry in entries.values()]  # type: ignore[attr-defined]
     expect(texts, [(None, None)] * 3, "results and arguments of its calls")
@@ -202,7 +205,7 @@ async def records_are_dropped_when_all_of_them_are_old(store: Any) -> None:
     run = run_key(1)
     await store.save_reply(f"{run}x", 0, _TEXT)
     await store.save_reply(f"{run}-x/y", 0, _TEXT)
-    partial = int(has_partial_answers(store))
+    partial = 2 * int(has_partial_answers(store))
     young = await store.drop_records(run, before=datetime.now(UTC) - _DAY, decisions=True)
     expect(young, Dropped(), "what was dropped of what is younger")
     asked = await store.drop_records(run, before=_before(), dry_run=True)

@@ -5,7 +5,9 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from standfast.events import ReasoningDelta
 from standfast.llm import ToolDescription
+from standfast.llm.reasoning import spoken
 from standfast.messages import LLMResponse, Message
 
 Answer = LLMResponse | Mapping[str, Any] | str | BaseException
@@ -48,11 +50,12 @@ class ScriptedModel:
 
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
-    ) -> AsyncIterator[str | LLMResponse]:
-        """Yield the text word by word, then the whole answer."""
+    ) -> AsyncIterator[str | ReasoningDelta | LLMResponse]:
+        """Yield the thoughts and the text word by word, then the whole answer."""
         answer = await self.chat(messages, tools, **settings)
-        for piece in re.findall(r"\S+\s*|\s+", answer.text):
-            yield piece
+        for part in spoken(answer):
+            for piece in re.findall(r"\S+\s*|\s+", part if isinstance(part, str) else part.text):
+                yield piece if isinstance(part, str) else ReasoningDelta(piece)
         yield answer
 
     async def _next(self, call: ModelCall) -> Answer:

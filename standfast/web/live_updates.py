@@ -10,8 +10,9 @@ from typing import Any
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError, StoreError
+from standfast.events import AnswerDelta, TextDelta
 from standfast.messages import visible
-from standfast.runtime.viewers import news_of, until_more
+from standfast.runtime.viewers import Heard, load_more, news_of, until_more
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore
@@ -37,8 +38,8 @@ class Looks:
         """End the event streams of open pages: a stopping server would wait for them."""
         self._closing.set()
 
-    async def events(self, of: str, shown: str, words: tuple[str, PartialAnswer | None] | None) -> AsyncIterator[str]:
-        """Yield events: "changed" when the page is out of date, "words" with the model's new words.
+    async def events(self, of: str, shown: str, words: tuple[str, Heard] | None) -> AsyncIterator[str]:
+        """Yield events: "changed" when the page is out of date, "words" and "thoughts" with the model's new ones.
 
         Args:
             shown: `digest` of the page's contents.
@@ -56,20 +57,19 @@ class Looks:
                             yield "event: changed\ndata: \n\n"
                     again = looked + min(max(_EVERY, (clock() - looked) / _SHARE), _AT_LEAST_EVERY)
                     yield ": still here\n\n"
-                if words is not None and (part := await self._more(*words)) is not None:
-                    words = (words[0], part)
-                    data = {"offset": part.offset, "text": visible(part.text)}
-                    yield f"event: words\nid: {position(part)}\ndata: {json.dumps(data)}\n\n"
+                for piece, heard in [] if words is None else await self._more(*words):
+                    words = (words[0], heard) if words is not None else None
+                    kind = "words" if isinstance(piece, TextDelta) else "thoughts"
+                    data = {"offset": piece.offset, "text": visible(piece.text)}
+                    yield f"event: {kind}\nid: {position(heard)}\ndata: {json.dumps(data)}\n\n"
                 await until_more(news, _EVERY if words is None else _WORDS_EVERY, self._closing)
 
-    async def _more(self, journal_key: str, heard: PartialAnswer | None) -> PartialAnswer | None:
-        """Return a model's new words; None if there are none, or the store cannot be read now."""
-        if not has_partial_answers(self._store):
-            return None
-        with suppress(StoreError):  # its words are sent as soon as the store is readable
-            part = await self._store.load_partial(journal_key, after=heard)
-            return part if part is not None and part.text else None
-        return None
+    async def _more(self, journal_key: str, heard: Heard) -> list[tuple[AnswerDelta, Heard]]:
+        """Return a model's new words; none if the store cannot be read now."""
+        if has_partial_answers(self._store):
+            with suppress(StoreError):  # they are sent as soon as it is readable
+                return await load_more(self._store, journal_key, heard)
+        return []
 
     async def _shared(self, of: str, since: float) -> Any:
         """Return another page's check made since then, or check now."""
@@ -89,13 +89,23 @@ def digest(shown: Any) -> str:
     return hashlib.blake2b(json.dumps(shown, default=str).encode(), digest_size=8).hexdigest()
 
 
-def position(part: PartialAnswer | None) -> str:
-    """Return an open page's position in an answer."""
-    return "" if part is None else f"{part.turn}/{part.attempt}/{part.end}"
+def position(heard: Heard) -> str:
+    """Return an open page's position in an answer: in its text, and in its thoughts if there are any."""
+    thoughts = "" if heard.thoughts is None else f";{_written(heard.thoughts)}"
+    return ("" if heard.text is None else _written(heard.text)) + thoughts
 
 
-def read_position(text: str) -> PartialAnswer | None:
-    """Return the position that `position` wrote; None for any other text, and then a page gets everything."""
+def _written(part: PartialAnswer) -> str:
+    return f"{part.turn}/{part.attempt}/{part.end}"
+
+
+def read_position(text: str) -> Heard:
+    """Return the position that `position` wrote; for any other text the beginning, and then a page gets everything."""
+    said, _, thoughts = text.partition(";")
+    return Heard(_read(thoughts), _read(said))
+
+
+def _read(text: str) -> PartialAnswer | None:
     turn, _, rest = text.partition("/")
     attempt, _, end = rest.rpartition("/")
     if not (

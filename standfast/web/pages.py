@@ -20,7 +20,7 @@ from temporalio.service import RPCError
 
 from standfast.errors import InputError, SessionConflictError, StandfastError, StoreError
 from standfast.runtime.stored_gates import is_in_process
-from standfast.stores.partial_answers import PartialAnswer
+from standfast.runtime.viewers import Heard
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import OnRecord, StandfastClient
 from standfast.temporal.client.audits import Entry, load_acts
@@ -196,7 +196,7 @@ class Pages:
         journal_key = state.get("journal_key") or result.get("journal_key") or seen["first_run_id"]
         progress = await self._runs.progress(journal_key, seen)
         speaks = "session_id" in seen and "closed" not in seen
-        said = await self._runs.partial(journal_key) if speaks else None
+        said = await self._runs.partial(journal_key) if speaks else Heard()
         messages = await self._runs.messages(seen) if is_theirs else []
         acts = await load_acts(self._store, [journal_key, seen["first_run_id"]], run)
         return self.page(
@@ -222,10 +222,10 @@ class Pages:
             temporal=self._in_temporal(seen),
             speaks=speaks,
             partial=said,
-            is_said_now=said is not None and is_said_now(said, seen),
+            is_said_now=is_said_now(said, seen),
             changes=None
             if "closed" in seen
-            else _changes(request, f"/runs/{run}", seen, journal_key if speaks else None, said),
+            else _changes(request, f"/runs/{run}", seen, (journal_key, said) if speaks else None),
         )
 
     async def arguments(self, request: Request) -> Response:
@@ -274,9 +274,7 @@ class Pages:
 
         return self._streams.open(person.name, until_gone())
 
-    async def _words_of(
-        self, person: Person, of: str, words: tuple[str, PartialAnswer | None] | None
-    ) -> tuple[str, PartialAnswer | None] | None:
+    async def _words_of(self, person: Person, of: str, words: tuple[str, Heard] | None) -> tuple[str, Heard] | None:
         """Return the words that a person with limited access may see: those of the shown run."""
         if not of.startswith("/runs/"):
             return None
@@ -381,9 +379,9 @@ def _new_key() -> str:
     return uuid4().hex
 
 
-def _changes(request: Request, of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:
+def _changes(request: Request, of: str, shown: Any, words: tuple[str, Heard] | None = None) -> str:
     """Return the address from which an open page gets notifications of changes, and a run's new words."""
-    hears = {"words": words, "has": position(has)} if words is not None else {}
+    hears = {} if words is None else {"words": words[0], "has": position(words[1])}
     return f"{root_of(request.scope)}/changes?{urlencode({'of': of, 'shown': digest(shown), **hears})}"
 
 

@@ -12,8 +12,8 @@ from temporalio.service import RPCError
 from standfast.errors import StandfastError
 from standfast.messages import Message
 from standfast.runtime.unheard import Unheard
+from standfast.runtime.viewers import Heard, load_more
 from standfast.stores.capabilities import has_ledger, has_partial_answers
-from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import (
     AgentStore,
     DurableStore,
@@ -78,16 +78,19 @@ class Runs:
         kept = [] if session is None else await Unheard(session, self._store).load(messages)
         return [one.message.content for one in kept]
 
-    async def partial(self, journal_key: str) -> PartialAnswer | None:
+    async def partial(self, journal_key: str) -> Heard:
         """Return the stored words of a run's model; see `is_said_now`."""
-        return await self._store.load_partial(journal_key) if has_partial_answers(self._store) else None
+        if not has_partial_answers(self._store):
+            return Heard()
+        pieces = await load_more(self._store, journal_key, Heard())
+        return pieces[-1][1] if pieces else Heard()
 
     async def progress(self, journal_key: str, seen: dict[str, Any]) -> Progress | None:
         store = self._store
         return await load_progress(cast(DurableStore, store), journal_key, seen) if has_ledger(store) else None
 
 
-def is_said_now(part: PartialAnswer, seen: Mapping[str, Any]) -> bool:
+def is_said_now(said: Heard, seen: Mapping[str, Any]) -> bool:
     """Whether a run's model is producing words now; the words of a dead worker stay in the store for a day.
 
     Args:
@@ -95,5 +98,6 @@ def is_said_now(part: PartialAnswer, seen: Mapping[str, Any]) -> bool:
     """
     state = seen.get("state", {})
     later = [item["attempt"] for item in seen.get("retries", ()) if item["activity"] == names.CALL_MODEL]
-    is_calling = state.get("status") == "running" and not state.get("running") and part.turn > (state.get("turn") or 0)
-    return is_calling and not any(not part.attempt.endswith(f".{attempt:03}") for attempt in later)
+    turn, now = said.latest
+    is_calling = state.get("status") == "running" and not state.get("running") and turn > (state.get("turn") or 0)
+    return is_calling and not any(not now.endswith(f".{attempt:03}") for attempt in later)

@@ -1,6 +1,6 @@
 """The two drivers behind one face: what a run came to in process, and on Temporal, in the same words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from standfast import (
     Agent,
+    Event,
     InputError,
     InterruptedResponse,
     Message,
@@ -20,7 +21,9 @@ from standfast import (
     is_interrupted,
     resume,
     run,
+    run_streaming,
 )
+from standfast.temporal import StandfastClient
 from support.temporal_runs import Run, Temporal, check_healthy, has_ended, pending, result, until, waiting
 
 Decisions = Sequence[Mapping[str, Any] | str | None]
@@ -81,6 +84,12 @@ class Driver(Protocol):
         """
         ...
 
+    async def events(
+        self, agent: Agent, llm: Any, *, hear: Callable[[Event], None] = lambda event: None, **options: Any
+    ) -> list[Event]:
+        """Return all events of a run that was told "go", and have each heard as it comes."""
+        ...
+
 
 class InProcess:
     def __init__(self, temporal: Temporal) -> None:
@@ -134,6 +143,16 @@ class InProcess:
             tuple(messages), tuple(asked), refused=tuple(refused), tripped=ended.tripped,
         )  # fmt: skip
 
+    async def events(
+        self, agent: Agent, llm: Any, *, hear: Callable[[Event], None] = lambda event: None, **options: Any
+    ) -> list[Event]:
+        session, heard = self.temporal.session(), list[Event]()
+        given = {"llm": llm, "store": self.temporal.store, "session_id": session, **options}
+        async for event in run_streaming(agent, message="go", **given):
+            heard.append(event)
+            hear(event)
+        return heard
+
 
 def looked_at(waiting: InterruptedResponse, decision: Mapping[str, Any]) -> dict[str, Any]:
     """Return a decision of somebody who has looked at what waits, and so has its digest."""
@@ -185,6 +204,17 @@ class OnTemporal:
             ended.get("output"), ended.get("error"), tuple(await self.temporal.messages(session)), tuple(asked),
             refused=refused, tripped=Tripped(**ended["tripped"]) if "tripped" in ended else None,
         )  # fmt: skip
+
+    async def events(
+        self, agent: Agent, llm: Any, *, hear: Callable[[Event], None] = lambda event: None, **options: Any
+    ) -> list[Event]:
+        heard = list[Event]()
+        async with self.temporal.worker(agent, llm=llm, stream=True):
+            run = await self.temporal.start(agent, **options)
+            async for event in StandfastClient(self.temporal.client, store=self.temporal.store).stream(run.id):
+                heard.append(event)
+                hear(event)
+        return heard
 
     async def _decide(self, handle: Run, decisions: Decisions) -> tuple[str, ...]:
         refused = []

@@ -152,7 +152,8 @@ async def _delete(db: Database, session_id: str, keep_decisions: bool) -> None:
             DELETED,
         )
         await db.rows(f"DELETE FROM @partial_answers WHERE {_UNDER}", *under)
-    await db.rows("DELETE FROM @partial_answers WHERE run_key = $1", last)
+    if last is not None:
+        await db.rows(f"DELETE FROM @partial_answers WHERE {_UNDER}", last, next_after(last))
     change = "DELETE FROM @gate_decisions WHERE decision <> 'delete' AND"
     if keep_decisions:
         change = "UPDATE @gate_decisions SET comment = NULL, edit = 'null' WHERE"

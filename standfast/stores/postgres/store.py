@@ -9,7 +9,7 @@ from typing import Literal
 from standfast.errors import InputError, StoreError
 from standfast.messages import Message
 from standfast.stores.deletion import Dropped, Noted, NotedRun
-from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.partial_answers import PartialAnswer, run_of
 from standfast.stores.postgres import deletion, ledger, rows
 from standfast.stores.postgres.addresses import checked_address
 from standfast.stores.postgres.connections import Connections
@@ -226,7 +226,7 @@ class PostgresStore(SQLStore):
     # --- partial answers ---
 
     async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
-        news = channel(self._address.schema), topic(journal_key)
+        news = channel(self._address.schema), topic(run_of(journal_key))
         await self._do(lambda db: ledger.add_partial(db, journal_key, part, news))
 
     async def load_partial(self, journal_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:

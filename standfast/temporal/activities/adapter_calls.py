@@ -10,6 +10,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.agent_loop import with_notices
 from standfast.agents import Agent, AgentContext
 from standfast.errors import ModelError, StandfastError
+from standfast.events import AnswerDelta
 from standfast.llm import LLMAdapter, ToolDescription
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.llm.providers import settings_for
@@ -32,7 +33,7 @@ async def call_adapter(
     context: AgentContext,
     messages: list[Message],
     tools: Sequence[ToolDescription],
-    tell: Callable[[str], None] | None,
+    tell: Callable[[AnswerDelta], None] | None,
     compress: Callable[[list[Message]], Awaitable[list[Message] | None]],
     max_tokens: int | None = None,
 ) -> tuple[LLMResponse, list[Message] | None]:

@@ -11,6 +11,7 @@ from standfast.agent_loop import Held, answer_message, with_dropped, withholds
 from standfast.agents import Agent, AgentContext
 from standfast.agents.limits import MODEL_RETRY
 from standfast.checkpoints import Question
+from standfast.events import AnswerDelta
 from standfast.messages import LLMResponse, Message
 from standfast.runtime.following_calls import following_calls
 from standfast.runtime.model_answers import compressed, note_cost, note_failure
@@ -76,7 +77,7 @@ class Answers:
         reference: ModelReference,
         transcript: Transcript,
         view: KeptView | None,
-        tell: Callable[[str], None] | None,
+        tell: Callable[[AnswerDelta], None] | None,
         decided: Question | None,
     ) -> Answered:
         """Call the model, and have the guardrails check the user's messages and the answer.

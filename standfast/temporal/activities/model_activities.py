@@ -15,6 +15,7 @@ from standfast.agent_loop import CallPlace, LoopState, first_of, question_about,
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
+from standfast.events import AnswerDelta
 from standfast.messages import Message, cut, read_json, size_over, unfenced
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.users_functions import output_problem
@@ -134,7 +135,7 @@ class ModelActivities:
                         await store.end_call(owner)
 
     @contextlib.asynccontextmanager
-    async def _telling(self, run: str, turn: int) -> AsyncIterator[Callable[[str], None] | None]:
+    async def _telling(self, run: str, turn: int) -> AsyncIterator[Callable[[AnswerDelta], None] | None]:
         """Yield a function that takes the words of the answer as they arrive, if anyone may be watching."""
         store = self._host.store
         if not self._host.stream or not has_partial_answers(store):
@@ -177,7 +178,7 @@ class ModelActivities:
         reference: ModelReference,
         transcript: Transcript,
         view: KeptView | None,
-        tell: Callable[[str], None] | None,
+        tell: Callable[[AnswerDelta], None] | None,
     ) -> TurnRecord:
         """Get the next answer, and return the record of the turn, for storage."""
         decided = await self._answers.decided(reference)

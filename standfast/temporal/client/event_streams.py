@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from temporalio.client import Client
 
 from standfast.errors import InputError, StandfastError
-from standfast.events import Event, RunEnded, TextDelta, ToolEnded, TurnEnded
+from standfast.events import Event, RunEnded, ToolEnded, TurnEnded
 from standfast.messages import read_json
-from standfast.runtime.viewers import news_of, until_more
+from standfast.runtime.viewers import Heard, load_more, news_of, until_more
 from standfast.stores.capabilities import has_ledger, has_partial_answers
-from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore
 from standfast.temporal.client.histories import entries, executions
 from standfast.temporal.client.history_events import History
@@ -44,6 +43,10 @@ def read_event_id(text: str) -> tuple[str, _Position]:
     if (found := _ID.fullmatch(text)) is None:
         raise InputError(f"after must be the id of an event, got {text!r:.80}")
     return found["run"], _Position(int(found["number"]), int(found["place"]))
+
+
+def _is_after(event: Event, position: _Position | None) -> bool:
+    return position is None or event.id is None or read_event_id(event.id)[1] > position
 
 
 class RunEvents:
@@ -99,9 +102,9 @@ class RunEvents:
         at = 0 if run_id is None else runs.index(run_id)
         while at < len(runs):
             is_over = False
-            async for event in self._of(runs[at], follow=follow):
+            async for event in self._of(runs[at], position, follow=follow):
                 is_over = isinstance(event, RunEnded)
-                if position is None or event.id is None or read_event_id(event.id)[1] > position:
+                if _is_after(event, position):
                     yield event
             position, at = None, at + 1
             following = None if self._history is None else self._history.next
@@ -120,7 +123,7 @@ class RunEvents:
                 return str(found)
             await asyncio.sleep(_EVERY)
 
-    async def _of(self, run_id: str, *, follow: bool) -> AsyncIterator[Event]:
+    async def _of(self, run_id: str, position: _Position | None, *, follow: bool) -> AsyncIterator[Event]:
         self._history = history = History(run_id)
         async for entry in entries(self._client, self._workflow_id, run_id, follow=follow):
             events = history.read(entry)
@@ -130,7 +133,7 @@ class RunEvents:
             for event in events:
                 match event:
                     case TurnEnded():
-                        yield await self._whole(history, event)
+                        yield await self._whole(history, event, is_wanted=_is_after(event, position))
                     case ToolEnded() if event.size is not None and event.size <= _MOST:
                         yield await self._whole_result(history, event)
                     case _:
@@ -150,11 +153,12 @@ class RunEvents:
                 if (edit := await self._store.load_reply(edit_place(run, digest), 0)) is not None:
                     history.know_edit(digest, read_json(edit))
 
-    async def _whole(self, history: History, event: TurnEnded) -> TurnEnded:
-        """Return an answer with its full text and arguments, of which a history has only the beginning."""
+    async def _whole(self, history: History, event: TurnEnded, *, is_wanted: bool) -> TurnEnded:
+        """Return an answer with its full text, thoughts and arguments, of which a history has only the beginning."""
         # A history has the full final answer, but only the beginning of the text beside calls.
         is_cut = event.text.endswith("…") or (bool(event.calls) and len(event.text) >= PREVIEW)
         is_cut = is_cut or any(isinstance(call.arguments, str) for call in event.calls)
+        is_cut = is_cut or (is_wanted and (event.thoughts or "").endswith("…"))
         if not is_cut or not has_ledger(self._store):
             return event
         with suppress(StandfastError):  # it is deleted, or the store is away: the beginning is better than nothing
@@ -162,7 +166,8 @@ class RunEvents:
             if kept is not None:
                 message = read_record(history.journal_key, event.turn, kept).message
                 history.know(event.turn, message.tool_calls or ())
-                return replace(event, text=message.content, calls=message.tool_calls or ())
+                thoughts = event.thoughts if message.reasoning is None else message.reasoning.text or None
+                return replace(event, text=message.content, calls=message.tool_calls or (), thoughts=thoughts)
         return event
 
     async def _whole_result(self, history: History, event: ToolEnded) -> ToolEnded:
@@ -187,14 +192,15 @@ class RunEvents:
             return
         await self._begun.wait()
         assert self._history is not None
-        heard: PartialAnswer | None = None
+        heard = Heard()
         async with news_of(self._store, self._history.journal_key) as news:
             while True:
                 now = self._history
+                heard = heard if heard.latest[0] == now.turn else Heard()
                 with suppress(StandfastError):  # the words are yielded as soon as the store is readable
-                    part = await self._store.load_partial(now.journal_key, after=heard)
-                    now = self._history  # which may have continued in the meantime
-                    if part is not None and part.text and part.turn == now.turn and not now.said and not now.is_copy:
-                        told.put_nowait(TextDelta(part.text, part.turn, part.offset))
-                        heard = part
+                    for piece, then in await load_more(self._store, now.journal_key, heard):
+                        now = self._history  # which may have continued in the meantime
+                        if piece.turn == now.turn and not now.said and not now.is_copy:
+                            told.put_nowait(piece)
+                            heard = then
                 await until_more(news, _EVERY)

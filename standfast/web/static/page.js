@@ -90,14 +90,16 @@ const listen = () => {
     await wait(1); // however often it changes
     listen();
   });
-  changes.addEventListener("words", (event) => {
+  const hear = (event) => {
     const { offset, text } = JSON.parse(event.data);
     const says = document.getElementById("says");
-    const words = says.querySelector("[data-words]");
+    const words = says.querySelector(`[data-${event.type}]`);
     words.textContent = offset === 0 ? text : words.textContent + text;
     says.hidden = false;
     heard = event.lastEventId;
-  });
+  };
+  changes.addEventListener("words", hear);
+  changes.addEventListener("thoughts", hear);
 };
 document.addEventListener("visibilitychange", listen);
 listen();

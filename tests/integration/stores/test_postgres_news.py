@@ -7,9 +7,11 @@ import pytest
 from support.postgres import PostgresServer, new_schema
 from support.postgres_proxies import PostgresProxy
 
+from standfast.events import ReasoningDelta
 from standfast.runtime import viewers
-from standfast.runtime.viewers import news_of, until_more
+from standfast.runtime.viewers import Heard, load_more, news_of, until_more
 from standfast.stores import PartialAnswer, PostgresStore
+from standfast.stores.partial_answers import reasoning_key
 from standfast.stores.postgres import news as postgres_news
 
 NEVER = 600.0
@@ -64,6 +66,19 @@ async def test_a_viewer_looks_only_when_there_is_more(postgres: PostgresServer) 
         await worker.add_partial("other", part("x"))
         assert await asyncio.wait_for(other, 30) <= 3
         await listening(postgres, schema, 0)  # nobody views anything any more
+
+
+async def test_a_viewer_of_a_run_is_told_of_its_thoughts(postgres: PostgresServer) -> None:
+    schema = new_schema()
+    async with postgres.store(schema) as worker, postgres.store(schema) as page, news_of(page, "run") as news:
+        await listening(postgres, schema)
+        assert news is not None
+        await until_more(news, NEVER)  # of what may have been there before
+        await worker.add_partial(reasoning_key("run"), part("Hm."))
+        await asyncio.wait_for(news.wait(), 30)
+        assert await load_more(page, "run", Heard()) == [
+            (ReasoningDelta("Hm.", 1, 0), Heard(thoughts=part("Hm."))),
+        ]
 
 
 async def test_what_was_said_before_a_viewer_listens_is_seen(postgres: PostgresServer) -> None:

@@ -10,9 +10,21 @@ import pytest
 from support.pages import LOCAL, browser, served
 from support.temporal_runs import Run, Temporal, ask_once, clerk, pending, result, until
 
-from standfast import Agent, DefinitionError, Loop, Message, ModelError, RetryPolicy
+from standfast import (
+    Agent,
+    DefinitionError,
+    Loop,
+    Message,
+    ModelError,
+    Reasoning,
+    ReasoningDelta,
+    RetryPolicy,
+    TextDelta,
+)
 from standfast.llm import ToolDescription
+from standfast.runtime.viewers import Heard, load_more
 from standfast.stores import PartialAnswer, SQLiteStore
+from standfast.stores.partial_answers import reasoning_key
 from standfast.temporal import StandfastPlugin
 from standfast.testing import ScriptedModel
 from standfast.web import create_app
@@ -23,7 +35,7 @@ from standfast.web.runs import is_said_now
 class Speaker:
     """A model that says a piece whenever it is let; an exception among them is raised."""
 
-    def __init__(self, *pieces: str | Exception) -> None:
+    def __init__(self, *pieces: str | ReasoningDelta | Exception) -> None:
         self._pieces = list(pieces)
         self._let = asyncio.Queue[None]()  # used on the handlers' loop alone
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -35,31 +47,36 @@ class Speaker:
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
     ) -> AsyncIterator[Any]:
-        self._loop, said = asyncio.get_running_loop(), ""
+        self._loop, said, thought = asyncio.get_running_loop(), "", ""
         while self._pieces:
             piece = self._pieces.pop(0)
             if isinstance(piece, Exception):
                 raise piece
-            said += piece
+            said, thought = (said + piece, thought) if isinstance(piece, str) else (said, thought + piece.text)
             yield piece
             await self._let.get()
-        yield {"text": said or "Hello"}  # an answer with nothing in it would be asked for again
+        # An answer with nothing in it would be asked for again.
+        yield {"text": said or "Hello", "reasoning": thinking(thought) if thought else None}
 
     def go_on(self) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._let.put_nowait, None)
 
 
+def thinking(text: str) -> Reasoning:
+    return Reasoning(provider="speaker", blocks=({"type": "thinking", "thinking": text, "signature": "SIGNED"},))
+
+
 def talker(**options: Any) -> Agent:
     return Agent("talker", **options)
 
 
-async def said(temporal: Temporal, run: Run, text: str) -> PartialAnswer:
-    """Return what is said of a run once it is this."""
+async def said(temporal: Temporal, run: Run, text: str, key: str | None = None) -> PartialAnswer:
+    """Return what is said of a run, or is there under a key, once it is this."""
     found: list[PartialAnswer] = []
 
     async def is_said() -> bool:
-        part = await temporal.store.load_partial(run.first_execution_run_id or "")
+        part = await temporal.store.load_partial(key or run.first_execution_run_id or "")
         found[:] = [] if part is None else [part]
         return bool(found) and found[0].text == text
 
@@ -140,8 +157,37 @@ async def test_a_page_that_is_open_is_told_the_words_and_goes_on_where_it_was(te
         await result(run)
 
 
-async def first_words(client: httpx.AsyncClient, at: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
-    """Return the first event that tells words."""
+async def test_a_page_that_is_open_is_told_thoughts_and_begins_anew_with_another_attempt(temporal: Temporal) -> None:
+    model = Speaker(ReasoningDelta("<Hm"), ModelError("the line broke", transient=True), ReasoningDelta("So"), "Yes")
+    app = create_app(temporal.client, access=LOCAL, store=temporal.store)
+    agent = talker(loop=Loop(model_retry=RetryPolicy(initial_interval=0.01)))
+    async with temporal.worker(agent, llm=model, stream=True), served(app) as address:
+        run = await temporal.start(agent)
+        key = reasoning_key(run.first_execution_run_id or "")
+        await said(temporal, run, "<Hm", key)
+        async with httpx.AsyncClient(base_url=address) as client:
+            page = (await client.get(f"/runs/{run.id}")).text
+            assert "data-thoughts>&lt;Hm</p>" in page
+            words = f"/changes?of=/runs/{run.id}&words={run.first_execution_run_id}"
+            heard = await first_words(client, words, kind="thoughts")
+            assert heard["data"] == {"offset": 0, "text": "<Hm"}
+            model.go_on()
+            await said(temporal, run, "So", key)
+            again = await first_words(client, words, {"Last-Event-ID": heard["id"]}, "thoughts")
+            assert again["data"] == {"offset": 0, "text": "So"}
+            model.go_on()
+            await said(temporal, run, "Yes")
+            more = await first_words(client, words, {"Last-Event-ID": again["id"]})
+            assert more["data"] == {"offset": 0, "text": "Yes"}
+        model.go_on()
+        assert (await result(run))["response"] == "Yes"
+        assert await temporal.store.load_partial(key) is None
+
+
+async def first_words(
+    client: httpx.AsyncClient, at: str, headers: dict[str, str] | None = None, kind: str = "words"
+) -> dict[str, Any]:
+    """Return the first event that tells words, or thoughts."""
     async with asyncio.timeout(60), client.stream("GET", at, headers=headers) as events:
         event: dict[str, Any] = {}
         async for line in events.aiter_lines():
@@ -149,17 +195,21 @@ async def first_words(client: httpx.AsyncClient, at: str, headers: dict[str, str
             if name == "event":
                 event = {}
             event[name] = json.loads(value) if name == "data" and value else value
-            if not line and event.get("event") == "words":
+            if not line and event.get("event") == kind:
                 return event
     raise AssertionError("no words")
 
 
-def test_where_a_page_is_is_written_and_read() -> None:
+@pytest.mark.parametrize("has", [{"text"}, {"thoughts"}, {"text", "thoughts"}, set[str]()])
+def test_where_a_page_is_is_written_and_read(has: set[str]) -> None:
     part = PartialAnswer(turn=3, attempt="2026-01-01T00:00:00.000001.001", offset=4, text="abc")
-    read = read_position(position(part))
-    assert read is not None
-    assert (read.turn, read.attempt, read.end) == (3, part.attempt, 7)
-    assert [read_position(text) for text in ("", "1", "x/a/1", "1/a/x", "-1/a/1")] == [None] * 5
+    then = part.model_copy(update={"offset": 7, "text": ""})
+    assert read_position(position(Heard(**dict.fromkeys(has, part)))) == Heard(**dict.fromkeys(has, then))
+
+
+def test_any_other_place_is_the_beginning() -> None:
+    texts = ("", "1", "x/a/1", "1/a/x", "-1/a/1", ";", ";;", ";1/a/x", "1/a/" + "9" * 16)
+    assert [read_position(text) for text in texts] == [Heard()] * len(texts)
 
 
 def test_a_store_that_cannot_tell_words_is_refused(temporal: Temporal) -> None:
@@ -168,6 +218,66 @@ def test_a_store_that_cannot_tell_words_is_refused(temporal: Temporal) -> None:
 
     with pytest.raises(DefinitionError, match="cannot keep partial answers"):
         StandfastPlugin(agents=[talker()], store=Older(":memory:"), llm=ScriptedModel([]), stream=True)
+
+
+def told(text: str, turn: int, attempt: str, offset: int = 0) -> PartialAnswer:
+    return PartialAnswer(turn=turn, attempt=attempt, offset=offset, text=text)
+
+
+# What an answer's thoughts and text get, one after the other, and what a viewer hears who looks after each.
+HEARD: dict[str, list[tuple[str, PartialAnswer, list[tuple[type, str, int]]]]] = {
+    "thoughts, then text": [
+        ("thoughts", told("Hm", 1, "a"), [(ReasoningDelta, "Hm", 0)]),
+        ("thoughts", told("m.", 1, "a", 2), [(ReasoningDelta, "m.", 2)]),
+        ("text", told("Yes", 1, "a"), [(TextDelta, "Yes", 0)]),
+    ],
+    "another attempt thinks something else": [
+        ("thoughts", told("Hm", 1, "a"), [(ReasoningDelta, "Hm", 0)]),
+        ("text", told("Yes", 1, "a"), [(TextDelta, "Yes", 0)]),
+        ("thoughts", told("No", 1, "b"), [(ReasoningDelta, "No", 0), (TextDelta, "", 0)]),
+        ("text", told("Never", 1, "b"), [(TextDelta, "Never", 0)]),
+    ],
+    "another attempt does not think": [
+        ("thoughts", told("Hm", 1, "a"), [(ReasoningDelta, "Hm", 0)]),
+        ("text", told("No", 1, "b"), [(ReasoningDelta, "", 0), (TextDelta, "No", 0)]),
+        ("text", told("pe", 1, "b", 2), [(TextDelta, "pe", 2)]),
+        ("thoughts", told("So", 1, "b"), [(ReasoningDelta, "So", 0)]),
+    ],
+    "a late word of a lost attempt": [
+        ("text", told("Yes", 1, "b"), [(TextDelta, "Yes", 0)]),
+        ("thoughts", told("Hm", 1, "a"), []),
+        ("thoughts", told("Hm", 1, "b"), [(ReasoningDelta, "Hm", 0)]),
+    ],
+    "another turn": [
+        ("thoughts", told("Hm", 1, "b"), [(ReasoningDelta, "Hm", 0)]),
+        ("text", told("Yes", 2, "a"), [(ReasoningDelta, "", 0), (TextDelta, "Yes", 0)]),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", HEARD)
+@pytest.mark.parametrize("looks_on", [True, False], ids=["always", "at the end"])
+async def test_a_viewer_hears_the_last_attempt_alone(case: str, looks_on: bool) -> None:
+    store, heard = SQLiteStore(":memory:"), Heard()
+    shown = {ReasoningDelta: "", TextDelta: ""}
+    for kind, part, wanted in HEARD[case]:
+        await store.add_partial(reasoning_key("run") if kind == "thoughts" else "run", part)
+        if not looks_on and part is not HEARD[case][-1][1]:
+            continue
+        found = await load_more(store, "run", heard)
+        if looks_on:
+            assert [(type(piece), piece.text, piece.offset) for piece, _ in found] == wanted
+        for piece, then in found:
+            heard = then
+            shown[type(piece)] = shown[type(piece)][: piece.offset] + piece.text
+    assert await load_more(store, "run", heard) == []
+    whole = {ReasoningDelta: "", TextDelta: ""}
+    last = max((part.turn, part.attempt) for _, part, _ in HEARD[case])
+    for kind, part, _ in HEARD[case]:
+        if (part.turn, part.attempt) == last:
+            whole[ReasoningDelta if kind == "thoughts" else TextDelta] += part.text
+    assert shown == whole
+    await store.close()
 
 
 WORDS = PartialAnswer(turn=3, attempt="2026-01-01T00:00:00.000001.002", offset=0, text="abc")
@@ -187,7 +297,7 @@ CALLS = {"status": "running", "turn": 2, "running": []}
     ],
 )
 def test_words_are_said_now_if_the_model_is_asked_and_by_its_last_attempt(seen: Any, are_said: bool) -> None:
-    assert is_said_now(WORDS, seen) is are_said
+    assert is_said_now(Heard(text=WORDS), seen) is is_said_now(Heard(thoughts=WORDS), seen) is are_said
 
 
 @pytest.mark.slow
