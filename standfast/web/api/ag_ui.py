@@ -1,14 +1,23 @@
 """Speaks AG-UI 1.0: a thread is a session, and a waiting item is an interrupt of its run."""
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from standfast.events import Event, RunEnded, TextDelta, ToolEnded, TurnEnded, TurnStarted
+from standfast.events import (
+    AnswerDelta,
+    Event,
+    ReasoningDelta,
+    RunEnded,
+    TextDelta,
+    ToolEnded,
+    TurnEnded,
+    TurnStarted,
+)
 from standfast.messages import Usage
 from standfast.stores.protocol import check_session_id
 from standfast.web.access import Person
@@ -18,6 +27,7 @@ from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
 from standfast.web.api.talks import (
     Answer,
+    Kind,
     Talk,
     Waits,
     interrupt_id,
@@ -29,6 +39,7 @@ from standfast.web.api.talks import (
     together,
 )
 
+_MESSAGES: dict[Kind, str] = {"thoughts": "REASONING_MESSAGE", "text": "TEXT_MESSAGE"}
 _REASONS = {"approval": "tool_call", "question": "input_required", "unknown": "unknown_outcome", "pause": "paused"}
 _ENDED = {"complete": "success", "cancelled": "cancelled"}
 
@@ -120,16 +131,16 @@ class _Translation:
     """The events of a run, translated to the protocol."""
 
     def __init__(self, run: str) -> None:
-        self._run, self._answer, self._open, self._count = run, Answer(), False, 0
+        self._run, self._answer, self._count = run, Answer(), 0
+        self._open: Kind | None = None
 
     def of(self, event: Event) -> list[dict[str, Any]]:
         match event:
             case TurnStarted(turn):
-                ended = self._end()
-                self._answer.begin(turn)
-                return ended
-            case TextDelta():
-                return self._say(self._answer.more(event))
+                self._answer = Answer(turn)
+                return self._end()
+            case TextDelta() | ReasoningDelta():
+                return self._say(event)
             case TurnEnded():
                 return self._turn_ended(event)
             case ToolEnded(call) if event.outcome != "asked":
@@ -139,9 +150,8 @@ class _Translation:
         return []
 
     def _turn_ended(self, event: TurnEnded) -> list[dict[str, Any]]:
-        rest, is_void = self._answer.rest(event)
-        told = [*(self._end() if is_void else []), *self._say(rest)]
-        message = self._id if self._open else None
+        told = self._say(event)
+        message = self._id if self._open == "text" else None
         told += self._end()
         for call in event.calls:
             at = {"toolCallId": call.id}
@@ -156,20 +166,34 @@ class _Translation:
     def _id(self) -> str:
         return f"{self._run}/{self._answer.turn}.{self._count}"
 
-    def _say(self, words: str) -> list[dict[str, Any]]:
-        if not words:
-            return []
-        begun: list[dict[str, Any]] = []
-        if not self._open:
-            self._open, self._count = True, self._count + 1
-            begun = [{"type": "TEXT_MESSAGE_START", "messageId": self._id, "role": "assistant"}]
-        return [*begun, {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._id, "delta": words}]
+    def _say(self, event: AnswerDelta | TurnEnded) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = []
+        for piece in self._answer.more(event):
+            if piece.is_new or piece.kind != self._open:
+                told += self._end()
+            if not piece.words:
+                continue
+            if self._open is None:
+                self._open, self._count = piece.kind, self._count + 1
+                told += self._marks("START")
+            told.append({"type": f"{_MESSAGES[piece.kind]}_CONTENT", "messageId": self._id, "delta": piece.words})
+        return told
 
     def _end(self) -> list[dict[str, Any]]:
-        if not self._open:
+        told = self._marks("END")
+        self._open = None
+        return told
+
+    def _marks(self, what: Literal["START", "END"]) -> list[dict[str, Any]]:
+        """Return the events that begin or end the open message; one with thoughts is in a block."""
+        if self._open is None:
             return []
-        self._open = False
-        return [{"type": "TEXT_MESSAGE_END", "messageId": self._id}]
+        at = {"messageId": self._id}
+        role = {"role": "assistant" if self._open == "text" else "reasoning"} if what == "START" else {}
+        told = [{"type": f"{_MESSAGES[self._open]}_{what}", **at, **role}]
+        if self._open == "thoughts":
+            told.insert(0 if what == "START" else 1, {"type": f"REASONING_{what}", **at})
+        return told
 
 
 def _interrupt(run: str, item: dict[str, Any], after: str | None) -> dict[str, Any]:

@@ -8,7 +8,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from standfast.events import Event, RunEnded, TextDelta, ToolEnded, ToolStarted, TurnEnded, TurnStarted
+from standfast.events import (
+    AnswerDelta,
+    Event,
+    ReasoningDelta,
+    RunEnded,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
 from standfast.messages import waiting_edit_in_words
 from standfast.stores.protocol import check_session_id
 from standfast.web.access import Person
@@ -16,8 +26,9 @@ from standfast.web.api.calls import Doors, id_in
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
-from standfast.web.api.talks import Answer, Talk, Waits, interrupt_id, listen, say, settle, texts_of, together
+from standfast.web.api.talks import Answer, Kind, Talk, Waits, interrupt_id, listen, say, settle, texts_of, together
 
+_PARTS: dict[Kind, str] = {"thoughts": "reasoning", "text": "text"}
 _HEADER = {"x-vercel-ai-ui-message-stream": "v1"}
 
 
@@ -86,20 +97,20 @@ class _Translation:
     """The events of a run, translated to the protocol; a turn is a step."""
 
     def __init__(self, run: str) -> None:
-        self._run, self._answer, self._open, self._count = run, Answer(), False, 0
+        self._run, self._answer, self._count = run, Answer(), 0
+        self._open: Kind | None = None
         self._asked: set[str] = set()
 
     def of(self, event: Event) -> list[dict[str, Any]]:
         match event:
             case TurnStarted(turn):
                 ended = self.end()
-                self._answer.begin(turn)
+                self._answer = Answer(turn)
                 return [*ended, {"type": "start-step"}]
-            case TextDelta():
-                return self._say(self._answer.more(event))
+            case TextDelta() | ReasoningDelta():
+                return self._say(event)
             case TurnEnded():
-                rest, is_void = self._answer.rest(event)
-                told = [*(self.end() if is_void else []), *self._say(rest), *self.end()]
+                told = [*self._say(event), *self.end()]
                 self._asked |= {call.id for call in event.calls}
                 told += [_input(call.id, call.name, call.arguments) for call in event.calls]
                 return [*told, {"type": "finish-step"}]
@@ -119,20 +130,25 @@ class _Translation:
     def _id(self) -> str:
         return f"{self._answer.turn}.{self._count}"
 
-    def _say(self, words: str) -> list[dict[str, Any]]:
-        if not words:
-            return []
-        begun: list[dict[str, Any]] = []
-        if not self._open:
-            self._open, self._count = True, self._count + 1
-            begun = [{"type": "text-start", "id": self._id}]
-        return [*begun, {"type": "text-delta", "id": self._id, "delta": words}]
+    def _say(self, event: AnswerDelta | TurnEnded) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = []
+        for piece in self._answer.more(event):
+            if piece.is_new or piece.kind != self._open:
+                told += self.end()
+            if not piece.words:
+                continue
+            part = _PARTS[piece.kind]
+            if self._open is None:
+                self._open, self._count = piece.kind, self._count + 1
+                told.append({"type": f"{part}-start", "id": self._id})
+            told.append({"type": f"{part}-delta", "id": self._id, "delta": piece.words})
+        return told
 
     def end(self) -> list[dict[str, Any]]:
-        if not self._open:
+        if self._open is None:
             return []
-        self._open = False
-        return [{"type": "text-end", "id": self._id}]
+        part, self._open = _PARTS[self._open], None
+        return [{"type": f"{part}-end", "id": self._id}]
 
 
 def _input(call_id: str, name: str, arguments: Any) -> dict[str, Any]:

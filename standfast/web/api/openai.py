@@ -6,7 +6,7 @@ messages.
 """
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from standfast.events import RunEnded, TextDelta, TurnEnded, TurnStarted
+from standfast.events import ReasoningDelta, RunEnded, TextDelta, TurnEnded, TurnStarted
 from standfast.messages import Usage
 from standfast.stores.protocol import check_session_id
 from standfast.web.access import Person
@@ -22,9 +22,11 @@ from standfast.web.api.calls import Doors, key_of
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
-from standfast.web.api.talks import Answer, Talk, Waits, listen, say, texts_of
+from standfast.web.api.talks import Answer, Kind, Piece, Talk, Waits, listen, say, texts_of
 
 _PARTS = ("text", "input_text", "output_text")
+# The name that DeepSeek and vLLM have introduced for thoughts.
+_FIELDS: dict[Kind, str] = {"thoughts": "reasoning_content", "text": "content"}
 _ENDINGS = {
     "complete": "stop",
     "max-tokens": "length",
@@ -71,7 +73,8 @@ async def chat_completions(doors: Doors, request: Request, person: Person, _: st
     if asked.stream:
         return doors.streamed(person, _chat_texts(doors, talk, asked.model))
     said = await _whole(doors, talk)
-    message = {"role": "assistant", "content": said.text, "refusal": None}
+    thoughts = {_FIELDS["thoughts"]: said.thoughts} if said.thoughts else {}
+    message = {"role": "assistant", "content": said.text, "refusal": None, **thoughts}
     choice = {"index": 0, "message": message, "finish_reason": said.ending, "logprobs": None}
     shown = {**_chat_head(talk, asked.model, "chat.completion"), "choices": [choice], "standfast": said.extra}
     return JSONResponse({**shown, **({} if said.usage is None else {"usage": _chat_usage(said.usage)})})
@@ -85,6 +88,7 @@ async def responses(doors: Doors, request: Request, person: Person, _: str) -> R
     if asked.previous_response_id is not None:
         raise HTTPException(422, "previous_response_id: name the session in metadata.session_id instead.")
     given = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
+    given = [one for one in given if one.get("type") != "reasoning"]  # clients return earlier answers whole
     talk = await _begin(doors, request, person, asked, given)
     if asked.stream:
         return doors.streamed(person, _response_texts(doors, talk, asked.model))
@@ -119,42 +123,47 @@ class _Said(BaseModel):
     """The text of a run until its end, or until it waits for a person."""
 
     text: str = ""
-    texts: list[str] = []
+    thoughts: str = ""
+    kinds: Sequence[Kind] = ()  # in order
     ending: str = "stop"
     usage: Usage | None = None
     extra: dict[str, Any] = {}
     error: str | None = None
 
 
-async def _pieces(doors: Doors, talk: Talk) -> AsyncIterator[str | _Said | None]:
+async def _pieces(doors: Doors, talk: Talk) -> AsyncIterator[Piece | _Said | None]:
     """Yield the words of a run as they arrive, with an empty line between turns; finally, all of it."""
     answer, said = Answer(), _Said(extra={"workflow_id": talk.run})
-    is_first = True
+    begun: set[Kind] = set()  # in this turn
     async for found in listen(doors, talk):
-        new = ""
+        new: Iterable[Piece] = ()
         match found:
             case TurnStarted(turn):
-                answer.begin(turn)
-                is_first = True
-            case TextDelta():
+                answer = Answer(turn)
+                begun.clear()
+            case TextDelta() | ReasoningDelta() | TurnEnded():
                 new = answer.more(found)
-            case TurnEnded():
-                new, is_void = answer.rest(found)
-                is_first = is_first or is_void  # earlier words cannot be retracted
             case Waits(items):
                 said.extra["waiting"] = items
-                new, is_first = "".join(f"[Waits for a person: {item['message']}]" for item in items), True
+                asked = "".join(f"[Waits for a person: {item['message']}]" for item in items)
+                new = [Piece("text", asked, is_new=True)]
             case RunEnded():
                 said.ending, said.usage = _ENDINGS.get(found.status, "stop"), found.usage
                 said.error = None if found.status in _ENDINGS else found.error or found.response or found.status
             case None:
                 yield None
-        if new:
-            new = ("\n\n" if said.text and is_first else "") + new
-            is_first, said.text = False, said.text + new
-            yield new
+        for piece in new:
+            if not piece.words:
+                continue
+            before: str = getattr(said, piece.kind)
+            begins = piece.is_new or piece.kind not in begun  # earlier words cannot be retracted
+            words = ("\n\n" if before and begins else "") + piece.words
+            begun.add(piece.kind)
+            setattr(said, piece.kind, before + words)
+            yield Piece(piece.kind, words)
     if said.error is not None:
         raise HTTPException(502, f"Run {talk.run} ended with: {said.error}")
+    said.kinds = ("thoughts", "text") if said.thoughts else ("text",)
     yield said
 
 
@@ -193,8 +202,8 @@ async def _chat_texts(doors: Doors, talk: Talk, model: str) -> AsyncIterator[str
                 case _Said():
                     usage = {} if piece.usage is None else {"usage": _chat_usage(piece.usage)}
                     yield chunk({}, piece.ending, standfast=piece.extra, **usage)
-                case _:
-                    yield chunk({"content": piece})
+                case Piece(kind, words):
+                    yield chunk({_FIELDS[kind]: words})
         yield "data: [DONE]\n\n"
     except Exception as error:  # the answer has begun: the error is sent in the stream
         yield f"data: {dumped({'error': problem(error)})}\n\n"
@@ -216,7 +225,7 @@ def _response(talk: Talk, model: str, said: _Said | None) -> dict[str, Any]:
         "created_at": int(time.time()),
         "status": "in_progress" if said is None else "completed",
         "model": model,
-        "output": [] if said is None else [_item(talk, said.text, "completed")],
+        "output": [] if said is None else [_item(talk, kind, getattr(said, kind)) for kind in said.kinds],
         "parallel_tool_calls": False,
         "tool_choice": "none",
         "tools": [],
@@ -229,39 +238,84 @@ def _response(talk: Talk, model: str, said: _Said | None) -> dict[str, Any]:
     }
 
 
-def _part(text: str) -> dict[str, Any]:
+def _part(kind: Kind, text: str) -> dict[str, Any]:
+    if kind == "thoughts":
+        return {"type": "summary_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def _item(talk: Talk, text: str, status: str) -> dict[str, Any]:
-    content = [_part(text)] if status == "completed" else []
-    return {"id": f"msg_{talk.run}", "type": "message", "role": "assistant", "status": status, "content": content}
+def _item(talk: Talk, kind: Kind, text: str | None) -> dict[str, Any]:
+    """Return the item with the words of a kind; None if it has just begun."""
+    status, parts = "in_progress" if text is None else "completed", [] if text is None else [_part(kind, text)]
+    if kind == "thoughts":
+        return {"id": f"rs_{talk.run}", "type": "reasoning", "status": status, "summary": parts}
+    return {"id": f"msg_{talk.run}", "type": "message", "role": "assistant", "status": status, "content": parts}
+
+
+# The index of an item's part, and the names of its events and of its words' events.
+_EVENTS: dict[Kind, tuple[str, str, str]] = {
+    "thoughts": ("summary_index", "response.reasoning_summary_part", "response.reasoning_summary_text"),
+    "text": ("content_index", "response.content_part", "response.output_text"),
+}
+
+
+class _ResponseEvents:
+    """Writes the events of a streamed response: an item for the thoughts, if there are any, and one for the text."""
+
+    def __init__(self, talk: Talk, model: str) -> None:
+        self._talk, self._model = talk, model
+        self._number, self._begun = -1, list[Kind]()
+
+    def event(self, kind: str, **data: Any) -> str:
+        self._number += 1
+        return f"event: {kind}\ndata: {dumped({'type': kind, 'sequence_number': self._number, **data})}\n\n"
+
+    def created(self) -> str:
+        return self.event("response.created", response=_response(self._talk, self._model, None))
+
+    def add(self, piece: Piece) -> Iterator[str]:
+        yield from self._begin(piece.kind)
+        kind = f"{_EVENTS[piece.kind][2]}.delta"
+        yield self.event(kind, **self._at(piece.kind), delta=piece.words, **_no_probabilities(piece.kind))
+
+    def end(self, said: _Said) -> Iterator[str]:
+        yield from self._begin("text")
+        for index, kind in enumerate(self._begun):
+            at, text, (_, part, words) = self._at(kind), getattr(said, kind), _EVENTS[kind]
+            yield self.event(f"{words}.done", **at, text=text, **_no_probabilities(kind))
+            yield self.event(f"{part}.done", **at, part=_part(kind, text))
+            yield self.event("response.output_item.done", output_index=index, item=_item(self._talk, kind, text))
+        whole = _response(self._talk, self._model, said.model_copy(update={"kinds": self._begun}))
+        yield self.event("response.completed", response=whole)
+
+    def _begin(self, kind: Kind) -> Iterator[str]:
+        if kind in self._begun:
+            return
+        self._begun.append(kind)
+        index = self._begun.index(kind)
+        yield self.event("response.output_item.added", output_index=index, item=_item(self._talk, kind, None))
+        yield self.event(f"{_EVENTS[kind][1]}.added", **self._at(kind), part=_part(kind, ""))
+
+    def _at(self, kind: Kind) -> dict[str, Any]:
+        item = _item(self._talk, kind, None)["id"]
+        return {"item_id": item, "output_index": self._begun.index(kind), _EVENTS[kind][0]: 0}
+
+
+def _no_probabilities(kind: Kind) -> dict[str, Any]:
+    return {"logprobs": []} if kind == "text" else {}
 
 
 async def _response_texts(doors: Doors, talk: Talk, model: str) -> AsyncIterator[str]:
-    number = -1
-
-    def told(kind: str, **data: Any) -> str:
-        nonlocal number
-        number += 1
-        return f"event: {kind}\ndata: {dumped({'type': kind, 'sequence_number': number, **data})}\n\n"
-
-    at = {"item_id": f"msg_{talk.run}", "output_index": 0, "content_index": 0}
-    yield told("response.created", response=_response(talk, model, None))
-    yield told("response.output_item.added", output_index=0, item=_item(talk, "", "in_progress"))
-    yield told("response.content_part.added", **at, part=_part(""))
+    events = _ResponseEvents(talk, model)
+    yield events.created()
     try:
         async for piece in _pieces(doors, talk):
             match piece:
                 case None:
                     yield ": still here\n\n"
-                case _Said():
-                    yield told("response.output_text.done", **at, text=piece.text, logprobs=[])
-                    yield told("response.content_part.done", **at, part=_part(piece.text))
-                    yield told("response.output_item.done", output_index=0, item=_item(talk, piece.text, "completed"))
-                    yield told("response.completed", response=_response(talk, model, piece))
                 case _:
-                    yield told("response.output_text.delta", **at, delta=piece, logprobs=[])
+                    for event in events.end(piece) if isinstance(piece, _Said) else events.add(piece):
+                        yield event
     except Exception as error:  # the answer has begun: the error is sent in the stream
         wrong = problem(error)
-        yield told("error", code=wrong["code"], message=wrong["message"], param=None)
+        yield events.event("error", code=wrong["code"], message=wrong["message"], param=None)

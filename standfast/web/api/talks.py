@@ -7,10 +7,10 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -18,9 +18,11 @@ from starlette.requests import Request
 
 from standfast.errors import InputError, StandfastError
 from standfast.events import (
+    AnswerDelta,
     Event,
     GateOpened,
     QuestionAsked,
+    ReasoningDelta,
     RunEnded,
     StatusChanged,
     TextDelta,
@@ -59,29 +61,65 @@ class Talk:
     settled: tuple[dict[str, Any], ...] = ()
 
 
-@dataclass(slots=True)
-class Answer:
-    """The words of one turn as sent; the words of a lost attempt cannot be retracted."""
+Kind = Literal["thoughts", "text"]
 
-    turn: int = 0
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Words that a client lacks.
+
+    Args:
+        is_new: the words sent before are void: they belonged to a lost attempt, and cannot be retracted.
+    """
+
+    kind: Kind
+    words: str
+    is_new: bool = False
+
+
+@dataclass(slots=True)
+class _Words:
+    """The sent words of one kind."""
+
+    kind: Kind
     _told: str = ""
     _now: str = ""
 
-    def begin(self, turn: int) -> None:
-        self.turn, self._told, self._now = turn, "", ""
-
-    def more(self, event: TextDelta) -> str:
-        """Return the words that are new."""
+    def more(self, event: AnswerDelta) -> Iterator[Piece]:
         self._now = self._now[: event.offset] + event.text
-        if not self._now.startswith(self._told):
-            return ""
-        new, self._told = self._now[len(self._told) :], self._now
-        return new
+        if self._now.startswith(self._told) and self._now != self._told:
+            yield Piece(self.kind, self._now[len(self._told) :])
+            self._told = self._now
 
-    def rest(self, event: TurnEnded) -> tuple[str, bool]:
-        """Return the remaining words, and whether the sent ones are void."""
-        is_void = not event.text.startswith(self._told)
-        return (event.text if is_void else event.text[len(self._told) :]), is_void
+    def rest(self, whole: str) -> Iterator[Piece]:
+        if not whole.startswith(self._told):
+            yield Piece(self.kind, whole, is_new=True)
+        elif whole != self._told:
+            yield Piece(self.kind, whole[len(self._told) :])
+
+    def begins(self, beginning: str) -> bool:
+        return self._told.startswith(beginning)
+
+
+class Answer:
+    """The sent words of one turn."""
+
+    def __init__(self, turn: int = 0) -> None:
+        self.turn = turn
+        self._thoughts, self._text = _Words("thoughts"), _Words("text")
+
+    def more(self, event: AnswerDelta | TurnEnded) -> Iterator[Piece]:
+        """Yield the words that are new."""
+        match event:
+            case TextDelta():
+                yield from self._text.more(event)
+            case ReasoningDelta():
+                yield from self._thoughts.more(event)
+            case TurnEnded(text=text, thoughts=thoughts):
+                # Without a store, the event has only the beginning of the thoughts.
+                if thoughts is not None and not self._thoughts.begins(thoughts.removesuffix("…")):
+                    yield from self._thoughts.rest(thoughts)
+                yield from self._text.rest(text)
 
 
 async def say(doors: Doors, person: Person, asked: StartRun, key: str | None, **options: Any) -> Talk:

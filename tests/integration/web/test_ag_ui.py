@@ -14,7 +14,8 @@ from support.questions import ask
 from support.temporal_runs import Temporal
 from support.transcripts import asks_for, call
 
-from standfast import Agent
+from integration.temporal.test_partial_answers import thinking
+from standfast import Agent, LLMResponse
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app
 
@@ -82,6 +83,36 @@ async def test_a_thread_is_told_what_an_agent_says_and_does_and_approves_in_anot
     assert second["events"][-1]["outcome"] == {"type": "success"}
     (row,) = [one for one in await temporal.store.load_decisions(await key_of(temporal)) if one.decision == "approve"]
     assert row.by == "ada"
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_thoughts_are_a_message_of_their_own_before_the_answer(
+    temporal: Temporal, tmp_path: Path, streams: bool
+) -> None:
+    model = ScriptedModel(
+        [
+            asks_for(call("ask", "c1", question="Who?")).model_copy(update={"reasoning": thinking("Whom?")}),
+            LLMResponse(text="It rains.", reasoning=thinking("It is wet. " * 50)),
+        ]
+    )
+    async with temporal.worker(CLERK, llm=model, stream=streams), pages(temporal, 2) as urls:
+        first, second = await run_client(
+            CLIENT, tmp_path, urls=urls, token=ADA.token, thread=temporal.session(), message="go",
+            payloads=[{"text": "Ada"}],
+        )  # fmt: skip
+    assert first["error"] is second["error"] is None
+    assert types(first)[:7] == [
+        "RUN_STARTED",
+        "REASONING_START",
+        "REASONING_MESSAGE_START",
+        "REASONING_MESSAGE_CONTENT",
+        "REASONING_MESSAGE_END",
+        "REASONING_END",
+        "TOOL_CALL_START",
+    ]
+    assert "parentMessageId" not in first["events"][6]
+    told = [(message["role"], message["content"]) for message in second["messages"] if message["role"] != "tool"]
+    assert told == [("reasoning", "It is wet. " * 50), ("assistant", "It rains.")]
 
 
 async def key_of(temporal: Temporal) -> str:

@@ -8,7 +8,8 @@ from support.node_clients import missing, run_client
 from support.pages import CHARGES, PEOPLE, charge, served
 from support.temporal_runs import Temporal
 
-from standfast import Agent
+from integration.temporal.test_partial_answers import thinking
+from standfast import Agent, LLMResponse
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app
 
@@ -63,6 +64,15 @@ async def test_an_answer_is_read_as_a_message_of_the_sdk(temporal: Temporal, tmp
     async with temporal.worker(CLERK, llm=ScriptedModel(["It rains."]), stream=True):
         _, parts = await talk(temporal, tmp_path, answers=False)
     assert [part["text"] for part in parts if part["type"] == "text"] == ["It rains."]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_thoughts_are_a_part_before_the_text(temporal: Temporal, tmp_path: Path, streams: bool) -> None:
+    model = ScriptedModel([LLMResponse(text="It rains.", reasoning=thinking("It is wet."))])
+    async with temporal.worker(CLERK, llm=model, stream=streams):
+        _, parts = await talk(temporal, tmp_path, answers=False)
+    told = [(part["type"], part["text"], part["state"]) for part in parts if "text" in part]
+    assert told == [("reasoning", "It is wet.", "done"), ("text", "It rains.", "done")]
 
 
 @pytest.mark.parametrize(("approved", "result"), [(True, "charged 5"), (False, "too much")])

@@ -14,7 +14,8 @@ from support.pages import CHARGES, PEOPLE, TOKENS, charge, served
 from support.temporal_runs import Temporal, pending
 from support.transcripts import asks_for, call
 
-from standfast import Agent
+from integration.temporal.test_partial_answers import thinking
+from standfast import Agent, LLMResponse
 from standfast.testing import ScriptedModel
 from standfast.web import Access, create_app
 
@@ -104,6 +105,43 @@ async def test_a_response_is_what_the_agent_says_whole_and_in_events(temporal: T
     assert whole.usage is not None
     assert whole.usage.total_tokens == 10
     assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+
+
+THOUGHTFUL = [
+    asks_for(call("echo", "c1", text="x")).model_copy(update={"reasoning": thinking("Whom?")}),
+    LLMResponse(text="It rains.", reasoning=thinking("It is wet.")),
+]
+THOUGHTS = "Whom?\n\nIt is wet."
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_thoughts_are_in_a_field_of_their_own(temporal: Temporal, streams: bool) -> None:
+    async with temporal.worker(CLERK, llm=ScriptedModel(THOUGHTFUL * 2), stream=streams), sdk(temporal) as client:
+        asked: dict[str, Any] = {"model": "clerk", "messages": [user("hi")]}
+        whole = (await client.chat.completions.create(**asked)).choices[0].message
+        deltas = [one.choices[0].delta async for one in await client.chat.completions.create(**asked, stream=True)]
+    assert (whole.content, whole.to_dict()["reasoning_content"]) == ("It rains.", THOUGHTS)
+    assert "".join(str(one.to_dict().get("reasoning_content", "")) for one in deltas) == THOUGHTS
+    assert "".join(one.content or "" for one in deltas) == "It rains."
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_thoughts_are_an_item_of_a_response_that_may_be_sent_again(temporal: Temporal, streams: bool) -> None:
+    model = ScriptedModel([*THOUGHTFUL * 2, "Yes."])
+    async with temporal.worker(CLERK, llm=model, stream=streams), sdk(temporal) as client:
+        whole = await client.responses.create(model="clerk", input="hi")
+        async with client.responses.stream(model="clerk", input="hi") as events:
+            kinds = [event.type async for event in events]
+            final = await events.get_final_response()
+        before = [one.to_dict() for one in final.output]
+        again = await client.responses.create(model="clerk", input=[user("hi"), *before, user("Really?")])
+    for one in (whole, final):
+        assert [(item.type, item.id[:3]) for item in one.output] == [("reasoning", "rs_"), ("message", "msg")]
+        assert one.output[0].to_dict()["summary"] == [{"type": "summary_text", "text": THOUGHTS}]
+        assert one.output_text == "It rains."
+    assert kinds.index("response.reasoning_summary_text.delta") < kinds.index("response.output_text.delta")
+    assert again.output_text == "Yes."
+    assert [message.content for message in model.calls[-1].messages][1:] == ["hi", "It rains.", "Really?"]
 
 
 async def test_an_agent_that_waits_for_a_person_says_so_and_goes_on_with_the_same_key(temporal: Temporal) -> None:
