@@ -16,8 +16,8 @@ from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
 from standfast.temporal.workflows import calls
 from standfast.temporal.workflows.agent_workflows import AgentRun, Closing
-from standfast.temporal.workflows.approvals import CallApprovals
 from standfast.temporal.workflows.calls import Calls
+from standfast.temporal.workflows.gates import CallApprovals
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
 from standfast.temporal.workflows.run_parts import RunParts
