@@ -278,7 +278,8 @@ class AgentStore(Protocol):
                 messages.
 
         Raises:
-            SessionConflictError: another writer has written since, or created the session again.
+            SessionConflictError: another writer has written since, or created the session again, or another Temporal
+                run than the session's `journal_key` names is at work on it (see `Workers.begin_work`).
             MemoryStoreNotDurableError: the store is not durable.
         """
         ...

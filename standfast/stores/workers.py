@@ -38,7 +38,8 @@ class Workers(Protocol):
     async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
         """Mark a session as being used by a workflow, and return the valid mark.
 
-        If another workflow marked the session before, that mark is valid, unless it is `instead_of`.
+        If another workflow marked the session before, that mark is valid, unless it is `instead_of`. From then on, no
+        append of another Temporal run is stored.
         """
         ...
 

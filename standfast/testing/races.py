@@ -1,5 +1,6 @@
 """Checks of a durable store under concurrent use: other objects, threads and processes."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -292,6 +293,32 @@ async def of_many_workflows_one_is_at_work_and_one_takes_the_place_of_another(st
     await rivals.race(_begin_work, check, before=begin)
 
 
+async def _write_or_follow(store: Any, who: int, number: int) -> tuple[str, int]:
+    name = f"fence {number}"
+    if who % 2:
+        with suppress(SessionConflictError):
+            written = session(name).model_copy(update={"journal_key": "old/1"})
+            return "", await store.append_messages_atomic(name, say("late"), written, write_key=f"old/{who}")
+        return "", 0
+    new, old = at_work(name, journal_key=f"new {who}"), at_work(name, journal_key="old")
+    mark = await store.begin_work(new, instead_of=old)
+    found = await store.load_session(name)
+    return mark.journal_key, 0 if found is None else found.last_seq
+
+
+async def once_a_run_has_followed_another_that_one_writes_nothing(store: Any, rivals: Rivals) -> None:
+    async def begin(number: int) -> None:
+        await store.begin_work(at_work(f"fence {number}", journal_key="old"))
+
+    async def check(number: int, seen: list[Any]) -> None:
+        found = await store.load_session(f"fence {number}")
+        last = 0 if found is None else found.last_seq
+        expect({read for mark, read in seen if mark}, {last}, "the last message, as those who followed have read it")
+        expect(max([0, *(wrote for mark, wrote in seen if not mark)]), last, "the last message that was written")
+
+    await rivals.race(_write_or_follow, check, before=begin)
+
+
 async def _come_and_go(store: Any, who: int, number: int) -> None:
     await store.add_worker("all")
     await store.add_worker(f"w{who}")
@@ -316,5 +343,6 @@ LEDGER_RACES = [
     of_many_replies_that_are_appended_one_is_kept_with_its_messages,
     of_many_decisions_with_one_key_one_is_recorded,
     of_many_workflows_one_is_at_work_and_one_takes_the_place_of_another,
+    once_a_run_has_followed_another_that_one_writes_nothing,
     workers_that_come_and_go_at_once_are_each_known_once,
 ]

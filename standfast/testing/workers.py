@@ -1,10 +1,16 @@
 """Checks of a store's records of workers, and of the sessions that they work on."""
 
 import asyncio
+from collections.abc import Awaitable
+from datetime import UTC, datetime
 from typing import Any
 
-from standfast.stores import AtWork
+from standfast.errors import SessionConflictError
+from standfast.messages import Message
+from standfast.stores import Append, AtWork, Session
 from standfast.testing.expectations import expect
+
+_CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def at_work(session_id: str = "s1", workflow_id: str = "a/s1", journal_key: str = "r1") -> AtWork:
@@ -58,10 +64,50 @@ async def the_scope_of_holds_says_whether_they_are_shared(store: Any) -> None:
     expect(await store.hold_scope(), scope, "hold_scope once more")
 
 
+async def a_run_that_another_has_followed_writes_nothing(store: Any) -> None:
+    """An ended run's activity may still be running, and its write must not break the next run's."""
+    first, second = at_work(journal_key="r1"), at_work(journal_key="r2")
+    said = [Message(role="user", content="hi")]
+
+    def of(run: str | None, seq: int) -> dict[str, Any]:
+        key = None if run is None else f"{run}/1"
+        session = Session(id="s1", agent_name="a", workflow_id=run, journal_key=key, created_at=_CREATED)
+        return {"session": session, "messages": said, "write_key": f"{run}/{seq}", "expected_seq": seq}
+
+    async def write(run: str | None, seq: int) -> int:
+        return int(await store.append_messages_atomic("s1", **of(run, seq)))
+
+    async def refused(what: str, writing: Awaitable[object]) -> None:
+        try:
+            await writing
+        except SessionConflictError as error:
+            expect(second.workflow_id in str(error), True, f"{what} names the workflow at work")
+        else:
+            raise AssertionError(f"{what} was not refused")
+
+    await store.begin_work(second)
+    await refused("the first write to a session", write("r1", 0))
+    expect(await store.load_session("s1"), None, "the session after a refused write")
+    expect(await write("r2", 0), 1, "the write of the run at work")
+    await refused("a write", write("r1", 1))
+    reply = store.append_reply([Append(**of("r1", 1))], journal_key="r1", turn=1, reply="late")
+    await refused("a model's reply", reply)
+    expect(await store.load_reply("r1", 1), None, "the refused reply")
+    expect(len(await store.load_messages("s1")), 1, "messages after refused writes")
+    kept = await store.append_reply([Append(**of("r2", 1))], journal_key="r2", turn=1, reply="ours")
+    expect(kept, "ours", "the reply of the run at work")
+    expect(await write(None, 2), 3, "a write of no workflow")
+    await store.begin_work(first, instead_of=second)
+    expect(await write("r2", 0), 3, "a repeated write of a run that was followed since")
+    await store.end_work(first)
+    expect(await write("r2", 3), 4, "a write while no run is at work")
+
+
 WORKERS = [
     one_workflow_is_at_work_on_a_session,
     of_many_that_begin_at_once_one_is_at_work,
     work_is_ended_by_its_own_run_alone,
+    a_run_that_another_has_followed_writes_nothing,
     all_sessions_at_work_are_found_in_order,
     workers_are_known_until_they_are_dropped,
     the_scope_of_holds_says_whether_they_are_shared,

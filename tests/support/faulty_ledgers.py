@@ -3,11 +3,14 @@
 import sqlite3
 import time
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 from uuid import uuid4
 
-from standfast.stores import Append, AtWork, DecisionRecord, LedgerEntry, RunningCall, SQLiteStore
-from standfast.stores.sqlite.rows import ledger_entry
+from standfast import SessionConflictError
+from standfast.stores import Append, AtWork, DecisionRecord, LedgerEntry, RunningCall, Session, SQLiteStore
+from standfast.stores.sql.rows import message_rows
+from standfast.stores.sqlite.rows import append_rows, ledger_entry
 
 
 class LooksThenClaims(SQLiteStore):
@@ -163,6 +166,25 @@ class LooksThenBeginsWork(SQLiteStore):
             await self.end_work(one)
         await super().begin_work(work)
         return work
+
+
+def _is_followed(marks: Sequence[AtWork], session: Session) -> bool:
+    return any(session.journal_key and not session.journal_key.startswith(f"{one.journal_key}/") for one in marks)
+
+
+class LooksWhoIsAtWorkThenAppends(SQLiteStore):
+    async def append_messages_atomic(self, session_id: str, messages: Any, session: Session, **known: Any) -> int:
+        if _is_followed(await self.find_work(session_id), session):
+            raise SessionConflictError("another run is at work")
+        rows = message_rows(messages)
+        unknown = session.model_copy(update={"journal_key": None})
+        return await self._do(lambda db: append_rows(db, unknown, rows, known["write_key"], None))
+
+
+class LetsEndedRunsAnswer(SQLiteStore):
+    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
+        ours = [replace(one, session=one.session.model_copy(update={"journal_key": None})) for one in appends]
+        return await super().append_reply(ours, journal_key=journal_key, turn=turn, reply=reply)
 
 
 class DropsAllWorkers(SQLiteStore):

@@ -11,11 +11,12 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 @dataclass
 class Hold:
-    """The first attempt at an activity of a run, which goes no further until `go_on` is set.
+    """The first attempt at an activity of a run, which goes no further until `go_on` is set; then it is `over`.
 
     Args:
         after: the number of activities of this type in the run that are not held.
         is_done: it has done its work, and holds its report back.
+        beats: it sends heartbeats, and so learns that its run has ended.
         is_local: the run first tries it in its workflow task, and elsewhere after that has failed.
     """
 
@@ -23,8 +24,10 @@ class Hold:
     is_done: bool = False
     is_local: bool = False
     after: int = 0
+    beats: bool = True
     inside: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
     activity_id: str = ""
 
 
@@ -60,6 +63,10 @@ class _Held(ActivityInboundInterceptor):
             result = await self.next.execute_activity(input)
         hold.inside.set()
         while not hold.go_on.is_set():
-            activity.heartbeat()
+            if hold.beats:
+                activity.heartbeat()
             await asyncio.sleep(0.1)
-        return result if hold.is_done else await self.next.execute_activity(input)
+        try:
+            return result if hold.is_done else await self.next.execute_activity(input)
+        finally:
+            hold.over.set()

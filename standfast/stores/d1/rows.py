@@ -18,7 +18,7 @@ from standfast.stores.protocol import Session, first_kept_index
 from standfast.stores.sql import statements as sql
 from standfast.stores.sql import waits
 from standfast.stores.sql.dialect import Query, Row
-from standfast.stores.sql.rows import MESSAGE, conflict, session_values
+from standfast.stores.sql.rows import MESSAGE, conflict, session_values, superseded
 from standfast.stores.waits import Board, Wait
 
 TRIES = 50  # of a write that always loses the race
@@ -34,6 +34,7 @@ _MAY_APPEND = (
     f" OR last_write = :last_write)) AND NOT {_HAS_KEY} AND (coalesce(:seq, 0) + coalesce(:version, 0) = 0"
     " OR EXISTS (SELECT 1 FROM agent_sessions WHERE id = :id))"
 )
+_IS_LAST = f"NOT EXISTS ({sql.SUPERSEDED_BY})"
 _IS_HELD = f"(:holder IS NULL OR {OURS})"
 _STATE = (
     f"SELECT last_seq, version, created_at, last_write IS :last_write OR {_HAS_KEY} AS has_key"
@@ -95,7 +96,7 @@ def _statements(write: Write) -> list[Statement]:
     values = _values(write.session, write.rows, write.write_key)
     expected = {"seq": write.expected_seq, "version": write.expected_version}
     return [
-        guard(f"{_MAY_APPEND} AND {_IS_HELD}", **values, **expected, held=write.id, holder=write.holder),
+        guard(f"{_MAY_APPEND} AND {_IS_LAST} AND {_IS_HELD}", **values, **expected, held=write.id, holder=write.holder),
         statement(_SAVE_SESSION, **values),
         *_adds(write.session, write.rows, write.write_key),
     ]
@@ -147,16 +148,27 @@ async def _look(db: Database, writes: Sequence[Write]) -> list[int | None]:
         SessionConflictError: one of them can never succeed.
     """
     asked = [statement(_STATE, id=write.id, last_write=write.write_key) for write in writes]
-    asked += [statement(f"SELECT {_IS_HELD} AS is_held", held=write.id, holder=write.holder) for write in writes]
+    asked += [
+        statement(
+            f"SELECT {_IS_HELD} AS is_held, ({sql.SUPERSEDED_BY}) AS at_work",
+            held=write.id,
+            holder=write.holder,
+            id=write.id,
+            run_key=write.session.journal_key,
+        )
+        for write in writes
+    ]
     found = await db.batch(asked)
     after: dict[str, tuple[int, int]] = {}  # a session's expected state after the previous writes
     seen: list[int | None] = []
-    for write, state, (held,) in zip(writes, found[: len(writes)], found[len(writes) :], strict=True):
+    for write, state, ((is_held, at_work),) in zip(writes, found[: len(writes)], found[len(writes) :], strict=True):
         last, version, created, has_key = state[0] if state else (0, 0, None, False)
         seen.append(int(last) if has_key else None)
         if has_key:
             continue
-        check_held(write.id, bool(held[0]))
+        check_held(write.id, bool(is_held))
+        if at_work is not None:
+            raise superseded(write.id, at_work)
         last, version = after.get(write.id, (last, version))
         ours = _created(write.session.created_at)
         made_anew = write.expected_seq is not None and None not in (created, ours) and created != ours

@@ -15,7 +15,7 @@ from standfast.stores.postgres.database import Database, Row
 from standfast.stores.protocol import Session, first_kept_index
 from standfast.stores.sql import waits
 from standfast.stores.sql.dialect import Query
-from standfast.stores.sql.rows import MESSAGE, WRITTEN, conflict, session_values
+from standfast.stores.sql.rows import MESSAGE, OF_ANOTHER_RUN, WRITTEN, conflict, session_values, superseded
 from standfast.stores.waits import Board, Wait
 
 UNIQUE_VIOLATION = "23505"
@@ -33,6 +33,12 @@ _NEW = (
 # The holder of a session may write only until another process takes its hold. The row stays locked until the write is
 # done.
 _OURS = "ours AS (SELECT 1 FROM @holds WHERE name = $1 AND holder = $14 FOR SHARE)"
+# The mark is locked until the write is done. The next run marks the session before it reads it, so it reads this write.
+_AT_WORK = (
+    "at_work AS MATERIALIZED"
+    " (SELECT run_key FROM @sessions_at_work WHERE session_id = $1 AND $8::text IS NOT NULL FOR SHARE)"
+)
+_IS_LAST = f"NOT EXISTS (SELECT 1 FROM at_work WHERE {OF_ANOTHER_RUN.format('$8::text')})"
 _IS_OURS = "($14::text IS NULL OR EXISTS (SELECT 1 FROM ours))"
 _KINDS = ["text"] * 7 + ["float8", "text"]  # of the columns in MESSAGE
 _ADD = (
@@ -51,8 +57,12 @@ def _add(first: int, of: str = "$1", user: str = "$4", tenant: str = "$5") -> st
     return _ADD.format(of=of, user=user, tenant=tenant, arrays=arrays)
 
 
+_SUPERSEDED_BY = (
+    f"SELECT workflow_id FROM @sessions_at_work WHERE session_id = $1 AND {OF_ANOTHER_RUN.format('$2::text')} FOR SHARE"
+)
 _CREATE = (
-    f"WITH {_OURS}, written AS ({_NEW} WHERE {_IS_OURS} ON CONFLICT DO NOTHING RETURNING last_seq),"
+    f"WITH {_OURS}, {_AT_WORK}, written AS"
+    f" ({_NEW} WHERE {_IS_OURS} AND {_IS_LAST} ON CONFLICT DO NOTHING RETURNING last_seq),"
     f" added AS ({_add(15)}) SELECT last_seq FROM written"
 )
 _NOT_YET = (
@@ -60,9 +70,9 @@ _NOT_YET = (
     " (SELECT 1 FROM @agent_messages WHERE session_id = $1 AND write_key = ANY(array_append($15::text[], $10)))"
 )
 _GO_ON = (
-    f"WITH {_OURS}, written AS (UPDATE @agent_sessions AS s SET {_ADVANCE}, last_seq = s.last_seq + $12"
+    f"WITH {_OURS}, {_AT_WORK}, written AS (UPDATE @agent_sessions AS s SET {_ADVANCE}, last_seq = s.last_seq + $12"
     " WHERE id = $1 AND last_seq = $25 AND version = coalesce($26, version)"
-    f" AND created_at = coalesce($13, created_at) AND $2::text IS NOT NULL AND {_NOT_YET} AND {_IS_OURS}"
+    f" AND created_at = coalesce($13, created_at) AND $2::text IS NOT NULL AND {_NOT_YET} AND {_IS_OURS} AND {_IS_LAST}"
     "{also} RETURNING last_seq),"
     f" added AS ({_add(15)}) {{then}}SELECT last_seq FROM written"
 )
@@ -151,6 +161,8 @@ async def append_closely(db: Database, write: Write) -> int:
         key = write.write_key
         if key is not None and (key == last_write or await _has_key(db, session_id, key)):
             return int(last)
+        if at_work := await db.row(_SUPERSEDED_BY, session_id, write.session.journal_key):
+            raise superseded(session_id, at_work[0])
         made_anew = created is not None and write.expected_seq is not None and write.session.created_at is not None
         made_anew = made_anew and aware(write.session.created_at) != created
         if write.expected_seq not in (None, last) or write.expected_version not in (None, version) or made_anew:

@@ -24,6 +24,9 @@ DECISION = (
     "remembered"
 )
 WORK = "session_id, namespace, workflow_id, run_key AS journal_key"
+# Whether a mark is of another run than the writer's. A session's journal key begins with its writer's; a run in process
+# has none. Its parameter is the journal key, as text.
+OF_ANOTHER_RUN = "substr({0}, 1, length(run_key) + 1) <> run_key || '/'"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
 _MORE = {  # few have them
@@ -148,6 +151,14 @@ def conflict(session_id: str, last: int, expected_seq: int | None) -> SessionCon
     return SessionConflictError(
         f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
         "it. Nothing was written; run again to go on from there."
+    )
+
+
+def superseded(session_id: str, at_work: str) -> SessionConflictError:
+    """Return the error of a writer whose run has ended, while a later run is at work on its session."""
+    return SessionConflictError(
+        f"Session {session_id}: workflow {at_work} is at work on it now, and this run had ended before it began. "
+        "Nothing was written."
     )
 
 

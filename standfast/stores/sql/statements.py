@@ -4,7 +4,17 @@ PostgreSQL has its own for most writes, each of which is one round trip.
 """
 
 from standfast.stores.deletion import CLOSED
-from standfast.stores.sql.rows import DECISION, MESSAGE, RUNNING, SESSION, WORK, WRITTEN, columns, fields
+from standfast.stores.sql.rows import (
+    DECISION,
+    MESSAGE,
+    OF_ANOTHER_RUN,
+    RUNNING,
+    SESSION,
+    WORK,
+    WRITTEN,
+    columns,
+    fields,
+)
 
 SESSION_BY_ID = f"SELECT {SESSION} FROM @agent_sessions WHERE id = :id"
 SESSIONS = (
@@ -78,6 +88,10 @@ END_WORK = (
     " AND workflow_id = :workflow_id AND run_key = :journal_key"
 )
 WORK_ON = f"SELECT {WORK} FROM @sessions_at_work WHERE session_id = coalesce(:id, session_id) ORDER BY session_id"
+# The workflow at work on a session whose writer belongs to another run.
+SUPERSEDED_BY = (
+    f"SELECT workflow_id FROM @sessions_at_work WHERE session_id = :id AND {OF_ANOTHER_RUN.format(':run_key')}"
+)
 ADD_WORKER = "INSERT INTO @workers VALUES (:name) ON CONFLICT DO NOTHING"
 DROP_WORKER = "DELETE FROM @workers WHERE name = :name"
 WORKERS = "SELECT name FROM @workers"

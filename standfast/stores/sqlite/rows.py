@@ -8,7 +8,7 @@ from standfast.stores.deletion import closed
 from standfast.stores.protocol import LedgerEntry, RunningCall, Session, first_kept_index
 from standfast.stores.sql import statements as sql
 from standfast.stores.sql.dialect import SQLITE, Row, now
-from standfast.stores.sql.rows import MESSAGE, conflict, read_entry, session_values
+from standfast.stores.sql.rows import MESSAGE, conflict, read_entry, session_values, superseded
 
 
 def _plain(statement: str) -> str:
@@ -16,10 +16,11 @@ def _plain(statement: str) -> str:
 
 
 _SAVE_SESSION, _LAST_SEQ, _COUNT_MESSAGES = map(_plain, (sql.SAVE_SESSION, sql.LAST_SEQ, sql.COUNT_MESSAGES))
+_SUPERSEDED_BY = _plain(sql.SUPERSEDED_BY)
 _CONTINUE = (
     f"UPDATE agent_sessions SET {sql.ADVANCE}, last_seq = last_seq + :count"
     " WHERE id = :id AND last_seq = :seq AND created_at = coalesce(:created, created_at)"
-    " AND version = coalesce(:version, version) AND NOT EXISTS"
+    f" AND version = coalesce(:version, version) AND NOT EXISTS ({_SUPERSEDED_BY}) AND NOT EXISTS"
     " (SELECT 1 FROM agent_messages WHERE session_id = :id AND write_key = :last_write)"
 )
 _ROLES, _SAVE_REPLY, _REPLY = map(_plain, (sql.ROLES, sql.SAVE_REPLY, sql.REPLY))
@@ -68,6 +69,9 @@ def _advance_session(
     last, version, created, last_write = row or (0, 0, None, None)
     if write_key is not None and (write_key == last_write or _has_key(db, session_id, write_key)):
         return None
+    at_work = db.execute(_SUPERSEDED_BY, {"id": session_id, "run_key": session.journal_key}).fetchone()
+    if at_work is not None:
+        raise superseded(session_id, at_work[0])
     made_anew = created is not None and expected_seq is not None and _created(session) not in (None, created)
     if expected_seq not in (None, last) or expected_version not in (None, version) or made_anew:
         raise conflict(session_id, last, expected_seq)

@@ -34,9 +34,13 @@ async def begin_work(store: DurableStore, reference: Located) -> None:
     ours = mark(reference)
     theirs = await store.begin_work(ours)
     while theirs != ours:
-        # Only one of the runs of a workflow id can be running.
-        is_older = (theirs.namespace, theirs.workflow_id) == (ours.namespace, ours.workflow_id)
-        if not is_older and await is_running(activity.client(), theirs):
+        if (theirs.namespace, theirs.workflow_id) == (ours.namespace, ours.workflow_id):
+            # Only the latest run of a workflow id can be running. This activity may be of an earlier one.
+            latest = await find_run(activity.client(), ours.workflow_id)
+            is_free = latest is None or latest.run_id == activity.info().workflow_run_id
+        else:
+            is_free = not await is_running(activity.client(), theirs)
+        if not is_free:
             raise SessionConflictError(f"Session {ours.session_id} has a run in flight: workflow {theirs.workflow_id}")
         theirs = await store.begin_work(ours, instead_of=theirs)
 

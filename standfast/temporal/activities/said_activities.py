@@ -44,8 +44,10 @@ class SaidActivities:
             session, store = transcript.session, self._host.store
             if reference["messages"] and not session.version:
                 # Nothing was answered yet, and the messages need a session.
+                writer = {"workflow_id": activity.info().workflow_id, "journal_key": f"{transcript.reference['run']}/0"}
+                made = session.model_copy(update=writer)
                 with contextlib.suppress(SessionConflictError):  # it was created in the meantime
-                    await store.append_messages_atomic(session.id, [], session, expected_version=0)
+                    await store.append_messages_atomic(session.id, [], made, expected_version=0)
             messages = [KeptMessage(id=str(said_id(one)), message=user_message(one)) for one in reference["messages"]]
             refused = await _refused_before(transcript.reference["run"], messages)
             messages = [one for one in messages if one.id not in refused]

@@ -17,6 +17,7 @@ from standfast import SessionConflictError, StoreError
 from standfast.stores import Append, PostgresStore
 from standfast.stores.postgres import holds as postgres_holds
 from standfast.stores.protocol import RunningCall
+from standfast.testing.workers import at_work
 
 LONG = 600.0
 
@@ -370,3 +371,44 @@ async def test_a_worker_whose_hold_was_lost_has_it_again_when_it_is_back(
         await until(is_known, "the worker is known again")
         assert not await other.hold("w")
     await worker.close()
+
+
+# --- the mark of the run at work ---
+
+
+async def test_the_next_run_does_not_begin_while_the_last_one_writes(postgres: PostgresServer) -> None:
+    """It reads the session once it has marked it, so a write that was let through before must be there by then."""
+    schema = new_schema()
+    first, second = at_work("s", journal_key="r1"), at_work("s", journal_key="r2")
+    written = SESSION.model_copy(update={"journal_key": "r1/1"})
+    async with postgres.store(schema) as one, postgres.store(schema) as other:
+        await one.begin_work(first)
+        seq = await append(one, "hi")
+        blocker = await one._address.connect()
+        transaction = blocker.transaction()
+        await transaction.start()
+        await blocker.fetch(f'SELECT 1 FROM "{schema}".agent_sessions FOR UPDATE')
+
+        async def blocked(verb: str) -> bool:
+            wanted = f"query LIKE '%{verb}%' AND query LIKE '%{schema}%'"
+            return (
+                postgres.sql(f"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND {wanted}")
+                != "0"
+            )
+
+        write = one.append_messages_atomic("s", say("late"), written, write_key="r1/1", expected_seq=seq)
+        writing = asyncio.create_task(write)
+        try:
+            await until(lambda: blocked("UPDATE"), "the last run waits in its write")
+            following = asyncio.create_task(other.begin_work(second, instead_of=first))
+
+            async def has_followed_or_waits() -> bool:
+                return following.done() or await blocked("sessions_at_work AS w")
+
+            await until(has_followed_or_waits, "the next run waits for that write, or begins")
+            assert not following.done()
+        finally:
+            await transaction.rollback()
+            await blocker.close()
+        assert (await writing, await following) == (seq + 1, second)
+        assert await contents(other) == ["hi", "late"]

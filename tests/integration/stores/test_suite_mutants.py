@@ -45,6 +45,8 @@ FOUND = {
     faulty_ledgers.AppendsWhoeverReplied: ["of_many_replies_that_are_appended_one_is_kept_with_its_messages"],
     faulty_ledgers.LooksThenRecordsADecision: ["of_many_decisions_with_one_key_one_is_recorded"],
     faulty_ledgers.LooksThenBeginsWork: ["of_many_workflows_one_is_at_work_and_one_takes_the_place_of_another"],
+    faulty_ledgers.LooksWhoIsAtWorkThenAppends: ["once_a_run_has_followed_another_that_one_writes_nothing"],
+    faulty_ledgers.LetsEndedRunsAnswer: ["a_run_that_another_has_followed_writes_nothing"],
     faulty_ledgers.DropsAllWorkers: ["workers_that_come_and_go_at_once_are_each_known_once"],
     faulty_stores.AppendsWithoutComparing: ["a_second_writer_is_refused_and_nothing_is_interleaved"],
     faulty_stores.ComparesThenAppends: [
