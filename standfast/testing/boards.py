@@ -59,9 +59,9 @@ async def a_run_shows_exactly_what_it_says(store: Any) -> None:
     await store.show_waits(board_of(), [wait_of("k1"), wait_of("k2")])
     expect(await store.show_waits(board_of(at=1), [wait_of("k3")], ["k2"]), [], "show_waits")
     expect(await keys(store), ["k2", "k3", "other"], "waits")
-    expect(await store.show_waits(board_of(at=2), [], ["k2", "gone"]), ["gone"], "what is to be kept and is not there")
+    expect(await store.show_waits(board_of(at=2), [], ["k2", "gone"]), ["gone"], "marked entries that are missing")
     await store.show_waits(board_of(at=3), [])
-    expect(await keys(store), ["other"], "waits after everything of a run was taken out")
+    expect(await keys(store), ["other"], "waits after a run's entries were removed")
     expect([number for _, number in await store.boards("default")], [0, 1], "the items of boards")
 
 
@@ -74,7 +74,9 @@ async def what_is_shown_twice_is_there_once(store: Any) -> None:
 
 async def who_is_late_changes_nothing(store: Any) -> None:
     await store.show_waits(board_of(at=1, run_id="r2"), [wait_of("new")])
-    expect(await store.show_waits(board_of(at=0.999999), [wait_of("old")], ["gone"]), [], "show_waits of before")
+    expect(
+        await store.show_waits(board_of(at=0.999999), [wait_of("old")], ["gone"]), [], "show_waits of an earlier state"
+    )
     expect(await keys(store), ["new"], "waits")
     await store.show_waits(board_of(at=2, run_id="r2"), [])
     await store.show_waits(board_of(at=1), [wait_of("old")])
@@ -172,7 +174,7 @@ async def items_are_found_by_whose_they_are(store: Any) -> None:
         expect(sorted(await keys(store, wanting(**filters))), found, f"waits with {filters}")
         expect(sum((await store.count_waits(wanting(**filters))).values()), len(found), f"count_waits with {filters}")
     await store.show_waits(board_of("greeter/0", tenant_id="a", user_id="eve", at=9), [], ["k0"])
-    expect(await keys(store, wanting(owner="eve")), ["k0"], "waits of a run that has another user now")
+    expect(await keys(store, wanting(owner="eve")), ["k0"], "waits of a run that now has another user")
 
 
 async def empty_boards_are_forgotten_when_they_are_old(store: Any) -> None:

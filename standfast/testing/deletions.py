@@ -12,7 +12,7 @@ from standfast.stores.partial_answers import reasoning_key
 from standfast.testing.expectations import contents, expect, expect_error, say, session
 
 _DAY = timedelta(days=1)
-_TEXT = "what nobody is to find"
+_TEXT = "data that no session owns"
 
 
 def run_key(number: int) -> str:
@@ -84,9 +84,9 @@ async def deleting_a_session_leaves_no_text_of_it(store: Any) -> None:
     await store.delete_session("s1")
     replies, entries, decisions, partial, opened = await _found(store, kept)
     expect((await store.load_session("s1"), await contents(store)), (None, []), "the session and its messages")
-    expect(replies, [None, None, None], "what its run has kept")
+    expect(replies, [None, None, None], "its run's stored results")
     expect((decisions, partial), ([], []), "decisions and partial answers")
-    expect(opened, DELETED, "what is in the place of what steered its run")
+    expect(opened, DELETED, "the entry that replaces its run's recorded facts")
     texts = [(entry.result, entry.arguments_hash) for entry in entries.values()]  # type: ignore[attr-defined]
     expect(texts, [(None, None)] * 3, "results and arguments of its calls")
 
@@ -103,7 +103,7 @@ async def a_call_of_a_deleted_session_is_not_run_again(store: Any) -> None:
             owner = (await store.claim(scope, call, owner="you", arguments_hash=_TEXT)).owner
         except InputError:
             continue
-        expect(owner == "you", False, f"whether somebody else gets call {call}")
+        expect(owner == "you", False, f"whether another owner gets call {call}")
     never = (await store.settle(scope, "0/never")).model_copy(update={"claimed_at": None})
     expect(never, LedgerEntry(state="abandoned"), "a call that has never run")
     for place in (scope, f"{kept.key}/4"):
@@ -134,7 +134,7 @@ async def who_deleted_a_session_stays(store: Any) -> None:
     await _fill(store)
     await store.record_decision(_decision(run_key(1)).model_copy(update={"decision": "delete", "key": "act"}))
     await store.delete_session("s1")
-    expect([row.decision for row in await store.load_decisions(run_key(1))], ["delete"], "what was done by people")
+    expect([row.decision for row in await store.load_decisions(run_key(1))], ["delete"], "people's acts")
 
 
 async def deleting_a_session_leaves_those_with_similar_names(store: Any) -> None:
@@ -167,7 +167,7 @@ async def a_session_that_is_made_anew_shares_nothing_with_the_deleted_one(store:
     second = await _fill(store, 2)
     expect(second.key == first.key, False, f"whether both have the key {first.key}")
     replies, entries, *_ = await _found(store, second, 2)
-    expect(replies, [_TEXT] * 3, "what its run has kept")
+    expect(replies, [_TEXT] * 3, "its run's stored results")
     states = [entry.state for entry in entries.values()]  # type: ignore[attr-defined]
     expect(sorted(states), ["abandoned", "claimed", "done"], "the states of its calls")
     await store.delete_session("nobody")
@@ -184,7 +184,7 @@ async def a_run_is_noted_once(store: Any) -> None:
     expect(sorted(run.workflow_id for run in of_session), ["w1", "w2"], "the runs of a session")
     [pipeline] = await store.find_runs([run_key(3), run_key(9)])
     expect((pipeline.session_id, pipeline.noted_at is None), (None, False), "the run of a pipeline, and its time")
-    expect(await store.noted(), began.model_copy(update={"namespaces": ("default",)}), "what is known of all")
+    expect(await store.noted(), began.model_copy(update={"namespaces": ("default",)}), "all known runs")
 
 
 async def records_are_listed_by_their_keys(store: Any) -> None:
@@ -207,17 +207,19 @@ async def records_are_dropped_when_all_of_them_are_old(store: Any) -> None:
     await store.save_reply(f"{run}-x/y", 0, _TEXT)
     partial = 2 * int(has_partial_answers(store))
     young = await store.drop_records(run, before=datetime.now(UTC) - _DAY, decisions=True)
-    expect(young, Dropped(), "what was dropped of what is younger")
+    expect(young, Dropped(), "dropped, younger than the limit")
     asked = await store.drop_records(run, before=_before(), dry_run=True)
-    expect(asked.model_copy(update={"bytes": 0}), Dropped(replies=3, partial_answers=partial), "what would be dropped")
+    expect(
+        asked.model_copy(update={"bytes": 0}), Dropped(replies=3, partial_answers=partial), "rows that would be dropped"
+    )
     expect(asked.bytes >= 2 * len(_TEXT), True, f"whether {asked.bytes} are the bytes of these texts")
     expect(await store.load_reply(run, 1), _TEXT, "a reply after a dry run")
-    expect(await store.drop_records(run, before=_before()), asked, "what was dropped")
+    expect(await store.drop_records(run, before=_before()), asked, "the dropped rows")
     expect([await store.load_reply(run, 1), await store.load_reply(f"{run}/open", 0)], [None, None], "the replies")
     expect(len(await store.load_decisions(run)), 1, "the decisions")
     expect(await store.find_runs([run]), [], "the run, which is no longer noted")
     near = [await store.load_reply(f"{run}x", 0), await store.load_reply(f"{run}-x/y", 0)]
-    expect(near, [_TEXT, _TEXT], "what stands beside it")
+    expect(near, [_TEXT, _TEXT], "the rows beside it")
     expect(
         (await store.drop_records(run, before=_before(), decisions=True)).decisions, 1, "decisions that were dropped"
     )
@@ -230,12 +232,12 @@ async def old_calls_of_a_session_are_dropped_up_to_a_message(store: Any) -> None
     for number in (3, 12):
         await store.claim(f"{kept.key}/{number}", "0/c1", owner="me", arguments_hash="h")
     young = await store.drop_records(kept.key, before=datetime.now(UTC) - 3650 * _DAY, below=12)
-    expect(young, Dropped(), "what was dropped of what is younger")
+    expect(young, Dropped(), "dropped, younger than the limit")
     dropped = await store.drop_records(kept.key, before=_before(), below=12)
-    expect(dropped, Dropped(calls=4, bytes=len(_TEXT)), "what was dropped below message 12")
+    expect(dropped, Dropped(calls=4, bytes=len(_TEXT)), "dropped below message 12")
     expect(await store.load_entries(f"{kept.key}/2", ["0/done", "0/never"]), {}, "calls of message 2")
     expect(len(await store.load_entries(f"{kept.key}/12", ["0/c1"])), 1, "calls of message 12")
-    expect(await store.load_reply(f"{kept.key}/said", 0), _TEXT, "a message that nobody has heard")
+    expect(await store.load_reply(f"{kept.key}/said", 0), _TEXT, "an unread message")
     await store.drop_records(kept.key, before=_before())
     expect(await store.load_entries(f"{kept.key}/12", ["0/c1"]), {}, "calls of message 12, of a session that is gone")
 

@@ -1,4 +1,4 @@
-"""Checks of durable stores, beyond those of any store: atomic writes, and a ledger of calls and replies."""
+"""Additional checks of durable stores: atomic writes, and a ledger of calls and replies."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -100,7 +100,7 @@ async def a_write_without_messages_counts_as_a_write(store: Any) -> None:
     await expect_error(
         SessionConflictError,
         store.append_messages_atomic("s1", [], session(state="[2]"), expected_seq=1, expected_version=1),
-        "a writer that knows of the first write only",
+        "a writer that knows only the first write",
     )
     expect((await store.load_session("s1")).state, "[1]", "state")
 

@@ -21,7 +21,7 @@ async def of_many_who_take_a_hold_one_has_it(store: Any, rivals: Rivals) -> None
     """If holds are not shared, they guard at least within an object."""
 
     async def check(number: int, held: list[bool]) -> None:
-        expect(sum(held), 1 - number % 2, f"how many hold one session, of {held}")
+        expect(sum(held), 1 - number % 2, f"how many hold one session, out of {held}")
 
     await rivals.race(_hold_or_let_go, check, only_object=not store.shares_holds)
 
@@ -37,7 +37,7 @@ async def a_hold_is_seen_by_all_and_ended_by_its_holder_alone(store: Any, rivals
     expect(await _try(rivals.other, "s1"), False, "hold by another object after others let go")
     await store.let_go("s1")
     expect(await rivals.processes[0].do(_try, "s1"), True, "hold by another process after let_go")
-    expect(await _try(store, "s1"), False, "hold, when another process has it")
+    expect(await _try(store, "s1"), False, "hold of a name that another process holds")
     await rivals.processes[0].do(_let_go, "s1")
     expect(await _try(rivals.other, "s1"), True, "hold by another object after the process let go")
     await rivals.other.let_go("s1")
@@ -50,8 +50,8 @@ async def holds_of_a_process_that_is_killed_are_free_and_others_stay(store: Any,
     expect(await store.hold("kept"), True, "hold")
     rivals.processes[0].kill()
     await within(lambda: store.hold("lost"), "a hold of a process that was killed")
-    expect(await rivals.processes[1].do(_try, "lost"), False, "hold by others, when it was taken again")
-    expect(await rivals.processes[1].do(_try, "kept"), False, "hold of what a living process holds")
+    expect(await rivals.processes[1].do(_try, "lost"), False, "hold by others, after it was taken again")
+    expect(await rivals.processes[1].do(_try, "kept"), False, "hold of a name that a living process holds")
     await store.let_go("lost")
     await store.let_go("kept")
 
@@ -60,7 +60,7 @@ async def all_who_use_a_store_see_the_holds_of_one_scope(store: Any, rivals: Riv
     scope = await store.hold_scope()
     others = await asyncio.gather(_scope(rivals.other), *(process.do(_scope) for process in rivals.processes))
     expect(others, [scope] * len(others), "hold_scope of others")
-    expect("_" in scope, False, f"whether {scope!r} has a _, behind which workers write it in their names")
+    expect("_" in scope, False, f"whether {scope!r} contains _, which separates it in workers' names")
 
 
 async def within(condition: Any, what: str) -> None:

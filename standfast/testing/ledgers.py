@@ -27,10 +27,10 @@ async def only_the_owner_of_a_claim_records_its_result(store: Any) -> None:
     await store.claim("run", "1", owner="me", arguments_hash="h")
     expect(await store.finish("run", "1", owner="you", state="done", result="x"), False, "finish by another")
     expect(await store.finish("run", "1", owner="me", state="done", result="r"), True, "finish by the owner")
-    expect(await store.finish("run", "1", owner="me", state="done", result="r"), True, "the same once more")
+    expect(await store.finish("run", "1", owner="me", state="done", result="r"), True, "the same again")
     expect(await store.finish("run", "1", owner="me", state="failed", result="x"), False, "another result")
     entry = await store.claim("run", "1", owner="you", arguments_hash="h")
-    expect((entry.state, entry.result), ("done", "r"), "what a later claim finds")
+    expect((entry.state, entry.result), ("done", "r"), "the result of a later claim")
 
 
 async def settling_fences_a_call_that_never_started(store: Any) -> None:
@@ -51,8 +51,8 @@ async def settling_reports_what_is_known(store: Any) -> None:
 async def a_safe_call_can_be_taken_over(store: Any) -> None:
     await store.claim("run", "1", owner="dead", arguments_hash="h")
     expect((await store.take_over("run", "1", owner="me")).owner, "me", "the owner")
-    expect(await store.finish("run", "1", owner="dead", state="done", result="x"), False, "finish by the dead one")
-    expect(await store.finish("run", "1", owner="me", state="done", result="r"), True, "finish by the new one")
+    expect(await store.finish("run", "1", owner="dead", state="done", result="x"), False, "finish by the dead owner")
+    expect(await store.finish("run", "1", owner="me", state="done", result="r"), True, "finish by the new owner")
 
 
 async def a_call_that_has_not_happened_is_given_up_by_its_owner(store: Any) -> None:
@@ -65,7 +65,7 @@ async def a_call_that_has_not_happened_is_given_up_by_its_owner(store: Any) -> N
     expect(late.state, "abandoned", "a later claim")
     await store.claim("run", "1#2", owner="me", arguments_hash="h")
     await store.finish("run", "1#2", owner="me", state="done", result="r")
-    expect((await store.abandon("run", "1#2", owner="me")).state, "done", "abandon of what has a result")
+    expect((await store.abandon("run", "1#2", owner="me")).state, "done", "abandon of a call that has a result")
 
 
 async def a_claim_has_its_time(store: Any) -> None:
@@ -105,7 +105,7 @@ async def entries_are_loaded_without_changing_anything(store: Any) -> None:
     await store.finish("run", "1", owner="me", state="done", result="r")
     found = await store.load_entries("run", ["1", "2"])
     expect({key: entry.result for key, entry in found.items()}, {"1": "r"}, "load_entries")
-    expect((await store.claim("run", "2", owner="me", arguments_hash="h")).state, "claimed", "the call not found")
+    expect((await store.claim("run", "2", owner="me", arguments_hash="h")).state, "claimed", "a missing call")
 
 
 def running(owner: str) -> RunningCall:

@@ -29,7 +29,7 @@ async def _step(store: Any, name: str, number: int) -> None:
     """Make all writes of a step, each of which may be a repetition."""
     owner, key = f"{name}/{number}", f"{number}"
     entry = await store.claim(name, key, owner=owner, arguments_hash="h", running=running(owner))
-    expect(entry.owner, owner, "the owner, as itself claims the call")
+    expect(entry.owner, owner, "the owner, according to its own claim")
     expect(await store.finish(name, key, owner=owner, state="done", result=f"r{number}"), True, "finish")
     appends = [
         Append(session(name), say(f"{number}"), f"{number}/a", 2 * number),
@@ -71,11 +71,11 @@ async def _kill_in_the_middle(store: Any, rivals: Rivals, write: Any) -> None:
     await within(has_begun, "messages of another process")
     process.kill()
     ended = (await asyncio.gather(dying, return_exceptions=True))[0]
-    expect(type(ended).__name__, "ProcessEndedError", "how its writing ended")
+    expect(type(ended).__name__, "ProcessEndedError", "the outcome of its write")
     written = await contents(store)
     expect(written[::2], written[1::2], "the first and second message of each write")
     count = len(written) // 2
-    expect(written[: 2 * count : 2], [f"{number}" for number in range(count)], "what was written")
+    expect(written[: 2 * count : 2], [f"{number}" for number in range(count)], "the written messages")
     again = count + 2  # more than the write whose outcome its writer did not learn
     await _repeat(store, write, "s1", list(range(again)))
     await _expect_once(store, write, "s1", again)

@@ -33,7 +33,7 @@ async def of_many_writers_that_know_the_same_messages_one_writes(store: Any, riv
         won = [who for who, last in enumerate(lasts) if last is not None]
         expect(len(won), 1, f"how many of {lasts} wrote after message {known}")
         expect(lasts[won[0]], known + 2, "the number of the last message")
-        expect((await contents(store, session_id))[known:], [str(won[0])] * 2, "what was written")
+        expect((await contents(store, session_id))[known:], [str(won[0])] * 2, "the written messages")
 
     await rivals.race(_append_what_follows, check)
 
@@ -66,7 +66,7 @@ async def _append_once(store: Any, who: int, number: int) -> int:
 
 async def a_write_that_is_repeated_while_it_is_made_is_made_once(store: Any, rivals: Rivals) -> None:
     async def check(number: int, lasts: list[int]) -> None:
-        expect_same(lasts, "the number of the last message, as each who made the write heard it")
+        expect_same(lasts, "the number of the last message, as returned to each writer")
         expect((await store.load_session("s1")).version, number + 1, "version")
 
     await rivals.race(_append_once, check)
@@ -90,11 +90,11 @@ async def writes_of_many_are_whole_and_none_is_lost(store: Any, rivals: Rivals) 
 
     await rivals.race(_append_or_read, check)
     final = await contents(store)
-    expect(sorted(final[::3]), sorted(written), "what was written")
+    expect(sorted(final[::3]), sorted(written), "the written messages")
     expect([final[1::3], final[2::3]], [final[::3]] * 2, "the second and third message of each write")
     kept = await store.load_session("s1")
     expect((kept.last_seq, kept.version), (3 * len(written), len(written)), "last_seq and version")
-    expect(sorted(heard), [3 * (index + 1) for index in range(len(written))], "the numbers that the writers heard")
+    expect(sorted(heard), [3 * (index + 1) for index in range(len(written))], "the numbers returned to the writers")
 
 
 async def _append_or_prune(store: Any, who: int, number: int) -> None:
@@ -113,7 +113,7 @@ async def pruning_beside_writers_loses_only_what_is_old(store: Any, rivals: Riva
         newest = {f"{number} {who}" for who in (1, 3, 5)} - {text.content for text in await after(last - 6)}
         expect(len(kept) in range(4, 11), True, f"whether from 4 to 10 messages are kept, as {len(kept)} are")
         expect(len(newest) <= 1, True, f"whether at most one of the newest writes was pruned, as {newest} were")
-        expect([one.content for one in await after(last - 4)], kept[-4:], "messages after their number")
+        expect([one.content for one in await after(last - 4)], kept[-4:], "messages after their count")
 
     async def after(number: int) -> Any:
         return await store.load_messages("s1", after=number)
@@ -132,7 +132,7 @@ async def deleting_beside_writers_leaves_a_whole_session_or_none(store: Any, riv
     async def check(number: int, _: list[Any]) -> None:
         kept, written = await store.load_session("s1"), await contents(store)
         last = 0 if kept is None else kept.last_seq
-        expect(len(written), last, "how many messages a session has that was deleted and made anew")
+        expect(len(written), last, "the number of messages in a session that was deleted and recreated")
         expect(written[::2], written[1::2], "the first and second message of each write")
         await store.delete_session("s1")
         expect(await contents(store), [], "messages of a session that was deleted")
@@ -157,7 +157,7 @@ async def _claim(store: Any, who: int, number: int) -> tuple[str, str]:
 
 async def of_many_that_claim_a_call_one_owns_it(store: Any, rivals: Rivals) -> None:
     async def check(number: int, seen: list[Any]) -> None:
-        expect_same(seen, "whose a call is, for each who claimed it at once")
+        expect_same(seen, "the owner of a call, for each concurrent claim")
         entry = (await store.load_entries("race", [str(number)]))[str(number)]
         expect((entry.state, entry.owner), seen[0], "the entry")
 
@@ -176,7 +176,7 @@ async def a_call_that_is_settled_while_it_is_claimed_is_claimed_or_abandoned_for
     store: Any, rivals: Rivals
 ) -> None:
     async def check(number: int, seen: list[Any]) -> None:
-        expect_same(seen, "what became of a call, for each who settled or claimed it at once")
+        expect_same(seen, "the outcome of a call, for each who concurrently settled or claimed it")
 
     await rivals.race(_claim_or_settle, check)
 
@@ -234,7 +234,7 @@ async def _keep_a_reply(store: Any, who: int, number: int) -> str:
 
 async def of_many_replies_to_a_turn_one_is_kept(store: Any, rivals: Rivals) -> None:
     async def check(number: int, heard: list[str]) -> None:
-        expect_same(heard, "the kept reply, for each who gave one at once")
+        expect_same(heard, "the stored reply, for each concurrent writer")
         expect(await store.load_reply("race", number), heard[0], "load_reply")
 
     await rivals.race(_keep_a_reply, check)
@@ -251,7 +251,7 @@ async def _append_a_reply(store: Any, who: int, number: int) -> str:
 
 async def of_many_replies_that_are_appended_one_is_kept_with_its_messages(store: Any, rivals: Rivals) -> None:
     async def check(number: int, heard: list[str]) -> None:
-        expect_same(heard, "the kept reply, for each who gave one at once")
+        expect_same(heard, "the stored reply, for each concurrent writer")
         expect((await contents(store))[2 * number :], [f"question {number}", heard[0]], "its messages")
         expect(await store.load_reply("race", number), heard[0], "load_reply")
 
@@ -286,7 +286,7 @@ async def of_many_workflows_one_is_at_work_and_one_takes_the_place_of_another(st
         await store.begin_work(at_work(f"old {number}"))
 
     async def check(number: int, seen: list[Any]) -> None:
-        expect_same(seen, "the marks of two sessions, for each who began to work on them at once")
+        expect_same(seen, "the marks of two sessions, for each who concurrently began to work on them")
         found = [(await store.find_work(f"{session} {number}"))[0].journal_key for session in ("new", "old")]
         expect(tuple(found), seen[0], "find_work")
 

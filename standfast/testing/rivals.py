@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from standfast.testing.store_processes import StoreProcess, StoreProcesses, Work, close
 
-ROUNDS = 50  # a store with two winners has them in most rounds
+ROUNDS = 50  # a faulty store has two winners in most rounds
 
 Reopen = Callable[[Any], Callable[[], Any]]
 Contend = Callable[[Any, int, int], Awaitable[Any]]
-"""What all do at once, given the store, the number of who does it and that of the round; importable by name."""
+"""The concurrent work, given the store, the user's number and the round; importable by name."""
 
 
 class Rivals:

@@ -60,7 +60,7 @@ async def a_revoked_standing_approval_stays_revoked(store: Any) -> None:
     await give(store, one)
     revoked = one.model_copy(update={"revoked_at": ended, "revoked_by": "bob"})
     expect(await store.standing_approvals(StandingFilter(ids=("sa_1",))), [revoked], "standing_approvals, revoked")
-    expect(await ids(store, StandingFilter(in_force_at=_AT)), ["sa_2"], "those in force")
+    expect(await ids(store, StandingFilter(in_force_at=_AT)), ["sa_2"], "approvals in force")
 
 
 async def standing_approvals_are_found_by_what_they_are_for(store: Any) -> None:
@@ -122,7 +122,7 @@ async def a_standing_approval_comes_with_its_decision(store: Any) -> None:
     for number, refused in enumerate([None, None, "too late"]):
         used = record_of(one, key=f"u{number}", remembered=None, standing="sa_1", refused=refused, gate=f"c{number}")
         await store.record_decision(used)
-    expect([one.used for one in await store.standing_approvals(ALL)], [2], "how often it was used")
+    expect([one.used for one in await store.standing_approvals(ALL)], [2], "its number of uses")
     expect([row.standing for row in await store.load_decisions("r1")], [None, *["sa_1"] * 3], "the decisions")
 
 

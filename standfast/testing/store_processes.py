@@ -31,7 +31,7 @@ serve()
 class StoreProcess:
     """A process with its own object over the data of a store. It ends with this one.
 
-    It must be able to import by name any function that it is asked to run.
+    It must be able to import every requested function by name.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class StoreProcess:
     def _said(self) -> str:
         with contextlib.suppress(ValueError):  # closed, since it was killed
             self._errors.seek(0)
-            return self._errors.read()[-4_000:].decode(errors="replace") or "it said nothing"
+            return self._errors.read()[-4_000:].decode(errors="replace") or "it returned nothing"
         return "it was killed"
 
 

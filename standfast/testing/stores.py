@@ -56,9 +56,9 @@ async def _identity(store: Any, who: int, number: int) -> str:
 
 async def a_store_has_one_identity_for_all_also_if_many_make_it_at_once(store: Any, rivals: Rivals) -> None:
     async def check(number: int, heard: list[str]) -> None:
-        expect_same(heard, "the identity, as each of those heard it who made the store at once")
+        expect_same(heard, "the identity that each concurrent creator of the store read")
         await close(store)
-        expect(await store.identity(), heard[0], "the identity, when it is opened again")
+        expect(await store.identity(), heard[0], "the identity after reopening")
 
     await rivals.race(_identity, check, most=2)
 
@@ -78,7 +78,7 @@ async def a_store_serves_event_loops_that_end(store: Any, rivals: Rivals) -> Non
     for number in range(3):
         last = await asyncio.to_thread(asyncio.run, _append(store, number))
         expect(last, number + 1, "the number of the last message")
-    expect(await contents(store), ["m0", "m1", "m2"], "load_messages in the loop that goes on")
+    expect(await contents(store), ["m0", "m1", "m2"], "load_messages in the surviving loop")
 
 
 async def _append(store: Any, number: int) -> int:
@@ -94,22 +94,24 @@ async def large_texts_and_many_messages_are_kept_whole(store: Any, rivals: Rival
         Message(role="tool", content=text, tool_call_id="c1", tool_name="look", status="completed"),
     ]
     await store.append_messages_atomic("s1", large, session(state=f'"{text}"'), expected_seq=0)
-    expect(await store.load_messages("s1") == large, True, "whether messages of a megabyte are loaded as they were")
-    expect((await store.load_session("s1")).state == f'"{text}"', True, "whether a state of a megabyte is")
+    expect(await store.load_messages("s1") == large, True, "whether messages of a megabyte are loaded unchanged")
+    expect(
+        (await store.load_session("s1")).state == f'"{text}"', True, "whether a state of a megabyte is loaded unchanged"
+    )
     many = [f"m{number}" for number in range(_MANY)]
     expect(
         await store.append_messages_atomic("s2", say(*many), session("s2"), expected_seq=0), _MANY, "the last number"
     )
-    expect(await contents(store, "s2") == many, True, f"whether {_MANY:,} messages are loaded as they were")
+    expect(await contents(store, "s2") == many, True, f"whether {_MANY:,} messages are loaded unchanged")
 
 
 async def large_results_and_replies_are_kept_whole(store: Any, rivals: Rivals) -> None:
     text = "ä🙂" * (_LARGE // 6)
     await store.claim("run", "1", owner="me", arguments_hash="h")
     await store.finish("run", "1", owner="me", state="done", result=text)
-    expect((await store.settle("run", "1")).result == text, True, "whether a result of a megabyte is loaded as it was")
+    expect((await store.settle("run", "1")).result == text, True, "whether a result of a megabyte is loaded unchanged")
     await store.save_reply("run", 1, text)
-    expect(await store.load_reply("run", 1) == text, True, "whether a reply of a megabyte is loaded as it was")
+    expect(await store.load_reply("run", 1) == text, True, "whether a reply of a megabyte is loaded unchanged")
 
 
 async def long_keys_are_kept_whole_or_refused(store: Any, rivals: Rivals) -> None:
@@ -123,7 +125,7 @@ async def long_keys_are_kept_whole_or_refused(store: Any, rivals: Rivals) -> Non
                 expect(length > 600, True, f"whether a key of {length:,} characters is refused")
                 continue
             entry = (await store.load_entries(keys[1], [key]))[key]
-            expect((entry.owner == key, await store.load_reply(key, 1) == key), (True, True), "what the key is of")
+            expect((entry.owner == key, await store.load_reply(key, 1) == key), (True, True), "the data under the key")
 
 
 def _hard_to_shorten(seed: str, length: int) -> str:
@@ -200,7 +202,7 @@ def store_suite(
         alone = [_with_rivals(check, None, processes, rounds) for check in HELD_BY_ONE]
         return [*_ANY_STORE, *alone, *(BOARDS if waits else ()), *standing, a_memory_store_refuses_an_atomic_write]
     if reopen is None:
-        raise InputError("The suite of a durable store needs reopen=, by which others use the data of a store")
+        raise InputError("The suite of a durable store needs reopen=, with which other processes open the same data")
     shared = [*HELD_BY_ONE, *SHARED_HOLDS, *SESSION_RACES, *OBJECTS, *KILLED_WRITERS]
     shared += [*WRONG_CLOCKS, *WRONG_CLOCKS_AND_HOLDS]
     interrupted = [*INTERRUPTED_WRITES, *LOST_SESSIONS]
@@ -242,9 +244,9 @@ async def a_session_is_held_by_one_run_at_a_time(store: Any) -> None:
 
 async def the_identity_of_a_store_is_its_own_and_stays(store: Any) -> None:
     identity = await store.identity()
-    expect(isinstance(identity, str) and len(identity) >= 16, True, f"whether {identity!r} is an id that is unique")
+    expect(isinstance(identity, str) and len(identity) >= 16, True, f"whether {identity!r} is a unique id")
     await store.save_session(session())
-    expect(await store.identity(), identity, "identity once more")
+    expect(await store.identity(), identity, "identity, read again")
 
 
 async def an_unknown_session_is_none_and_has_no_messages(store: Any) -> None:
@@ -329,7 +331,7 @@ async def deleting_a_session_deletes_its_messages(store: Any) -> None:
     await store.append_messages("s1", say("a"), session())
     await store.delete_session("s1")
     await store.save_session(session())
-    expect(await contents(store), [], "messages of the session made anew")
+    expect(await contents(store), [], "messages of the recreated session")
 
 
 async def sessions_are_listed_by_update_and_filters_combine(store: Any) -> None:
@@ -411,23 +413,23 @@ def part(text: str, offset: int = 0, *, turn: int = 1, attempt: str = "a") -> Pa
 
 
 async def what_is_said_can_be_followed_from_where_one_is(store: Any) -> None:
-    expect(await store.load_partial("run"), None, "load_partial before anything is said")
+    expect(await store.load_partial("run"), None, "load_partial before the first text")
     await store.add_partial("run", part("Hé"))
     heard = await store.load_partial("run")
-    expect(heard, part("Hé"), "what was said")
+    expect(heard, part("Hé"), "the text")
     await store.add_partial("run", part("llo\n", 2))
     more = await store.load_partial("run", after=heard)
-    expect(more, part("llo\n", 2), "what was said since")
-    expect(await store.load_partial("run", after=more), part("", 6), "what was said since, if nothing")
-    expect(await store.load_partial("run"), part("Héllo\n"), "all that was said")
-    expect(await store.load_partial("other"), None, "what another run says")
+    expect(more, part("llo\n", 2), "the new text")
+    expect(await store.load_partial("run", after=more), part("", 6), "new text, if there is none")
+    expect(await store.load_partial("run"), part("Héllo\n"), "the whole text")
+    expect(await store.load_partial("other"), None, "another run's text")
 
 
 async def what_is_said_twice_is_there_once(store: Any) -> None:
     await store.add_partial("run", part("one "))
     await store.add_partial("run", part("two ", 4))
     await store.add_partial("run", part("two ", 4))
-    expect(await store.load_partial("run"), part("one two "), "what was said")
+    expect(await store.load_partial("run"), part("one two "), "the text")
 
 
 async def a_later_attempt_takes_the_place_of_an_earlier_one_for_good(store: Any) -> None:
@@ -435,11 +437,15 @@ async def a_later_attempt_takes_the_place_of_an_earlier_one_for_good(store: Any)
     heard = await store.load_partial("run")
     await store.add_partial("run", part("again", attempt="b"))
     await store.add_partial("run", part(" late", 5))
-    expect(await store.load_partial("run", after=heard), part("again", attempt="b"), "what the later one says")
+    expect(await store.load_partial("run", after=heard), part("again", attempt="b"), "the later attempt's text")
     await store.drop_partial("run", turn=1, attempt="a")
-    expect(await store.load_partial("run"), part("again", attempt="b"), "it, when the earlier one has ended")
+    expect(
+        await store.load_partial("run"),
+        part("again", attempt="b"),
+        "the later attempt's text after the earlier one has ended",
+    )
     await store.add_partial("run", part("next", turn=2, attempt="0"))
-    expect(await store.load_partial("run"), part("next", turn=2, attempt="0"), "what is said at the next turn")
+    expect(await store.load_partial("run"), part("next", turn=2, attempt="0"), "the next turn's text")
 
 
 async def what_was_said_is_forgotten_and_not_begun_in_its_middle(store: Any) -> None:
@@ -447,7 +453,7 @@ async def what_was_said_is_forgotten_and_not_begun_in_its_middle(store: Any) -> 
     await store.drop_partial("run", turn=1, attempt="a")
     expect(await store.load_partial("run"), None, "load_partial")
     await store.add_partial("run", part("late", 4))
-    expect(await store.load_partial("run"), None, "load_partial after something came late")
+    expect(await store.load_partial("run"), None, "load_partial after a late write")
 
 
 PARTIAL_ANSWERS = [
@@ -497,7 +503,7 @@ async def a_clock_that_is_wrong_ends_no_hold(store: Any, rivals: Rivals) -> None
         pairs: list[tuple[User, User]] = [(rivals.here, ahead), (ahead, rivals.here)]
         for holder, other in pairs:
             expect(await holder.do(_hold), True, "hold")
-            expect(await other.do(_hold), False, "hold by one whose clock differs by an hour")
+            expect(await other.do(_hold), False, "hold by a process whose clock differs by an hour")
             await holder.do(_let_go)
 
 
@@ -514,13 +520,17 @@ async def a_clock_that_is_wrong_gives_no_call_away(store: Any, rivals: Rivals) -
     async with _process_ahead(rivals) as ahead:
         pairs: dict[str, tuple[User, User]] = {"1": (rivals.here, ahead), "2": (ahead, rivals.here)}
         for key, (first, second) in pairs.items():
-            expect(await first.do(_claim, key, "first"), "first", "whose the call is")
-            expect(await second.do(_claim, key, "second"), "first", "whose it is when it is claimed again")
-            expect(await second.do(_leave, key, "second"), "claimed", "its state after others settled and abandoned it")
+            expect(await first.do(_claim, key, "first"), "first", "the owner of the call")
+            expect(await second.do(_claim, key, "second"), "first", "the owner when it is claimed again")
+            expect(
+                await second.do(_leave, key, "second"),
+                "claimed",
+                "its state after others tried to settle and abandon it",
+            )
             expect(await first.do(_finish, key, "first"), True, "finish by its owner")
         await rivals.here.do(_claim, "3", "first")
         expect(await ahead.do(_take_over, "3", "second"), "second", "the owner after take_over")
-        expect(await rivals.here.do(_finish, "3", "first"), False, "finish by the owner before")
+        expect(await rivals.here.do(_finish, "3", "first"), False, "finish by the earlier owner")
 
 
 async def _claim(store: Any, key: str, owner: str) -> Any:

@@ -20,10 +20,14 @@ def at_work(session_id: str = "s1", workflow_id: str = "a/s1", journal_key: str 
 async def one_workflow_is_at_work_on_a_session(store: Any) -> None:
     first, second = at_work(), at_work(workflow_id="b/s1", journal_key="r2")
     expect(await store.begin_work(first), first, "begin_work")
-    expect(await store.begin_work(first), first, "the same once more")
-    expect(await store.begin_work(second), first, "begin_work of another")
+    expect(await store.begin_work(first), first, "the same again")
+    expect(await store.begin_work(second), first, "begin_work by another")
     expect(await store.begin_work(second, instead_of=first), second, "begin_work instead of the first")
-    expect(await store.begin_work(first, instead_of=at_work(journal_key="r0")), second, "instead of one that is gone")
+    expect(
+        await store.begin_work(first, instead_of=at_work(journal_key="r0")),
+        second,
+        "begin_work instead of one that is gone",
+    )
     expect(await store.find_work("s1"), [second], "find_work")
 
 
@@ -46,7 +50,7 @@ async def all_sessions_at_work_are_found_in_order(store: Any) -> None:
     for name in ("s2", "s1", "s3"):
         await store.begin_work(at_work(name))
     expect([work.session_id for work in await store.find_work()], ["s1", "s2", "s3"], "find_work")
-    expect(await store.find_work("s4"), [], "find_work of a session that nobody has begun")
+    expect(await store.find_work("s4"), [], "find_work of a session that no run has begun")
 
 
 async def workers_are_known_until_they_are_dropped(store: Any) -> None:
@@ -61,7 +65,7 @@ async def workers_are_known_until_they_are_dropped(store: Any) -> None:
 async def the_scope_of_holds_says_whether_they_are_shared(store: Any) -> None:
     scope = await store.hold_scope()
     expect(bool(scope), store.shares_holds, "whether there is a scope")
-    expect(await store.hold_scope(), scope, "hold_scope once more")
+    expect(await store.hold_scope(), scope, "hold_scope, read again")
 
 
 async def a_run_that_another_has_followed_writes_nothing(store: Any) -> None:
