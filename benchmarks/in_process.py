@@ -1,9 +1,9 @@
-"""What standfast costs in one process on SQLite, against the least that could do the same.
+"""Measures the cost of standfast in one process on SQLite, against a minimal equivalent.
 
     python benchmarks/in_process.py            prints a table
     python benchmarks/in_process.py --save     and appends the rows to benchmarks/results/in_process.jsonl
 
-Machines are noisy: rounds of the compared things take turns, and what is quoted is the median of the rounds' ratios.
+Machines are noisy, so the rounds of both sides alternate, and the figure is the median of the rounds' ratios.
 """
 
 import argparse
@@ -34,7 +34,7 @@ async def note(text: str) -> dict[str, bool]:
 
 
 class EndlessModel:
-    """Asks for one tool call a turn, without any latency, until its turns are used up."""
+    """Requests one tool call per turn, without latency, until its turns are used up."""
 
     def __init__(self, turns: int) -> None:
         self.left = turns
@@ -71,7 +71,7 @@ ROWS = (("assistant", "", CALLS, None, None), ("tool", '{"ok":true}', None, "cal
 
 
 def bare_transaction(db: sqlite3.Connection, seq: int) -> None:
-    """Write the row that a run writes, in the transaction that it writes it in, with nothing around it."""
+    """Write the same row as a run, in the same transaction, with nothing around it."""
     db.execute("BEGIN IMMEDIATE")
     db.execute(
         "UPDATE agent_sessions SET updated_at = 'later', last_seq = ?, version = version + 1 WHERE id = 's'", (seq,)
@@ -96,7 +96,7 @@ def floor(path: Path, steps: int) -> float:
 
 
 async def awaited_floor(path: Path, steps: int) -> float:
-    """The same two transactions made by a thread of their own, since a server cannot block its loop."""
+    """The same two transactions from a separate thread, since a server cannot block its loop."""
     db, loop = bare_database(path), asyncio.get_running_loop()
     with ThreadPoolExecutor(1) as thread:
         started = time.perf_counter()
@@ -108,7 +108,7 @@ async def awaited_floor(path: Path, steps: int) -> float:
 
 
 async def step_against_floor(folder: Path, rounds: int, steps: int) -> dict[str, float]:
-    """Compare with the two transactions alone, blocking the loop, and awaited from a thread as ours are."""
+    """Compare with the two transactions alone: blocking the loop, and awaited from a thread, as ours are."""
     ours, bare, awaited = [], [], []
     async with sqlite_store(folder / "ours.db") as store:
         await one_run(store, "warm-up", 20)
@@ -154,7 +154,7 @@ async def long_against_short(folder: Path, rounds: int) -> dict[str, float]:
 
 
 def deciding(rounds: int) -> dict[str, float]:
-    """Microseconds of `next_action` in the state that costs most: open calls that become batches."""
+    """Microseconds of `next_action` in the most expensive state: open calls that become batches."""
     base = LoopState(loop=Loop(), tools={"note": note}).with_user_message()
     answer = Message(role="assistant", tool_calls=(ToolCall(id="c", name="note"),))
 

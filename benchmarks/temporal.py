@@ -1,12 +1,12 @@
-"""What standfast costs on Temporal, against a bare workflow that runs the same activities without a store.
+"""Measures the cost of standfast on Temporal, against a bare workflow with the same activities and no store.
 
     python benchmarks/temporal.py                     prints a table of all figures
     python benchmarks/temporal.py --only one-run,load  of some
     python benchmarks/temporal.py --quick             with fewer rounds and shorter runs
     python benchmarks/temporal.py --save              and appends the rows to benchmarks/results/temporal.jsonl
 
-Machines are noisy: rounds of the compared things take turns, and what is quoted is the median of the rounds' ratios.
-The server, the workers and the client are processes of their own.
+Machines are noisy, so the rounds of both sides alternate, and the figure is the median of the rounds' ratios.
+The server, the workers and the client are separate processes.
 """
 
 import argparse
@@ -48,7 +48,7 @@ async def measure(names: list[str], quick: bool) -> list[Figure]:
     print(f"{'figure':40} {'asked':36} measured")
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            # Each with a server of its own: one that has run thousands of workflows is slower.
+            # Each with a separate server, since a server that has run thousands of workflows is slower.
             async with world(Path(folder), quick=quick) as there:
                 figures = await FIGURES[name](there)
             for figure in figures:

@@ -1,4 +1,4 @@
-"""How fast: one run, many at once, parallel tools, and what the ledger takes of it."""
+"""Measures speed: one run, many at once, parallel tools, and the ledger's share."""
 
 import asyncio
 import statistics
@@ -53,7 +53,7 @@ async def load(world: World) -> list[Figure]:
 
 
 async def postgres(world: World) -> list[Figure]:
-    """Measure a lone run with a PostgreSQL store, whose server flushes to disk what it commits."""
+    """Measure a lone run with a PostgreSQL store, whose server flushes commits to disk."""
     with database(world.folder) as (address, transactions, world.database_pid):
         measured = await _alone(world, address)
         measured["transactions_a_step"] = await _transactions(world, address, transactions)
@@ -70,15 +70,15 @@ async def postgres_load(world: World) -> list[Figure]:
 
 
 async def _transactions(world: World, address: str, transactions: Callable[[], int]) -> float:
-    """Return how many a step has: each statement is one, and one round trip."""
+    """Return the transactions per step: each statement is one transaction and one round trip."""
     async with world.worker(store=address):
         counts = []
-        for steps in (100, 300):  # what a run has beside its steps is the same for both
-            await asyncio.sleep(2)  # in which connections tell the server's statistics
+        for steps in (100, 300):  # both have the same costs beside their steps
+            await asyncio.sleep(2)  # connections report to the server's statistics meanwhile
             before, began = transactions(), time.perf_counter()
             await world.run("standfast", steps=steps)
             await asyncio.sleep(2)
-            looks = 4 / 3 * (time.perf_counter() - began)  # of the worker, for calls that are lost and for old marks
+            looks = 4 / 3 * (time.perf_counter() - began)  # of the worker, for lost calls and old marks
             counts.append(transactions() - before - looks)
     return (counts[1] - counts[0]) / 200
 
@@ -121,7 +121,7 @@ async def parallel(world: World) -> list[Figure]:
 
 
 async def ledger(world: World) -> list[Figure]:
-    """Compare with stores that answer from memory, and time each call of the real one."""
+    """Compare with in-memory stores, and time each call of the real one."""
     async with (
         world.worker("standfast", "--stores", "no-ledger", "--queue", "no-ledger") as other,
         world.worker("standfast", "--stores", "no-replies", "--queue", "no-replies") as least,

@@ -1,6 +1,6 @@
-"""The least that could do the same on Temporal: a workflow written by hand, plain dicts, no store, no promise.
+"""A minimal equivalent on Temporal: a hand-written workflow with plain dicts, and without a store or guarantees.
 
-It runs the activities that an agent's run has, in the same order, and nothing in them.
+It runs the same activities as an agent's run, in the same order, but empty.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {
 
 @workflow.defn(name="floor", sandboxed=False)
 class Floor:
-    """One run: a model activity and its tool activities per step, and a last answer of the model."""
+    """One run: a model activity and its tool activities per step, then the model's final answer."""
 
     @workflow.run
     async def run(self, plan: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Floor:
 
 
 async def floor_worker(address: str) -> Worker:
-    """Return a worker with the settings that the plugin makes."""
+    """Return a worker with the plugin's settings."""
     client = await Client.connect(address, data_converter=pydantic_data_converter)
     return Worker(
         client,

@@ -1,4 +1,4 @@
-"""Pipelines parked at a gate: what each costs a worker, and that every one that is approved completes, none twice."""
+"""Measures pipelines parked at a gate: each one's cost for a worker, and that all complete exactly once."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ async def park_at_gate(world: World, people: StandfastClient) -> Any:
 
 
 async def _all(items: Any, work: Callable[[Any], Awaitable[T]]) -> list[T]:
-    """Do something with all, some at once."""
+    """Apply a function to all, a few at a time."""
     slots = asyncio.Semaphore(20)
 
     async def one(item: Any) -> T:

@@ -1,4 +1,4 @@
-"""How much, and how long: histories, memory, replay, and the time from a kill until the run goes on."""
+"""Measures limits: histories, memory, replay, and the time from a kill until the run continues."""
 
 import asyncio
 import json
@@ -89,7 +89,7 @@ async def parked(world: World) -> list[Figure]:
 
 
 async def _park(world: World, runs: int, steps: int) -> None:
-    """Start runs, some at once, and return when each waits at its question."""
+    """Start runs, a few at a time, and return when each waits at its question."""
     slots = asyncio.Semaphore(20)
 
     async def one() -> None:
@@ -101,7 +101,7 @@ async def _park(world: World, runs: int, steps: int) -> None:
 
 
 async def replay(world: World) -> list[Figure]:
-    """Replay runs of 200 steps in one history, which takes a worker that does not continue as new before."""
+    """Replay runs of 200 steps in one history; the worker must not continue them as new earlier."""
     async with world.worker("standfast", "--steps", "1000"), world.worker("floor"):
         ours = (await world.links(await world.run("standfast", steps=200, size=10_000)))[0]
         floor = (await world.links(await world.run("floor", steps=200)))[0]
@@ -129,7 +129,7 @@ async def _replay(replayer: Replayer, what: WorkflowHistory) -> float:
 
 
 async def killed(world: World) -> list[Figure]:
-    """Kill a worker in a handler; measure from the kill until the run has its end."""
+    """Kill a worker in a handler; measure the time until the run ends."""
     figures = []
     rounds = world.rounds(5)
     for tool in ("pay", "fetch"):
@@ -163,14 +163,14 @@ async def _taken_over(world: World, tool: str, stores: str) -> dict[str, float]:
     worker = await world.start_worker(store=store)
     run, path = await _into_handler(world, tool)
     other = await world.start_worker("standfast", "--stores", stores, store=store)
-    await asyncio.sleep(1.5)  # so that it has looked around
+    await asyncio.sleep(1.5)  # so that it has started its checks
     killed_at = time.time()
     await worker.kill()
     return await _end(run, path, killed_at, other)
 
 
 async def _into_handler(world: World, tool: str) -> tuple[Any, Path]:
-    """Return a run whose tool's handler hangs, and the file in which the handler leaves a line."""
+    """Return a run whose tool's handler hangs, and the file to which the handler writes a line."""
     path = world.folder / uuid4().hex
     run = await world.start("standfast", steps=1, then=tool, path=str(path))
     while not path.exists() or not path.read_text():

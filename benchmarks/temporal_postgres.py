@@ -1,4 +1,4 @@
-"""A PostgreSQL server on disk: the one that the tests use, with its settings for flushing as they are shipped."""
+"""A PostgreSQL server on disk: the tests' server, with the default flush settings."""
 
 import contextlib
 import sys
@@ -13,7 +13,7 @@ from support.postgres import PostgresServer, versions  # type: ignore[import-not
 
 @contextlib.contextmanager
 def database(folder: Path) -> Iterator[tuple[str, Callable[[], int], int]]:
-    """Run a server; yield the address of its database, what counts its transactions, and its process id."""
+    """Run a server; yield its database's address, a transaction counter, and its process id."""
     with tempfile.TemporaryDirectory(prefix="postgres-", dir=folder) as name:
         for path in (Path(name), folder):
             path.chmod(0o755)  # its user is another

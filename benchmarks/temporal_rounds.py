@@ -1,4 +1,4 @@
-"""What the figures are measured with: a server, workers that are watched from outside, and rounds of runs."""
+"""The measuring tools: a server, workers that are observed from outside, and rounds of runs."""
 
 import asyncio
 import contextlib
@@ -27,13 +27,13 @@ SCRIPT = Path(__file__).with_name("temporal_worker.py")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return what a process has used, all its threads together."""
+    """Return the CPU time of a process with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
 def family_cpu_seconds(pid: int | None) -> float:
-    """Return what a process and its children have used; a child that has ended counts no more."""
+    """Return the CPU time of a process and its children, without children that have ended."""
     if pid is None:
         return 0.0
     children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
@@ -45,7 +45,7 @@ def family_cpu_seconds(pid: int | None) -> float:
 
 
 def busy_seconds() -> float:
-    """Return what all processes of the machine have used, and what its host has kept from it."""
+    """Return the CPU time of all processes of the machine, and the time stolen by its host."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / TICK
 
@@ -68,7 +68,7 @@ class WorkerProcess:
         return self.process.pid
 
     async def stop(self) -> None:
-        """Let it end, and keep what it says of its store."""
+        """Let it end, and keep its report on the store."""
         if self.process.returncode is None:
             out, _ = await self.process.communicate(b"")
             self.took = json.loads(out.splitlines()[-1]) if out.strip() else {}
@@ -80,7 +80,7 @@ class WorkerProcess:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What some runs at once took.
+    """The cost of concurrent runs.
 
     Args:
         others: how many cores were busy with something else.
@@ -129,7 +129,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def worker(self, kind: str = "standfast", *options: str, store: str = "") -> AsyncIterator[WorkerProcess]:
-        """Run a worker with a store of its own, unless the name or address of one is given."""
+        """Run a worker with its own store, unless the name or address of one is given."""
         worker = await self.start_worker(kind, *options, store=store)
         try:
             yield worker
@@ -181,7 +181,7 @@ class World:
     async def in_turns(
         self, workers: Sequence[WorkerProcess], rounds: int, runs: int, **plan: Any
     ) -> list[tuple[Round, ...]]:
-        """Return rounds of workers that took turns: those in which the machine did little else.
+        """Return the rounds of alternating workers in which the machine did little else.
 
         The first of each warms up and does not count.
         """
@@ -199,7 +199,7 @@ class World:
             await asyncio.sleep(0.05)
 
     async def links(self, handle: WorkflowHandle[Any, Any]) -> list[WorkflowHistory]:
-        """Return the histories of a run and of those that it continued as."""
+        """Return the histories of a run and its continuations."""
         found, run_id = [], handle.first_execution_run_id or handle.result_run_id
         while run_id:
             history = await self.client.get_workflow_handle(handle.id, run_id=run_id).fetch_history()

@@ -1,4 +1,4 @@
-"""What to plan for: rows and bytes of a step in each store, and what of a run Temporal Cloud bills as actions."""
+"""Measures sizes: rows and bytes of a step in each store, and the actions that Temporal Cloud bills."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ async def sizes(world: World) -> list[Figure]:
 
 
 async def _store(world: World, where: str, measure: Callable[[str], Awaitable[tuple[int, int]]], size: int) -> Figure:
-    """Compare long runs with short ones: what the others have is a run's, the rest is the steps'."""
+    """Compare long runs with short ones: the short runs' size is the fixed part, the rest belongs to the steps."""
     found = []
     for steps in (SHORT, LONG):
         name = f"s{uuid4().hex[:8]}"
@@ -105,7 +105,7 @@ _BILLED = {
 
 
 def actions(histories: list[WorkflowHistory]) -> Counter[str]:
-    """Count what Temporal Cloud bills of a run and can be read in its history: not queries, not heartbeats."""
+    """Count the billed actions of a run that its history shows, without queries and heartbeats."""
     found: Counter[str] = Counter()
     for history in histories:
         found.update(_BILLED[event.event_type] for event in history.events if event.event_type in _BILLED)

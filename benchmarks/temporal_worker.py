@@ -1,8 +1,8 @@
-"""A worker in a process of its own, so that its CPU time and memory can be read from outside.
+"""A worker in a separate process, so that its CPU time and memory can be read from outside.
 
     python benchmarks/temporal_worker.py ADDRESS (floor | standfast) [--store STORE] [--stores KIND] …
 
-It says "ready" on stdout, works until its stdin is closed, and then writes one line of JSON: what its store was asked.
+It says "ready" on stdout, works until its stdin is closed, and then writes one line of JSON with its store's calls.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from standfast.temporal.workflows import agent_workflows
 @tool(parallel=True)
 async def note(n: int, size: int) -> str:
     """Take a note."""
-    return f"{n} " + random.Random(n).randbytes(size // 2).hex()  # which no database makes smaller
+    return f"{n} " + random.Random(n).randbytes(size // 2).hex()  # incompressible
 
 
 @tool
@@ -54,7 +54,7 @@ async def ask(n: int) -> str:
 
 
 async def _begin(path: str) -> str:
-    """Leave a line in a file, and hang unless it is not the first one."""
+    """Write a line to a file, and hang if it is the first one."""
     with Path(path).open("a") as file:
         print(time.time(), os.getpid(), file=file)
     if len(Path(path).read_text().splitlines()) == 1:
@@ -64,7 +64,7 @@ async def _begin(path: str) -> str:
 
 @tool(safe_to_retry=True)
 async def fetch(path: str) -> str:
-    """Fetch, harmless to repeat."""
+    """Fetch; safe to repeat."""
     return await _begin(path)
 
 
@@ -75,7 +75,7 @@ async def pay(path: str) -> str:
 
 
 class PlannedModel:
-    """Answers without any latency what the plan in the first message says, and keeps nothing in mind."""
+    """Follows the plan in the first message, without latency or state."""
 
     async def chat(self, messages: Sequence[Message], tools: object, **settings: Any) -> LLMResponse:
         plan = json.loads(messages[1].content)
@@ -97,7 +97,7 @@ class PlannedModel:
 
 
 def shortened(messages: Sequence[Message]) -> list[Message]:
-    """Keep the first message and the last twenty, without results whose calls are gone."""
+    """Keep the first message and the last twenty, without results of dropped calls."""
     last = list(messages[-20:])
     while last and last[0].role == "tool":
         del last[0]
@@ -122,7 +122,7 @@ GATED = (
 
 
 class TimedStore(SQLiteStore):
-    """Notes how long each operation takes: milliseconds by name."""
+    """Records the duration of each operation: milliseconds by name."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -145,7 +145,7 @@ class TimedStore(SQLiteStore):
 
 
 class NoLedger(SQLiteStore):
-    """Answers as a ledger and journal do, from memory, and promises nothing."""
+    """Answers like a ledger and journal, from memory, without durability."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -174,7 +174,7 @@ class NoLedger(SQLiteStore):
 
 
 class NoReplies(NoLedger):
-    """Keeps the model's replies in memory, too."""
+    """Also keeps the model's replies in memory."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -192,7 +192,7 @@ class NoReplies(NoLedger):
 
 
 class Stranger(SQLiteStore):
-    """The store as a worker on another machine has it: it cannot take the name of a worker that is gone."""
+    """The store from another machine's view: the name of a dead worker cannot be taken."""
 
     async def hold(self, session_id: str) -> bool:
         return not session_id.startswith("worker_") and await super().hold(session_id)
