@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from standfast.stores import Board, ShownWait, SQLiteStore, Wait, WaitFilter
+from standfast.stores.sql.dialect import Query
 
 
 class ShowsWhatIsLate(SQLiteStore):
@@ -37,12 +38,11 @@ class LooksThenShows(SQLiteStore):
         known = await self.load_board(board.namespace, board.workflow_id)
         if known is not None and known.at > board.at:
             return []
-
-        def work(db: sqlite3.Connection) -> None:
-            db.execute("UPDATE boards SET at = ''")
-
-        await self._do(work)
         return await super().show_waits(board, put, keep)
+
+    def _show(self, board: Board, put: Sequence[Wait], keys: list[str]) -> list[Query]:
+        (save, values), *others = super()._show(board, put, keys)
+        return [(save.replace("excluded.at >= known.at", "true"), values), *others]
 
 
 class SaysNothingIsMissing(SQLiteStore):

@@ -1,11 +1,9 @@
 """Stores that have one fault each in what they delete. The store suite finds all of them."""
 
-import sqlite3
 from datetime import UTC, datetime
 from typing import Any
 
 from standfast.stores import Dropped, NotedRun, SQLiteStore
-from standfast.stores.sqlite.deletion import delete_session
 
 
 class KeepsWhatRunsHaveKept(SQLiteStore):
@@ -15,29 +13,20 @@ class KeepsWhatRunsHaveKept(SQLiteStore):
 
 class ForgetsItsFences(SQLiteStore):
     async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            delete_session(db, session_id, keep_decisions)
-            db.execute("DELETE FROM tool_ledger")
-
-        await self._do(work)
+        await super().delete_session(session_id, keep_decisions=keep_decisions)
+        await self._do(lambda db: db.execute("DELETE FROM tool_ledger").rowcount)
 
 
 class FencesAsIfNothingHadRun(SQLiteStore):
     async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            delete_session(db, session_id, keep_decisions)
-            db.execute("UPDATE tool_ledger SET state = 'abandoned', owner = NULL")
-
-        await self._do(work)
+        await super().delete_session(session_id, keep_decisions=keep_decisions)
+        await self._do(lambda db: db.execute("UPDATE tool_ledger SET state = 'abandoned', owner = NULL").rowcount)
 
 
 class LetsOwnersFinish(SQLiteStore):
     async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            delete_session(db, session_id, keep_decisions)
-            db.execute("UPDATE tool_ledger SET owner = 'me' WHERE state = 'claimed'")
-
-        await self._do(work)
+        await super().delete_session(session_id, keep_decisions=keep_decisions)
+        await self._do(lambda db: db.execute("UPDATE tool_ledger SET owner = 'me' WHERE state = 'claimed'").rowcount)
 
 
 class DeletesByBeginning(SQLiteStore):
@@ -57,11 +46,8 @@ class KeepsComments(SQLiteStore):
 
 class DeletesWhoDeleted(SQLiteStore):
     async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            delete_session(db, session_id, keep_decisions)
-            db.execute("DELETE FROM gate_decisions WHERE decision = 'delete'")
-
-        await self._do(work)
+        await super().delete_session(session_id, keep_decisions=keep_decisions)
+        await self._do(lambda db: db.execute("DELETE FROM gate_decisions WHERE decision = 'delete'").rowcount)
 
 
 class DeletesOnlyTheCaller(SQLiteStore):

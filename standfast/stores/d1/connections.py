@@ -6,18 +6,20 @@ store is gone.
 
 import asyncio
 import contextlib
+import json
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from standfast.stores.d1.database import D1Binding, Database
+from standfast.stores import nul_texts
+from standfast.stores.d1.database import TRIES, D1Binding, Database, crowded
 from standfast.stores.d1.holds import KEEPER, Holds
 from standfast.stores.d1.places import Place
 from standfast.stores.d1.schema import MIGRATIONS, prepare
-from standfast.stores.d1.statements import Statement
+from standfast.stores.d1.statements import statement
 from standfast.stores.event_loops import EventLoops
-from standfast.stores.sql.dialect import D1, Query, Row
+from standfast.stores.sql.dialect import Plan, Query, RefusedByGuardError, Row, guard
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +35,7 @@ class Connections:
     """
 
     def __init__(self, connect: Callable[[], D1Binding], name: str, lease: float) -> None:
-        self.connect, self.lease = connect, lease
+        self.connect, self._name = connect, name
         self._loops = EventLoops(partial(LoopConnection, connect, name, lease))
 
     def holder(self, name: str) -> str | None:
@@ -67,7 +69,28 @@ class Connections:
 
     async def batch(self, queries: Sequence[Query], *, again: bool = True) -> list[list[Row]]:
         async with self._loops.here().used() as connection:
-            return await connection.database.batch([Statement(*D1.in_order(query)) for query in queries])
+            return await connection.database.batch([statement(sql, **values) for sql, values in queries])
+
+    async def run(self, plan: Plan, *, name: str, alone_on: str) -> None:
+        """Run the queries of a plan, and then its changes in one batch that fails if the queries have other rows."""
+        for _ in range(TRIES):
+            running = plan()
+            queries, unchanged = next(running), list[Query]()
+            try:
+                while True:
+                    found = await self.batch(queries)
+                    for (query, values), rows in zip(queries, found, strict=True):
+                        seen = "\n".join(text for (text,) in rows)
+                        same = f"coalesce((SELECT group_concat(found, char(10)) FROM ({query})), '') = :seen"
+                        unchanged.append(guard(same, {**values, "seen": seen}))
+                    queries = running.send([[_read(text) for (text,) in rows] for rows in found])
+            except StopIteration as planned:
+                changes = planned.value
+            with contextlib.suppress(RefusedByGuardError):  # another process has written in between
+                if changes:
+                    await self.batch([*unchanged, *changes])
+                return
+        raise crowded(self._name, name)
 
     async def place(self) -> str:
         async with self._loops.here().used() as connection:
@@ -132,6 +155,10 @@ class LoopConnection:
         # The task does not refer to this object, so it ends when the object is garbage-collected.
         self._keeping = loop.create_task(_keep(self._binding, self.holds, self.place, self._ended), name=KEEPER)
         weakref.finalize(self, _end, loop, self._ended).atexit = False
+
+
+def _read(text: str) -> list[Any]:
+    return [nul_texts.read(value) for value in json.loads(text)]
 
 
 def _failed(task: "asyncio.Task[Any]") -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from standfast.errors import StoreError
 from standfast.stores import nul_texts
 from standfast.stores.d1.errors import D1Error, is_refused_by_guard, outcome_of, read_answer, translated
 from standfast.stores.d1.statements import Statement, plain_json, values_to_send
-from standfast.stores.sql.dialect import Row
+from standfast.stores.sql.dialect import RefusedByGuardError, Row
 
 if TYPE_CHECKING:
     import ssl
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 API = "https://api.cloudflare.com/client/v4"
 CONNECT = 10.0  # seconds
 ANSWER = 40.0  # seconds; D1 ends a statement after 30
+TRIES = 50  # of a write that always loses the race
 REPEATS = (0.1, 0.5, 2.0)  # seconds before a batch is sent again
 LONGEST_WAIT = 30.0  # seconds before a rate-limited batch is sent again
 
@@ -51,8 +53,8 @@ class D1Binding(Protocol):
         ...
 
 
-class RefusedByGuardError(Exception):
-    """A guard did not hold, so its batch did nothing."""
+def crowded(store: str, name: str) -> StoreError:
+    return StoreError(f"The store {store} could not write {name} beside what others wrote at the same time; try again")
 
 
 class Database:

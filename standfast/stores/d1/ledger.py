@@ -4,14 +4,13 @@ from typing import Literal
 from uuid import uuid4
 
 from standfast.errors import InputError, StoreError
-from standfast.stores.d1.database import Database, RefusedByGuardError
+from standfast.stores.d1.database import TRIES, Database, crowded
 from standfast.stores.d1.holds import fence, has_hold
-from standfast.stores.d1.rows import TRIES, crowded
 from standfast.stores.d1.statements import guard, statement
 from standfast.stores.deletion import closed
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
 from standfast.stores.sql import statements as sql
-from standfast.stores.sql.dialect import Query, Row
+from standfast.stores.sql.dialect import Query, RefusedByGuardError, Row
 from standfast.stores.sql.rows import decision_values, read_entry
 
 _HAS_ARGUMENTS = (
@@ -69,7 +68,7 @@ async def claim(
                 raise InputError(
                     f"Call {call_key} of run {scope} was claimed with other arguments; it is not run"
                 ) from None
-    raise crowded(db, f"call {call_key} of run {scope}")
+    raise crowded(db.name, f"call {call_key} of run {scope}")
 
 
 def _at(scope: str, call_key: str) -> dict[str, str]:
@@ -129,7 +128,7 @@ async def settle(db: Database, scope: str, call_key: str) -> LedgerEntry:
             return _entry(db, rows, scope, call_key)
         except RefusedByGuardError:
             await _check_open(db, scope, call_key)
-    raise crowded(db, f"call {call_key} of run {scope}")
+    raise crowded(db.name, f"call {call_key} of run {scope}")
 
 
 async def begin_call(db: Database, running: RunningCall, holder: str | None) -> None:
@@ -139,7 +138,7 @@ async def begin_call(db: Database, running: RunningCall, holder: str | None) -> 
             return
         except RefusedByGuardError:
             await _check_worker(db, running.worker, holder)
-    raise crowded(db, f"the running call {running.owner}")
+    raise crowded(db.name, f"the running call {running.owner}")
 
 
 def decision(record: DecisionRecord) -> Query:

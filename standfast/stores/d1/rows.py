@@ -10,18 +10,17 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from standfast.errors import SessionConflictError, StoreError
-from standfast.stores.d1.database import Database, RefusedByGuardError
+from standfast.errors import SessionConflictError
+from standfast.stores.d1.database import TRIES, Database, crowded
 from standfast.stores.d1.holds import OURS, fence, has_hold
 from standfast.stores.d1.statements import Statement, chunks, guard, statement
 from standfast.stores.protocol import Session, first_kept_index
 from standfast.stores.sql import statements as sql
 from standfast.stores.sql import waits
-from standfast.stores.sql.dialect import Query, Row
+from standfast.stores.sql.dialect import Query, RefusedByGuardError, Row
 from standfast.stores.sql.rows import MESSAGE, conflict, session_values, superseded
 from standfast.stores.waits import Board, Wait
 
-TRIES = 50  # of a write that always loses the race
 _FIELDS = MESSAGE.split(", ")
 _SAVE_SESSION = (
     sql.SAVE_SESSION.replace("updated_at = :now", "updated_at = max(updated_at, :now)") + " RETURNING last_seq"
@@ -138,7 +137,7 @@ async def append_rows(db: Database, write: Write) -> int:
         except RefusedByGuardError:
             if (last := (await _look(db, [write]))[0]) is not None:
                 return last
-    raise crowded(db, write.id)
+    raise crowded(db.name, write.id)
 
 
 async def _look(db: Database, writes: Sequence[Write]) -> list[int | None]:
@@ -189,12 +188,6 @@ def check_held(name: str, is_held: bool) -> None:
             f"{name} was taken over by another run, since this process had not renewed its hold in time. "
             "Nothing was written; run again to go on from there."
         )
-
-
-def crowded(db: Database, name: str) -> StoreError:
-    return StoreError(
-        f"The store {db.name} could not write {name} beside what others wrote at the same time; try again"
-    )
 
 
 async def append_more(db: Database, session: Session, rows: list[Row], holder: str | None) -> int | None:
@@ -257,7 +250,7 @@ async def save_reply(db: Database, journal_key: str, turn: int, reply: str, held
         except RefusedByGuardError:
             if held is not None:
                 check_held(held[0], await has_hold(db, *held))
-    raise crowded(db, f"the reply to turn {turn} of {journal_key}")
+    raise crowded(db.name, f"the reply to turn {turn} of {journal_key}")
 
 
 async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, turn: int, reply: str) -> str:
@@ -281,7 +274,7 @@ async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, 
         left = [write for write, last in zip(left, seen, strict=True) if last is None]
         if found and not left:
             return reply
-    raise crowded(db, f"the reply to turn {turn} of {journal_key}")
+    raise crowded(db.name, f"the reply to turn {turn} of {journal_key}")
 
 
 # --- the board ---

@@ -12,6 +12,7 @@ from typing import Any
 
 from standfast.errors import InputError
 from standfast.stores import nul_texts
+from standfast.stores.sql import dialect
 from standfast.stores.sql.dialect import D1
 
 LARGEST = 2_000_000  # bytes of a row or a value: D1's limit
@@ -28,7 +29,8 @@ class Statement:
 
 def statement(sql: str, **values: Any) -> Statement:
     """Return a statement whose values have names, such as `:id`."""
-    return Statement(*D1.in_order((sql, values)))
+    found, ordered = D1.in_order((sql, values))
+    return Statement(found.sql, ordered)
 
 
 def plain_json(value: Any) -> str:
@@ -37,7 +39,8 @@ def plain_json(value: Any) -> str:
 
 def guard(condition: str, **values: Any) -> Statement:
     """Return a statement that fails, and its whole batch with it, unless a condition holds."""
-    return statement(f"SELECT json(iif({condition}, 'null', 'refused')) AS ok", **values)
+    text, _ = dialect.guard(condition, values)
+    return statement(text, **values)
 
 
 def values_to_send(asked: Statement, store: str) -> list[Any]:

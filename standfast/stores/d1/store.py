@@ -4,19 +4,17 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from standfast.errors import InputError
 from standfast.extras import MissingExtraError, install
 from standfast.messages import Message
-from standfast.stores.d1 import deletion, ledger, rows
+from standfast.stores.d1 import ledger, rows
 from standfast.stores.d1.connections import Connections
 from standfast.stores.d1.database import API, D1Binding, HttpBinding
 from standfast.stores.d1.holds import LEASE
 from standfast.stores.d1.statements import LARGEST
 from standfast.stores.d1.tables import D1Tables
-from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
 from standfast.stores.schema_versions import lost_identity
@@ -108,9 +106,6 @@ class D1Store(SQLStore):
     async def prune_messages(self, session_id: str, keep: int) -> None:
         await self._do(rows.prune_rows, session_id, keep)
 
-    async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
-        await self._do(deletion.delete_session, session_id, keep_decisions)
-
     # --- ledger and replies ---
 
     async def claim(
@@ -149,25 +144,6 @@ class D1Store(SQLStore):
 
     async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
         return await self._do(rows.save_reply, journal_key, turn, reply, self._connections.holder_above(journal_key))
-
-    # --- deletion ---
-
-    async def note_run(self, run: NotedRun) -> None:
-        await self._do(deletion.note_run, run)
-
-    async def find_runs(self, journal_keys: Sequence[str] = (), *, session_id: str | None = None) -> list[NotedRun]:
-        return await self._do(deletion.find_runs, journal_keys, session_id)
-
-    async def noted(self) -> Noted:
-        return await self._do(deletion.noted)
-
-    async def list_records(self, after: str = "", *, limit: int = 500) -> list[str]:
-        return await self._do(deletion.list_records, after, limit)
-
-    async def drop_records(
-        self, name: str, *, before: datetime, below: int | None = None, decisions: bool = False, dry_run: bool = False
-    ) -> Dropped:
-        return await self._do(deletion.drop_records, name, before, below, decisions, dry_run)
 
     def _decision(self, record: DecisionRecord) -> Query:
         return ledger.decision(record)

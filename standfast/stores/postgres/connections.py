@@ -18,7 +18,7 @@ from standfast.stores.postgres.migrations import MIGRATIONS
 from standfast.stores.postgres.news import News
 from standfast.stores.postgres.poolers import check_session_mode
 from standfast.stores.postgres.schema import lock_key, prepare
-from standfast.stores.sql.dialect import Query, Row, postgres
+from standfast.stores.sql.dialect import Plan, Query, RefusedByGuardError, Row, postgres
 
 if TYPE_CHECKING:
     from asyncpg import Pool
@@ -60,16 +60,36 @@ class Connections:
 
     async def rows(self, query: Query, *, again: bool = True) -> list[Row]:
         statement, values = self._dialect.in_order(query)
-        return await self.do(lambda db: db.rows(statement, *values), again=again)
+        return await self.do(lambda db: db.rows(statement.sql, *values), again=again)
 
     async def batch(self, queries: Sequence[Query], *, again: bool = True) -> list[list[Row]]:
-        ordered = [self._dialect.in_order(query) for query in queries]
-
-        async def run(db: Database) -> list[list[Row]]:
+        async def work(db: Database) -> list[list[Row]]:
             async with db.transaction():
-                return [await db.rows(statement, *values) for statement, values in ordered]
+                return await self._rows(db, queries)
 
-        return await self.do(run, again=again)
+        return await self.do(work, again=again)
+
+    async def _rows(self, db: Database, queries: Sequence[Query]) -> list[list[Row]]:
+        found = []
+        for statement, values in map(self._dialect.in_order, queries):
+            found.append(await db.rows(statement.sql, *values))
+            if statement.is_guard and not found[-1][0][0]:
+                raise RefusedByGuardError
+        return found
+
+    async def run(self, plan: Plan, *, name: str, alone_on: str) -> None:
+        async def work(db: Database) -> None:
+            async with db.transaction():
+                await db.rows(f"LOCK TABLE @{alone_on} IN SHARE ROW EXCLUSIVE MODE")
+                running = plan()
+                queries = next(running)
+                try:
+                    while True:
+                        queries = running.send(await self._rows(db, queries))
+                except StopIteration as planned:
+                    await self._rows(db, planned.value)
+
+        await self.do(work)
 
     async def opened(self) -> "Opened":
         """Return the resources of the running loop, after checking that the database is a store."""

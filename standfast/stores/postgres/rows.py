@@ -318,7 +318,7 @@ def _together(writes: Sequence[Write]) -> Write | None:
 # The result is read first: a statement does not see its own changes.
 _SHOW = (
     "WITH gone AS (DELETE FROM @waits WHERE namespace = :namespace AND workflow_id = :workflow_id"
-    f" AND NOT (key AMONG(:keys)) AND {waits.IS_OURS}),"
+    f" AND NOT (key AMONG[:keys]) AND {waits.IS_OURS}),"
     f" added AS (INSERT INTO @waits ({waits.WAIT_COLUMNS}) SELECT * FROM"
     f" unnest({', '.join(f':{name}::text[]' for name in waits.PLACES)}) WHERE {waits.IS_OURS} ON CONFLICT DO NOTHING)"
     f" {waits.KEYS}"

@@ -3,14 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from typing import Literal
 
 from standfast.errors import InputError, StoreError
 from standfast.messages import Message
-from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.partial_answers import PartialAnswer, run_of
-from standfast.stores.postgres import deletion, ledger, rows
+from standfast.stores.postgres import ledger, rows
 from standfast.stores.postgres.addresses import checked_address
 from standfast.stores.postgres.connections import Connections
 from standfast.stores.postgres.news import channel, topic
@@ -123,12 +121,6 @@ class PostgresStore(SQLStore):
     async def prune_messages(self, session_id: str, keep: int) -> None:
         await self._do(lambda db: rows.prune_rows(db, session_id, keep))
 
-    async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
-        await self._do(
-            lambda db: deletion.delete_session(db, session_id, keep_decisions),
-            again=False,  # it might have been created again in the meantime
-        )
-
     # --- ledger and replies ---
 
     @staticmethod
@@ -184,25 +176,6 @@ class PostgresStore(SQLStore):
     async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
         fence = self._fence_above(journal_key)
         return await self._do(lambda db: rows.save_reply(db, journal_key, turn, reply, fence))
-
-    # --- deletion ---
-
-    async def note_run(self, run: NotedRun) -> None:
-        await self._do(lambda db: deletion.note_run(db, run))
-
-    async def find_runs(self, journal_keys: Sequence[str] = (), *, session_id: str | None = None) -> list[NotedRun]:
-        return await self._do(lambda db: deletion.find_runs(db, journal_keys, session_id))
-
-    async def noted(self) -> Noted:
-        return await self._do(deletion.noted)
-
-    async def list_records(self, after: str = "", *, limit: int = 500) -> list[str]:
-        return await self._do(lambda db: deletion.list_records(db, after, limit))
-
-    async def drop_records(
-        self, name: str, *, before: datetime, below: int | None = None, decisions: bool = False, dry_run: bool = False
-    ) -> Dropped:
-        return await self._do(lambda db: deletion.drop_records(db, name, before, below, decisions, dry_run))
 
     def _decision(self, record: DecisionRecord) -> Query:
         return sql.RECORD_DECISION, decision_values(record) | {"at": rows.aware(record.at)}

@@ -1,17 +1,24 @@
 """The form in which statements are written for all SQL databases, and its translation for each of them.
 
 `@` precedes the name of a table, and values have names, such as `:id`. `:now` is the time by the database's clock, as
-ISO 8601 in UTC where times are texts.
-These words differ between databases, and look like functions:
+ISO 8601 in UTC where times are texts. These words differ between databases:
 
-- `AGE(column)`: the seconds since a time, by the database's clock.
-- `AMONG(:names)`: a condition for a column that has one of several values.
-- `NEWEST(column)`: the order of rows by a time, the last one first.
+- `AGE[column]`: the seconds since a time, by the database's clock.
+- `AMONG[:names]`: a condition for a column that has one of several values.
+- `BYTES[text]`: the length of a text.
+- `DIGITS[text]`: whether a text has no other characters.
+- `EACH[:names AS one]`: the values in a list, as a table with the column `value`.
+- `NEWEST[column]`: the order of rows by a time, the last one first.
+- `ROW[columns]`: the columns of a query in a plan; see `Executor.run`.
+- `SINCE[column]`: a time; its age in seconds if the clocks of the database and its clients may differ.
+- `SESSION_IN[reply]`: the session that a stored value names.
+- `TIME[value]`: a time that can be compared with others.
+- `LOCKED`: the rows of a query stay locked until the transaction ends.
 """
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -22,6 +29,21 @@ Query = tuple[str, dict[str, Any]]
 
 _NAME = re.compile(r"(?<!:):([a-z_]+[0-9]*)\b")
 _TABLE = re.compile(r"@(?=[a-z])")
+_LIST = re.compile(r"\b(?:AMONG|EACH)\[:(\w+)")
+_GUARD = "GUARD "
+
+Rows = Sequence[Sequence[Any]]
+Plan = Callable[[], Generator[list[Query], Sequence[Rows], list[Query]]]
+"""Yields queries, takes their rows, and returns the statements that change the database. It may be run again."""
+
+
+class RefusedByGuardError(Exception):
+    """A guard did not hold, so its batch did nothing."""
+
+
+def guard(condition: str, values: dict[str, Any]) -> Query:
+    """Return a statement that fails, and its whole batch with it, unless a condition holds."""
+    return f"{_GUARD}{condition}", values
 
 
 class Executor(Protocol):
@@ -39,7 +61,20 @@ class Executor(Protocol):
         ...
 
     async def batch(self, queries: Sequence[Query], *, again: bool = True) -> list[list[Row]]:
-        """Run statements in one transaction, all or none, and return the rows of each."""
+        """Run statements in one transaction, all or none, and return the rows of each.
+
+        Raises:
+            RefusedByGuardError: a guard did not hold.
+        """
+        ...
+
+    async def run(self, plan: Plan, *, name: str, alone_on: str) -> None:
+        """Run the queries of a plan and its changes, all or none, as if nothing else were written in the meantime.
+
+        Args:
+            name: what is changed, for messages.
+            alone_on: the table that nothing else may write.
+        """
         ...
 
     async def close(self) -> None:
@@ -53,52 +88,65 @@ class Prepared(NamedTuple):
     Args:
         names: the names of its values, in the order of their places.
         lists: the names of the values that are lists.
+        writes: whether the statement changes anything.
+        is_guard: whether it fails unless its row is true.
     """
 
     sql: str
     names: tuple[str, ...]
     lists: frozenset[str]
     writes: bool
+    is_guard: bool
 
 
 class Dialect:
     """The translation of statements for a database. Each statement is translated once.
 
     Args:
-        words: the words that differ, as regular expressions, and their replacements.
+        words: the words that differ, and their replacements, in which `\\1` is the word's operand.
         place: precedes the number of a value; `:` keeps its name.
         prefix: precedes the name of a table.
+        guard: the statement for the condition of a guard.
     """
 
-    def __init__(self, words: dict[str, str], *, place: str, prefix: str = "") -> None:
-        self._words = [(re.compile(word), replacement) for word, replacement in words.items()]
-        self._place, self._prefix = place, prefix
+    def __init__(self, words: dict[str, str], *, place: str, prefix: str = "", guard: str = "SELECT {}") -> None:
+        self._words = [(_pattern(word), replacement) for word, replacement in words.items()]
+        self._place, self._prefix, self._guard = place, prefix, guard
         self.prepared = lru_cache(maxsize=1_000)(self._prepare)
 
     def _prepare(self, text: str) -> Prepared:
-        lists = frozenset(re.findall(r"AMONG\(:(\w+)\)", text))
+        lists = frozenset(_LIST.findall(text))
+        if is_guard := text.startswith(_GUARD):
+            text = self._guard.format(text.removeprefix(_GUARD))
         for word, replacement in self._words:
             text = word.sub(replacement, text)
         text = _TABLE.sub(self._prefix, text)
         names: dict[str, int] = {}
         places = _NAME.sub(lambda found: f"{self._place}{names.setdefault(found[1], len(names) + 1)}", text)
-        return Prepared(text if self._place == ":" else places, tuple(names), lists, not text.startswith("SELECT"))
+        sql = text if self._place == ":" else places
+        return Prepared(sql, tuple(names), lists, not text.startswith("SELECT"), is_guard)
 
-    def in_order(self, query: Query) -> tuple[str, list[Any]]:
+    def in_order(self, query: Query) -> tuple[Prepared, list[Any]]:
         """Return a statement in the database's form, and its values in their order."""
         text, values = query
         found = self.prepared(text)
-        return found.sql, [values[name] for name in found.names]
+        return found, [values[name] for name in found.names]
 
-    def named(self, query: Query) -> tuple[str, dict[str, Any], bool]:
-        """Return a statement in SQLite's form, its values with lists as JSON, and whether it writes."""
+    def named(self, query: Query) -> tuple[Prepared, dict[str, Any]]:
+        """Return a statement in SQLite's form, and its values with lists as JSON."""
         text, values = query
         found = self.prepared(text)
         if "now" in found.names:
             values = values | {"now": now()}
         if found.lists:
             values = values | {name: json.dumps(values[name]) for name in found.lists}
-        return found.sql, values, found.writes
+        return found, values
+
+
+def _pattern(word: str) -> re.Pattern[str]:
+    if word == "EACH":
+        return re.compile(r"\bEACH\[(:\w+) AS (\w+)\]")
+    return re.compile(rf"\b{word}\[([^\]]*)\]" if word.isupper() and word not in ("LOCKED", "LIMIT ALL") else word)
 
 
 def now() -> str:
@@ -107,21 +155,38 @@ def now() -> str:
 
 
 # The database's clock is the same for all writers. It has six digits, as in Python: times are compared as text.
-_NOW_OF_D1 = {r":now\b": "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')"}
 _OF_SQLITE = {
-    r"AGE\((\w+)\)": r"((julianday('now') - julianday(\1)) * 86400)",
-    r"AMONG\((:\w+)\)": r"IN (SELECT value FROM json_each(\1))",
-    r"NEWEST\((\w+)\)": r"\1 DESC, rowid DESC",  # two writes may have the same time
+    "AGE": r"((julianday('now') - julianday(\1)) * 86400)",
+    "AMONG": r"IN (SELECT value FROM json_each(\1))",
+    "BYTES": r"length(CAST(\1 AS BLOB))",
+    "DIGITS": r"\1 NOT GLOB '*[^0-9]*'",
+    "EACH": r"json_each(\1) AS \2",
+    "NEWEST": r"\1 DESC, rowid DESC",  # two writes may have the same time
+    "ROW": r"json_array(\1) AS found",
+    "SESSION_IN": r"iif(json_valid(\1), json_extract(\1, '$.session'), NULL)",
+    "TIME": r"strftime('%Y-%m-%dT%H:%M:%f', \1)",
+    "LOCKED": "",
+    "LIMIT ALL": "LIMIT -1",
 }
 _OF_POSTGRES = {
     r":now\b": "clock_timestamp()",
-    r"AGE\((\w+)\)": r"extract(epoch FROM clock_timestamp() - \1)::float8",
-    r"AMONG\((:\w+)\)": r"= ANY(\1::text[])",
-    r"NEWEST\((\w+)\)": r"\1 DESC",
     r"\binstr\(": "strpos(",
+    "AGE": r"extract(epoch FROM clock_timestamp() - \1)::float8",
+    "AMONG": r"= ANY(\1::text[])",
+    "BYTES": r"octet_length(\1)",
+    "DIGITS": r"\1 !~ '[^0-9]'",
+    "EACH": r"unnest(\1::text[]) AS \2 (value)",
+    "NEWEST": r"\1 DESC",
+    "SINCE": r"extract(epoch FROM clock_timestamp() - \1)::float8",
+    "ROW": r"\1",
+    "SESSION_IN": r"""substring(\1 FROM '"session": ?"([^"]*)"')""",
+    "TIME": r"(\1)::text::timestamptz",
+    "LOCKED": "FOR UPDATE",
 }
-SQLITE = Dialect(_OF_SQLITE, place=":")
-D1 = Dialect(_NOW_OF_D1 | _OF_SQLITE, place="?")
+SQLITE = Dialect({**_OF_SQLITE, "SINCE": r"\1"}, place=":")
+# D1 does not have a statement that raises an error. It has a function that does: `json` of a text that is not JSON.
+_OF_D1 = {r":now\b": "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')", "SINCE": _OF_SQLITE["AGE"]}
+D1 = Dialect(_OF_SQLITE | _OF_D1, place="?", guard="SELECT json(iif({}, 'null', 'refused')) AS ok")
 
 
 def postgres(schema: str) -> Dialect:

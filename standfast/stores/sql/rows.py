@@ -163,13 +163,19 @@ def superseded(session_id: str, at_work: str) -> SessionConflictError:
 
 
 def read_entry(row: Sequence[Any], scope: str, call_key: str, store: str) -> LedgerEntry:
-    """Return an entry whose last column is its age in seconds, by the database's clock."""
-    state, owner, arguments_hash, result, age = row
+    """Return an entry whose last column is the time of its claim, or its age in seconds by the database's clock."""
+    state, owner, arguments_hash, result, since = row
     with reading(f"call {call_key} of run {scope} in the ledger of {store}"):
         return LedgerEntry(
             state=state,
             owner=owner,
             arguments_hash=arguments_hash,
             result=result,
-            claimed_at=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
+            claimed_at=_time(since),
         )
+
+
+def _time(since: str | float | None) -> datetime | None:
+    if since is None:
+        return None
+    return datetime.fromisoformat(since) if isinstance(since, str) else datetime.now(UTC) - timedelta(seconds=since)

@@ -19,7 +19,7 @@ from standfast.stores.sql.rows import (
 SESSION_BY_ID = f"SELECT {SESSION} FROM @agent_sessions WHERE id = :id"
 SESSIONS = (
     f"SELECT {SESSION} FROM @agent_sessions WHERE (CAST(:agent AS text) IS NULL OR agent_name = :agent)"
-    " AND (CAST(:user AS text) IS NULL OR user_id = :user) ORDER BY NEWEST(updated_at)"
+    " AND (CAST(:user AS text) IS NULL OR user_id = :user) ORDER BY NEWEST[updated_at]"
 )
 SOME_SESSIONS = f"{SESSIONS} LIMIT :most"
 MESSAGES = f"SELECT {MESSAGE} FROM @agent_messages WHERE session_id = :id AND seq > :after ORDER BY seq"
@@ -48,10 +48,9 @@ FINISH = f"UPDATE @tool_ledger SET state = :state, result = :result WHERE {_OWN_
 SETTLE = (
     "INSERT INTO @tool_ledger (run_key, call_key, state) VALUES (:scope, :call, 'abandoned') ON CONFLICT DO NOTHING"
 )
-# The age of a claim instead of its time: the clocks of the database and of its clients may differ.
-_ENTRY = "state, owner, arguments_hash, result, AGE(claimed_at) AS age"
+_ENTRY = "state, owner, arguments_hash, result, SINCE[claimed_at] AS since"
 ENTRY = f"SELECT {_ENTRY} FROM @tool_ledger WHERE {_CALL}"
-ENTRIES = f"SELECT call_key, {_ENTRY} FROM @tool_ledger WHERE run_key = :scope AND call_key AMONG(:calls)"
+ENTRIES = f"SELECT call_key, {_ENTRY} FROM @tool_ledger WHERE run_key = :scope AND call_key AMONG[:calls]"
 TAKE_OVER = (
     f"UPDATE @tool_ledger SET owner = :owner, claimed_at = :now WHERE {_CALL} AND state = 'claimed' RETURNING {_ENTRY}"
 )
@@ -101,7 +100,7 @@ EXTEND_WORDS = (
     " WHERE run_key = :run AND turn = :turn AND attempt = :attempt"
 )
 # Rows whose workers died and whose runs ended before another worker came.
-DROP_OLD_WORDS = "DELETE FROM @partial_answers WHERE AGE(begun_at) > 86400"
+DROP_OLD_WORDS = "DELETE FROM @partial_answers WHERE AGE[begun_at] > 86400"
 BEGIN_WORDS = (
     "INSERT INTO @partial_answers (run_key, turn, attempt, text) VALUES (:run, :turn, :attempt, :text)"
     " ON CONFLICT (run_key) DO UPDATE SET turn = excluded.turn, attempt = excluded.attempt,"

@@ -7,12 +7,13 @@ from typing import Self
 from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError
 from standfast.messages import Message
+from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session
-from standfast.stores.sql import standing, waits
+from standfast.stores.sql import deletion, standing, waits
 from standfast.stores.sql import statements as sql
-from standfast.stores.sql.dialect import Executor, Query, Row
+from standfast.stores.sql.dialect import Executor, Query, RefusedByGuardError, Row, guard
 from standfast.stores.sql.rows import (
     RUNNING,
     WORK,
@@ -116,6 +117,42 @@ class SQLStore:
     async def load_reply(self, journal_key: str, turn: int) -> str | None:
         found = await self._executor.rows((sql.REPLY, {"run": journal_key, "turn": turn}))
         return str(found[0][0]) if found else None
+
+    # --- deletion ---
+
+    async def note_run(self, run: NotedRun) -> None:
+        await self._executor.rows((deletion.NOTE_RUN, dict(run)))
+
+    async def find_runs(self, journal_keys: Sequence[str] = (), *, session_id: str | None = None) -> list[NotedRun]:
+        found = await self._executor.rows((deletion.RUNS, {"keys": list(journal_keys), "id": session_id}))
+        return [NotedRun.model_validate(named(deletion.NOTED_RUN, row)) for row in found]
+
+    async def noted(self) -> Noted:
+        found = await self._executor.rows((deletion.NOTED, {}))
+        namespaces = tuple(name for _, name in found if name is not None)
+        return Noted.model_validate({"since": found[0][0], "namespaces": namespaces})
+
+    async def list_records(self, after: str = "", *, limit: int = 500) -> list[str]:
+        return [key for (key,) in await self._executor.rows((deletion.RECORDS, {"after": after, "most": limit}))]
+
+    async def drop_records(
+        self, name: str, *, before: datetime, below: int | None = None, decisions: bool = False, dry_run: bool = False
+    ) -> Dropped:
+        drop = deletion.drop(name, before, below, decisions)
+        changes = [*drop.counts.values(), *(() if dry_run else drop.deletes)]
+        may = guard(drop.condition, drop.values)
+        try:
+            _, *found = await self._executor.batch([may, *((change, drop.values) for change in changes)])
+        except RefusedByGuardError:
+            return Dropped()
+        counts = [rows[0] for rows in found[: len(drop.counts)]]
+        by_kind = {kind: number for kind, (number, _) in zip(drop.counts, counts, strict=True)}
+        return Dropped(**by_kind, bytes=sum(size for _, size in counts))
+
+    async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
+        plan = deletion.deletion(session_id, keep_decisions)
+        # PostgreSQL: an uncommitted claim would not be seen, nor would it see that the session's ledger is closed.
+        await self._executor.run(plan, name=f"session {session_id}", alone_on="tool_ledger")
 
     # --- decisions ---
 

@@ -37,7 +37,7 @@ IS_OURS = (
     " AND run_id = :run_id AND at = :at)"
 )
 TAKE_OUT = (
-    "DELETE FROM @waits WHERE namespace = :namespace AND workflow_id = :workflow_id AND NOT (key AMONG(:keys))"
+    "DELETE FROM @waits WHERE namespace = :namespace AND workflow_id = :workflow_id AND NOT (key AMONG[:keys])"
     f" AND {IS_OURS}"
 )
 _PUT = (

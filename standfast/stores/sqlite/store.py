@@ -3,12 +3,10 @@
 import os
 import sqlite3
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Literal
 
 from standfast.errors import InputError
 from standfast.messages import Message
-from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.locks import SessionLocks
 from standfast.stores.protocol import (
     Append,
@@ -18,7 +16,6 @@ from standfast.stores.protocol import (
 )
 from standfast.stores.sql.rows import message_rows
 from standfast.stores.sql.store import SQLStore
-from standfast.stores.sqlite import deletion
 from standfast.stores.sqlite.identity import current_place, identity
 from standfast.stores.sqlite.migrations import MIGRATIONS
 from standfast.stores.sqlite.rows import (
@@ -111,9 +108,6 @@ class SQLiteStore(SQLStore):
     async def prune_messages(self, session_id: str, keep: int) -> None:
         await self._do(lambda db: prune_rows(db, session_id, keep))
 
-    async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
-        await self._do(lambda db: deletion.delete_session(db, session_id, keep_decisions))
-
     # --- ledger and replies ---
 
     async def claim(
@@ -149,27 +143,6 @@ class SQLiteStore(SQLStore):
 
     async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
         return await self._do(lambda db: save_reply(db, journal_key, turn, reply))
-
-    # --- deletion ---
-
-    async def note_run(self, run: NotedRun) -> None:
-        await self._do(lambda db: deletion.note_run(db, run))
-
-    async def find_runs(self, journal_keys: Sequence[str] = (), *, session_id: str | None = None) -> list[NotedRun]:
-        return await self._do(lambda db: deletion.find_runs(db, journal_keys, session_id), writes=False)
-
-    async def noted(self) -> Noted:
-        return await self._do(deletion.noted, writes=False)
-
-    async def list_records(self, after: str = "", *, limit: int = 500) -> list[str]:
-        return await self._do(lambda db: deletion.list_records(db, after, limit), writes=False)
-
-    async def drop_records(
-        self, name: str, *, before: datetime, below: int | None = None, decisions: bool = False, dry_run: bool = False
-    ) -> Dropped:
-        return await self._do(
-            lambda db: deletion.drop_records(db, name, before, below, decisions, dry_run), writes=not dry_run
-        )
 
     # --- workers and their sessions ---
 

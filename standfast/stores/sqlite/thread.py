@@ -7,6 +7,7 @@ ms). The thread's four hand-overs take as much again on two processors, and more
 
 import asyncio
 import contextlib
+import json
 import os
 import sqlite3
 import threading
@@ -18,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from standfast.errors import StoreError
-from standfast.stores.sql.dialect import SQLITE, Query, Row
+from standfast.stores.sql.dialect import SQLITE, Plan, Prepared, Query, RefusedByGuardError, Row
 from standfast.stores.sqlite.files import SameFile, is_busy, open_again, open_file, translated, wait_for_locks
 from standfast.stores.sqlite.identity import MarkBeside, count_write
 
@@ -83,15 +84,16 @@ class SQLiteThread:
         return cast("asyncio.Future[T]", job.future)
 
     async def rows(self, query: Query, *, again: bool = True) -> list[Row]:
-        statement, values, writes = SQLITE.named(query)
-        return await self.do(lambda db: db.execute(statement, values).fetchall(), writes=writes)
+        statement, values = SQLITE.named(query)
+        return await self.do(lambda db: db.execute(statement.sql, values).fetchall(), writes=statement.writes)
 
     async def batch(self, queries: Sequence[Query], *, again: bool = True) -> list[list[Row]]:
         named = [SQLITE.named(query) for query in queries]
-        writes = any(writes for *_, writes in named)
-        return await self.do(
-            lambda db: [db.execute(statement, values).fetchall() for statement, values, _ in named], writes=writes
-        )
+        writes = any(statement.writes for statement, _ in named)
+        return await self.do(lambda db: [rows_of(db, statement, values) for statement, values in named], writes=writes)
+
+    async def run(self, plan: Plan, *, name: str, alone_on: str) -> None:
+        await self.do(lambda db: run(db, plan))
 
     def _put(self, jobs: list[Job]) -> None:
         if not jobs:
@@ -228,6 +230,26 @@ class _LoopWork:
         if self._closing is not None:
             self._closing()
         return jobs
+
+
+def rows_of(db: sqlite3.Connection, statement: Prepared, values: dict[str, Any]) -> list[Row]:
+    found: list[Row] = db.execute(statement.sql, values).fetchall()
+    if statement.is_guard and not found[0][0]:
+        raise RefusedByGuardError
+    return found
+
+
+def run(db: sqlite3.Connection, plan: Plan) -> None:
+    """Run the queries and changes of a plan, within a transaction."""
+    running = plan()
+    queries = next(running)
+    try:
+        while True:
+            asked = [db.execute(statement.sql, values) for statement, values in map(SQLITE.named, queries)]
+            queries = running.send([[json.loads(found) for (found,) in rows] for rows in asked])
+    except StopIteration as planned:
+        for statement, values in map(SQLITE.named, planned.value):
+            db.execute(statement.sql, values)
 
 
 def _close(db: sqlite3.Connection, beside: MarkBeside, lock: threading.Lock, process: int) -> None:

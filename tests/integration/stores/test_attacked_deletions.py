@@ -102,12 +102,12 @@ async def main():
     await store.list_sessions()
     await asyncio.sleep(0)
     if hasattr(store, "_thread"):
-        from standfast.stores.sqlite import deletion
-        usual = deletion.delete_session
+        from standfast.stores.sqlite import thread
+        usual = thread.run
         def traced(db, *given):
             db.set_trace_callback(lambda _: step())
             return usual(db, *given)
-        deletion.delete_session = traced
+        thread.run = traced
     elif hasattr(store, "_address"):
         rows, row = postgres.Database.rows, postgres.Database.row
         async def each(self, *given):

@@ -7,7 +7,6 @@ import pytest
 from standfast import sqlite_store
 from standfast.stores import PostgresStore, SQLiteStore, WaitFilter
 from standfast.stores.sql import waits
-from standfast.stores.sql.dialect import SQLITE
 from standfast.stores.sql.waits import counted, page
 from standfast.testing.boards import board_of, later, wait_of
 
@@ -82,8 +81,7 @@ async def test_who_is_bounded_reads_a_postgres_store_without_looking_at_what_is_
 
 
 async def explained(store: SQLiteStore, statement: str, values: dict[str, Any]) -> list[str]:
-    query, bound, _ = SQLITE.named((f"EXPLAIN QUERY PLAN {statement}", values))
-    return [row[3] for row in await store._do(lambda db: db.execute(query, bound).fetchall(), writes=False)]
+    return [row[3] for row in await store._executor.rows((f"EXPLAIN QUERY PLAN {statement}", values))]
 
 
 async def test_a_page_of_a_postgres_store_is_read_by_an_index(postgres_store: PostgresStore) -> None:
