@@ -1,4 +1,4 @@
-"""What all tests share: a durable store on a real file, new for every test."""
+"""Fixtures of all tests: a durable store in a real file, new for each test."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""People of a chaos: they decide, answer and say more, and keep books of what they were told."""
+"""People of a chaos test: they decide, answer, send messages, and record what they were told."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the crash tests of the Temporal driver share: one server for the whole run, and a world for each test."""
+"""Fixtures of the crash tests of the Temporal driver: one server for the whole run, and a world for each test."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Agents of the process that the crash tests kill: with guardrails, a state, what tools depend on, and a handoff."""
+"""Agents of the process that the crash tests kill: with guardrails, a state, dependencies and a handoff."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

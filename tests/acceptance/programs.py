@@ -1,4 +1,4 @@
-"""Programs as a user runs them, with a terminal or without, and what they leave running."""
+"""Programs as a user runs them, with or without a terminal, and the processes that they leave running."""
 
 import contextlib
 import os

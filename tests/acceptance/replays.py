@@ -1,4 +1,4 @@
-"""Replays what runs have done: whoever comes to a run with a cold cache does it, and a run that cannot is wedged."""
+"""Replays the histories of runs, as a worker with a cold cache does. A run that cannot be replayed is wedged."""
 
 import os
 import random

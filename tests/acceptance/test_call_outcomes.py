@@ -1,4 +1,4 @@
-"""What a handler may do other than return, and what the run makes of it on Temporal."""
+"""Everything that a handler may do except return, and the effect on a run on Temporal."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Workers die at random, again and again, under many runs with effects."""
+"""Workers are killed at random, again and again, under many runs with effects."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Sessions go on and keep every promise while workers, machines and both servers die; see `chaos_of_machines`."""
+"""Sessions continue and keep every promise while workers, machines and both servers are killed."""
 
 import asyncio
 import os

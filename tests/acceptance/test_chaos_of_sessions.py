@@ -1,4 +1,4 @@
-"""Sessions that live through many runs, drivers, operators and deaths keep every promise; see `chaos_of_sessions`."""
+"""Sessions keep every promise through many runs, both drivers, operators and kills; see `chaos_of_sessions`."""
 
 import asyncio
 import json

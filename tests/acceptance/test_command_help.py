@@ -1,4 +1,4 @@
-"""The document of the command says what the command says: `RECORD=1 pytest tests/acceptance/test_command_help.py`."""
+"""docs/commands.md matches `--help`: `RECORD=1 pytest tests/acceptance/test_command_help.py` updates it."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Workers die at random while people decide and look on: no run is wedged, and no sender is told what is not so."""
+"""Workers are killed at random while people decide: no run is wedged, and no sender is told anything false."""
 
 import asyncio
 import random

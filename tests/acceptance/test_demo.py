@@ -1,4 +1,4 @@
-"""`make demo` is a newcomer's first look: what it shows must be true."""
+"""`make demo` is a newcomer's first look: its output must be true."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`make demo` is a newcomer's first look: it says what is true, ends as it says, and leaves nothing running."""
+"""`make demo` is a newcomer's first look: its output is true, it ends, and leaves nothing running."""
 
 import json
 import os

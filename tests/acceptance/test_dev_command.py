@@ -1,4 +1,4 @@
-"""`standfast dev`: a server and a worker in a terminal, spoken to with nothing but the `temporal` command."""
+"""`standfast dev`: a server and a worker in a terminal, used only with the `temporal` command."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The application's pipelines as a user runs them: `worker.py`, and nothing but the `temporal` command line."""
+"""The application's pipelines as a user runs them: with `worker.py` and the `temporal` command line only."""
 
 import asyncio
 import json

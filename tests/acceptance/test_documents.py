@@ -1,4 +1,4 @@
-"""What the documents show is run here, as it stands."""
+"""Runs the examples in the documents, unchanged."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""What the guides for operators promise: kinds, settings and commands that exist."""
+"""The guides for operators name kinds, settings and commands that exist."""
 
 import re
 from pathlib import Path

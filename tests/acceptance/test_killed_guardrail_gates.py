@@ -1,4 +1,4 @@
-"""A process dies by SIGKILL while people decide on what a guardrail has stopped; another one goes on."""
+"""A process is killed while people decide on a value that a guardrail has stopped; another process continues."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Workers, servers and processes die by SIGKILL while runs wait for the end of an outage; the runs go on."""
+"""Workers, servers and processes are killed while runs wait for the end of an outage; the runs continue."""
 
 import asyncio
 import time

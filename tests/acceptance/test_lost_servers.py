@@ -1,4 +1,4 @@
-"""The Temporal server dies by SIGKILL in the middle of effects and comes back on its database."""
+"""The Temporal server is killed in the middle of effects and restarted on its database."""
 
 import asyncio
 from pathlib import Path

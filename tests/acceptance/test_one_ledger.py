@@ -1,4 +1,4 @@
-"""Every run of a session meets the same entries of the ledger, whichever driver it is of, whoever else is at work."""
+"""All runs of a session share the same ledger entries, in both drivers, even concurrently."""
 
 import asyncio
 from typing import Any

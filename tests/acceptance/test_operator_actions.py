@@ -1,4 +1,4 @@
-"""What the `temporal` command can do to a run, each of which runs an effect twice where nobody keeps a ledger."""
+"""Actions of the `temporal` command on a run, each of which repeats an effect if there is no ledger."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""People decide on the page all at once while it and the worker die: each gate counts once, and nobody is misled."""
+"""Many people decide on the page while it and the worker are killed: each gate counts once, and no one is misled."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Whoever looks for what cannot be replayed is given the history: the server forgets it with the test."""
+"""A history that cannot be replayed is kept for the reader, since the server forgets it with the test."""
 
 from pathlib import Path
 

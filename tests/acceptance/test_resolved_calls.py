@@ -1,4 +1,4 @@
-"""What a person found out about a call of unknown outcome counts for every later run of the session."""
+"""A person's resolution of a call of unknown outcome counts for every later run of the session."""
 
 from typing import Any
 

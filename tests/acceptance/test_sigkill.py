@@ -1,4 +1,4 @@
-"""A process dies by SIGKILL in every window of a tool call; another process goes on with its session."""
+"""A process is killed in every window of a tool call; another process continues its session."""
 
 import json
 import os

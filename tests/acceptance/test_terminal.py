@@ -1,4 +1,4 @@
-"""The command `standfast` in a real terminal: prompts, colours, confirmations, Ctrl-C; and none of that in a pipe."""
+"""The command `standfast` in a real terminal: prompts, colours, confirmations, Ctrl-C; and none of them in a pipe."""
 
 import json
 import os

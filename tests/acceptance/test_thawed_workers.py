@@ -1,4 +1,4 @@
-"""A worker is frozen before it has claimed a call, and thaws before anybody has looked for the call."""
+"""A worker is frozen before it claims a call, and thaws before anyone has looked for the call."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The tutorial is followed step by step, with real processes, and shows what it prints."""
+"""The tutorial is followed step by step, with real processes, and prints what it shows."""
 
 import ast
 import os

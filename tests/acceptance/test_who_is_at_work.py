@@ -1,4 +1,4 @@
-"""A session that a Temporal run is at work on is refused to a run in process, and free when nobody can go on."""
+"""A session with an active Temporal run is refused to an in-process run, and is free if that run cannot continue."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A browser, and the page at a port of its own, beside a real server and worker."""
+"""A browser, and the page on a separate port, with a real server and worker."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable

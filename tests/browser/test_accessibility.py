@@ -1,4 +1,4 @@
-"""The pages by what a machine can check (axe-core: names, contrast, landmarks, tables), light and dark."""
+"""Automated accessibility checks of the pages (axe-core: names, contrast, landmarks, tables), light and dark."""
 
 from typing import Any, Literal
 

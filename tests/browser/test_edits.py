@@ -1,4 +1,4 @@
-"""What people change before they approve it, in a real browser: without JavaScript, too, and on a narrow screen."""
+"""Edits before an approval, in a real browser: also without JavaScript, and on a narrow screen."""
 
 from typing import Any, Literal
 

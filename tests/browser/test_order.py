@@ -1,4 +1,4 @@
-"""What is approved is drawn in the order that it has, in a real browser."""
+"""A real browser draws approved text in its actual order."""
 
 from typing import Any
 

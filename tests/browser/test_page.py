@@ -1,4 +1,4 @@
-"""The page in a real browser: people decide and answer on it, it stays true, and strangers' words stay words."""
+"""The page in a real browser: people decide and answer, the page stays current, and strangers' text stays text."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Starting runs in a real browser, and seeing how far they are: forms, pictures, words as they come, links."""
+"""Starting and watching runs in a real browser: forms, pictures, streamed words, links."""
 
 import re
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""Several approvals are decided at once in a real browser: by the keyboard alone, without JavaScript, on a phone."""
+"""Several approvals are decided at once in a real browser: by keyboard alone, without JavaScript, on a phone."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Later calls are approved on a card by the keyboard alone, on a narrow screen, and ended in the list."""
+"""Later calls are approved on a card by keyboard alone, on a narrow screen, and ended in the list."""
 
 from typing import Any
 

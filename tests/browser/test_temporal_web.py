@@ -1,4 +1,4 @@
-"""Temporal Web in a real browser: people read there what a run waits for, and end it with Web's own forms."""
+"""Temporal Web in a real browser: people read what a run waits for, and decide with Web's own forms."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Changes that break runs in flight, made on purpose: the saved histories have to notice each of them."""
+"""Deliberate changes that break runs in flight: replaying the saved histories detects each of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Operators put anything in the place of what activities returned in the saved histories: no workflow's task fails."""
+"""Operators replace the results of activities in the saved histories with anything: no workflow task fails."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Runs that an earlier version began go on with this one: their histories are replayed, and nothing may differ."""
+"""Runs of an earlier version continue with this one: their histories replay without a difference."""
 
 import json
 from pathlib import Path

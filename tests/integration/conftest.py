@@ -1,4 +1,4 @@
-"""What the tests on real stores share: stores for every process of a run, and a folder for many databases."""
+"""Fixtures of the tests on real stores: stores for every process of a run, and a folder for many databases."""
 
 import os
 import tempfile

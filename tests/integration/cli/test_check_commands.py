@@ -1,4 +1,4 @@
-"""Commands of `standfast` that check: a server, a run or a session that is not there, doctor, replay, completion."""
+"""Checking commands of `standfast`: a missing server, run or session, doctor, replay, completion."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The command `standfast` at a real server: start, look, decide, answer, repair, carry away. In the order of a day."""
+"""The command `standfast` with a real server: start, watch, decide, answer, repair, export."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A run is started, and an agent talked with, in the context that a command is given."""
+"""Commands start a run and chat with an agent in a given context."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Commands of `standfast` that ask no server: conversations, and the sessions that a store has."""
+"""Commands of `standfast` that need no server: conversations, and the stored sessions."""
 
 import json
 import sys

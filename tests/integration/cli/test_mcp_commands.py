@@ -1,4 +1,4 @@
-"""`standfast mcp`: logs in, shows what servers have changed about their tools, and accepts it."""
+"""`standfast mcp`: logs in, shows changed tools, and accepts them."""
 
 import asyncio
 import json

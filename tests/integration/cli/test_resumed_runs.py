@@ -1,4 +1,4 @@
-"""All paused runs are resumed by one command, counted, and told apart by their cause; doing it again does no harm."""
+"""One command resumes all paused runs, counted by cause; repeating it is harmless."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`approve --remember` and `standing`: later calls are approved in advance, listed, and no more."""
+"""`approve --remember` and `standing`: later calls are approved in advance, listed, and revoked."""
 
 from pathlib import Path
 from typing import Any

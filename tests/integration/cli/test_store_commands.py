@@ -1,4 +1,4 @@
-"""Commands that read a store take any, and its address may be in a file, as containers get secrets."""
+"""Commands that read a store accept any store; its address may be in a file, like a container's secret."""
 
 import contextlib
 import shutil

@@ -1,4 +1,4 @@
-"""`standfast worker` as a process that others start, watch, upgrade and stop."""
+"""`standfast worker` as a process that other programs start, watch, upgrade and stop."""
 
 import asyncio
 import contextlib

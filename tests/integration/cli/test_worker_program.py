@@ -1,4 +1,4 @@
-"""The application's worker as it is started: what keeps it from starting is said in a line."""
+"""The application's worker: a fault that prevents its start is reported in one line."""
 
 import asyncio
 import contextlib

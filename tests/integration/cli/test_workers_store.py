@@ -1,4 +1,4 @@
-"""Commands read the store that the workers have, and say so where they would read another."""
+"""Commands read the workers' store, and refuse a different one."""
 
 import asyncio
 import json

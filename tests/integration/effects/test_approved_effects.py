@@ -1,4 +1,4 @@
-"""A guarded function that people have to let through waits in a workflow of a user's own, and runs as it was seen."""
+"""A guarded function that needs approval waits in a user's workflow, and runs exactly as approved."""
 
 import asyncio
 from dataclasses import dataclass

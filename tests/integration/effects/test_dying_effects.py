@@ -1,4 +1,4 @@
-"""A guarded call whose process is killed, in each window of it; and processes that do the same at once, or fork."""
+"""A guarded call whose process is killed in each window; concurrent processes, and forks."""
 
 import asyncio
 import os

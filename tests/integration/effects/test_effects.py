@@ -1,4 +1,4 @@
-"""Guarded functions and blocks outside of Temporal: one run for a key, and what is kept is what is returned."""
+"""Guarded functions and blocks outside Temporal: one run per key, and the stored result is the returned one."""
 
 import asyncio
 import os

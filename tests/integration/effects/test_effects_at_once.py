@@ -1,4 +1,4 @@
-"""A guarded call that meets another attempt at itself: one that runs, that calls it, or that cannot be seen."""
+"""A guarded call that meets another attempt at the same call: running, recursive, or invisible."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A guarded function that a workflow calls itself, or in a local activity, is refused unless one key stands for it."""
+"""A guarded function called by a workflow itself, or in a local activity, is refused without a single key."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""A guarded function with effects runs once, though its worker dies behind it: in an activity of a user's own."""
+"""A guarded function with effects runs once in a user's activity, even if its worker dies after it."""
 
 import asyncio
 import os

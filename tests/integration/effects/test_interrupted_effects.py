@@ -1,4 +1,4 @@
-"""Attempts at an effect that end in another way than by their function: nobody waits for a call that does not run."""
+"""Attempts at an effect that do not end with their function: no caller waits for a call that does not run."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""A worker dies at every write between a decision and the end of what it lets through: no effect happens twice."""
+"""A worker dies at every write between a decision and the end of the approved call: no effect happens twice."""
 
 import asyncio
 from pathlib import Path

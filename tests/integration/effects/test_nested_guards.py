@@ -1,4 +1,4 @@
-"""Guards of other frameworks' tools inside each other: two around one call are one, and an inner call has its own."""
+"""Nested guards of other frameworks' tools: two around one call count as one, and an inner call has its own."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an operator does to guarded activities and to their workflows: no unsafe effect happens twice in a run."""
+"""Operators' actions on guarded activities and their workflows: no unsafe effect happens twice in a run."""
 
 import asyncio
 import contextlib

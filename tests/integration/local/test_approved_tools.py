@@ -1,4 +1,4 @@
-"""What people approved runs as they saw it, or not at all, whatever has become of the tool. With both drivers."""
+"""An approved call runs as people saw it, or not at all, even if the tool has changed. With both drivers."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Arguments are checked before a handler runs, and what it returns or raises becomes a result."""
+"""Arguments are checked before a handler runs, and its return value or exception becomes a result."""
 
 import json
 import math

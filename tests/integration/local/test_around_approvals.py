@@ -1,4 +1,4 @@
-"""Tools that people must let run, in process: no way around a gate, and what a crash leaves of one."""
+"""Tools that need approval, in process: no way around a gate, and the state after a crash."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Budgets: when a run is warned, when it ends, and what becomes of the calls it does not pay for."""
+"""Budgets: the warning, the end of the run, and the results of unpaid calls."""
 
 from typing import Any
 

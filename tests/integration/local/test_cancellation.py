@@ -1,4 +1,4 @@
-"""Cancelled runs: what is known is stored, what has effects is not run again, what never started says so."""
+"""Cancelled runs: known results are stored, effects are not repeated, and unstarted calls are reported."""
 
 import asyncio
 import json

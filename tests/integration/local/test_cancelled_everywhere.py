@@ -1,4 +1,4 @@
-"""No call is without a result once its turn is over, wherever, and however often, its run was cancelled."""
+"""No call is without a result once its turn is over, wherever and however often its run was cancelled."""
 
 import asyncio
 from collections import Counter

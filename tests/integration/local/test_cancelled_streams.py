@@ -1,4 +1,4 @@
-"""A stream that is left, broken off or cancelled cancels its run."""
+"""Leaving, interrupting or cancelling a stream cancels its run."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Continuing from a transcript or a checkpoint: what is done stays done, what is pending is done first."""
+"""Continuing from a transcript or a checkpoint: finished work stays finished, pending work comes first."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Two checks of one lost call contradict each other: what happened wins, and the call runs at most once more."""
+"""Two checks of one lost call disagree: "happened" wins, and the call runs at most once more."""
 
 import json
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The harness that stops runs everywhere: what it sees, and that it finds what is broken."""
+"""The harness that stops runs everywhere: its reports, and the faults that it finds."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A run that dies at one of its writes or inside a handler, and what the next run makes of it."""
+"""A run dies at one of its writes or inside a handler, and the next run continues it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Agents of every shape, stopped at every store write and every handler, and gone on with by a new process."""
+"""Agents of every shape are stopped at every store write and every handler, and continued by a new process."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The entries of a call in the ledger tell how often it was dispatched, and whether the last time has begun."""
+"""The ledger entries of a call show how often it was dispatched, and whether the last dispatch has begun."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Guardrails that let people decide on a call which they have stopped; the same with both drivers."""
+"""Guardrails that let people decide on a stopped call; the same with both drivers."""
 
 from collections.abc import Sequence
 from typing import Any

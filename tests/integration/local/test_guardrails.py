@@ -1,4 +1,4 @@
-"""Guardrails on what a model reads, answers and calls; the same with both drivers."""
+"""Guardrails on a model's input, answers and calls; the same with both drivers."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Guardrails that let people decide on an answer, or on what the user has said; the same with both drivers."""
+"""Guardrails that let people decide on an answer or a user's message; the same with both drivers."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

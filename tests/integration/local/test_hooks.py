@@ -1,4 +1,4 @@
-"""Hooks and what they change: the state of a run, and the output that its answer is read as."""
+"""Hooks and their changes: the state of a run, and the output type of its answer."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Idempotency keys: the same for one call whatever happens, different for any other."""
+"""Idempotency keys: always the same for one call, different for any other."""
 
 import asyncio
 from typing import Any

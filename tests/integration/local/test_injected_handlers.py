@@ -1,4 +1,4 @@
-"""Handlers given to a run: which tools they serve, and what they are given."""
+"""Handlers given to a run: the tools that they serve, and their arguments."""
 
 from support.doubles import ask
 from support.transcripts import call, contents, error

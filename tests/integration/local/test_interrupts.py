@@ -1,4 +1,4 @@
-"""Questions to people: a tool asks, the run stops, anybody answers later, in this process or another."""
+"""Questions to people: a tool asks, the run stops, and anyone answers later, in this process or another."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What invoked agents use is counted, whatever becomes of them, and counts against the budget of their parent."""
+"""The usage of invoked agents always counts, including against their caller's budget."""
 
 import asyncio
 import contextlib

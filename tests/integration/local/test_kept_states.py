@@ -1,4 +1,4 @@
-"""What is kept of an agent's state is what was left in it: nothing is changed by JSON, and no change is lost."""
+"""An agent's state is stored as it was left: JSON changes nothing, and no change is lost."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A process that dies while a call is approved in advance: the call runs once, and the record has it once."""
+"""A process dies while a call is approved in advance: the call runs once, and is recorded once."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Calls that an earlier run has left belong to the message that they answer, and to its context."""
+"""Calls left by an earlier run belong to the message that they answer, and to its context."""
 
 from typing import Any
 

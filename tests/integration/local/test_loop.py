@@ -1,4 +1,4 @@
-"""The loop as a caller sees it: how a run ends, what a call comes to, and what `run` returns."""
+"""The loop from a caller's view: the end of a run, the outcome of a call, and the value of `run`."""
 
 import json
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Requests whose answer is lost: what is told of them, by real clients of servers that hang, break off and refuse."""
+"""Requests with a lost answer: the reported outcome, with real clients and servers that hang, disconnect and refuse."""
 
 import asyncio
 import http.client

@@ -1,4 +1,4 @@
-"""What a model can get wrong: no malformed call runs, and whatever was written can be stored."""
+"""Malformed model answers: no malformed call runs, and every text can be stored."""
 
 import json
 from collections.abc import Mapping

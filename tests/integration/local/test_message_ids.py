@@ -1,4 +1,4 @@
-"""A message with an id counts once, however often the line that says it runs again."""
+"""A message with an id counts once, however often it is sent."""
 
 import asyncio
 import signal

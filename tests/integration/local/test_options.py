@@ -1,4 +1,4 @@
-"""Options of `run` that cannot work are refused with what to pass instead."""
+"""Invalid options of `run` are refused, with the valid alternative."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Stored calls without a result: which of them run again, and how all are answered before anything else happens."""
+"""Stored calls without a result: some run again, and all are answered before anything else happens."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Validators of an agent's output, which may look at what the run depends on; the same with both drivers."""
+"""Validators of an agent's output, which may use the run's dependencies; the same with both drivers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

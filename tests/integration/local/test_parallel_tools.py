@@ -1,4 +1,4 @@
-"""Batches: which calls of a turn run beside each other, how many, and in which order they are answered."""
+"""Batches: which calls of a turn run concurrently, how many, and the order of their results."""
 
 import asyncio
 

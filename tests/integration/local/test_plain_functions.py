@@ -1,4 +1,4 @@
-"""Plain functions as tools: they run in threads of their own and hold nothing up."""
+"""Plain functions as tools run in separate threads and block nothing."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""What ran before an exception ended a run in this process reaches whoever catches it."""
+"""An exception that ends an in-process run carries everything that ran before it."""
 
 from pathlib import Path
 from typing import Any

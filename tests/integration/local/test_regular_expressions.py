@@ -1,4 +1,4 @@
-"""No text makes a regular expression of ours take more than linear time: `re` lets nothing else run meanwhile."""
+"""No text makes one of our regular expressions take more than linear time, since `re` blocks everything else."""
 
 import asyncio
 import contextlib

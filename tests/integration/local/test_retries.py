@@ -1,4 +1,4 @@
-"""Which failed calls are tried again, how often, and what the model sees of it."""
+"""Which failed calls are retried, how often, and the model's view of it."""
 
 import json
 from collections.abc import Callable

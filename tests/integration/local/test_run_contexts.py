@@ -1,4 +1,4 @@
-"""The context of a run, and what an agent's callbacks depend on, which is made of it; the same with both drivers."""
+"""The context of a run, and the dependencies made from it; the same with both drivers."""
 
 import asyncio
 from collections.abc import AsyncIterator

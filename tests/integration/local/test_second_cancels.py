@@ -1,4 +1,4 @@
-"""A cancel that comes twice, or in the middle of a write, neither hides an effect nor loses what is known."""
+"""A repeated cancel, or one in the middle of a write, neither hides an effect nor loses a result."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""Who has asked for something does not let it through, whoever that was and however their name is spelled."""
+"""Requesters cannot approve their own requests, under any spelling of their name."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Budgets of a session: all its runs together, what was pruned and what other agents used for it included."""
+"""Budgets of a session count all its runs, including pruned messages and other agents' usage."""
 
 import pytest
 from support.doubles import echo

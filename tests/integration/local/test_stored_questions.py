@@ -1,4 +1,4 @@
-"""Questions that are kept in a session: what their answers become, once, whatever happens in between."""
+"""Questions stored in a session: each gets its answer exactly once, whatever happens in between."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Calls that a run in process does not run: the ledger has the answer, so that no run on Temporal starts them."""
+"""Calls that an in-process run refuses: the ledger has the answer, so no run on Temporal starts them."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Tools that people must let run: what they see and may change, what runs, what the model hears. With both drivers."""
+"""Tools that need approval: the view and edits of people, the executed call, the model's view. With both drivers."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tools that people must let run, in process: what is kept between processes, and what decisions come to."""
+"""Tools that need approval, in process: the data kept between processes, and the effect of decisions."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What a handler learns from its context about the call it serves."""
+"""The context tells a handler which call it serves."""
 
 from support.doubles import ask
 from support.transcripts import call, results

@@ -1,4 +1,4 @@
-"""Tools read and change the state of their agent, and a change is kept with the result; the same with both drivers."""
+"""Tools read and change their agent's state, and a change is stored with the result; the same with both drivers."""
 
 import asyncio
 import base64

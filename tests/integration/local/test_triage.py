@@ -1,4 +1,4 @@
-"""The triage agent in process, with its real tools and the scripted model: what it does to the world, counted there."""
+"""The triage agent in process, with real tools and the scripted model; its effects are counted at their targets."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Functions of the user's that fail in other ways than by an ordinary error; the same with both drivers."""
+"""User functions that fail in unusual ways; the same with both drivers."""
 
 import asyncio
 import threading

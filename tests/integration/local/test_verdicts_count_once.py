@@ -1,4 +1,4 @@
-"""A verdict in this process lets what stands behind it run once: after a failure people are asked again."""
+"""An in-process decision lets the following step run once: after a failure, people are asked again."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A lost call whose tool can tell: what `verify` says is what the next run goes by."""
+"""A lost call whose tool has `verify`: the next run follows its answer."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Sessions that wait for an answer: who gives it, how often, and what is refused meanwhile."""
+"""Sessions that wait for an answer: who may answer, how often, and what is refused in the meantime."""
 
 from pathlib import Path
 

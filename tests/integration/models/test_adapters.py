@@ -1,4 +1,4 @@
-"""Adapters: what they may answer with, and what is refused as none."""
+"""Adapters: valid answers, and refused ones."""
 
 import asyncio
 from collections.abc import Mapping

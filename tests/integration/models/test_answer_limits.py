@@ -1,4 +1,4 @@
-"""Whoever stands behind a provider's address, or has taken its place, cannot make a worker read without end."""
+"""A provider, or an impostor at its address, cannot make a worker read without end."""
 
 import asyncio
 import contextlib

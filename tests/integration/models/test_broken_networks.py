@@ -1,4 +1,4 @@
-"""Connections that break in every way, by real adapters: each is an error that passes, and says what to check."""
+"""Connections that break in every way, with real adapters: each is a transient error that says what to check."""
 
 import asyncio
 import contextlib

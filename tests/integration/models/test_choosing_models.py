@@ -1,4 +1,4 @@
-"""Which model the application's worker takes, by its environment alone."""
+"""The environment alone decides which model the application's worker uses."""
 
 import logging
 import sys

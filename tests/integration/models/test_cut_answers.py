@@ -1,4 +1,4 @@
-"""Answers that end before they are whole, or bring what cannot be kept: half is not run, what was paid for not lost."""
+"""Truncated or unstorable answers: partial calls do not run, and paid work is not lost."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tools that a provider runs itself: declared, kept, sent back, paid and shown, and never run here."""
+"""Provider-run tools: declared, stored, sent back, paid for and shown, but never run here."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Answers made to keep a worker busy, or that cannot be read: they end in words, on both drivers, and once."""
+"""Answers that keep a worker busy or are unreadable end in one clear error, in both drivers."""
 
 import contextlib
 import sqlite3

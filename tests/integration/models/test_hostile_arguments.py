@@ -1,4 +1,4 @@
-"""Arguments that a tool's own validators are never done with: an error of the call, and nobody else waits for them."""
+"""Arguments that a tool's validators never finish with: the call fails, and nothing else waits for it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""No JSON that a provider may send is more than an answer, or an error in words: streamed or not, in every format."""
+"""Any JSON from a provider is an answer or a clear error: streamed or not, in every format."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Authorization servers that answer with junk, or not at all, and processes that renew one token together."""
+"""Authorization servers that send junk or hang, and processes that renew one token concurrently."""
 
 import asyncio
 import importlib

@@ -1,4 +1,4 @@
-"""A server of MCP is a stranger's program: it makes a worker fetch nothing, hang nowhere, and trust it in nothing."""
+"""An MCP server is a stranger's program: it cannot make a worker fetch, hang, or trust it."""
 
 import asyncio
 import contextlib

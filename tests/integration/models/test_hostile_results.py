@@ -1,4 +1,4 @@
-"""Results that a tool's own types are never done with: the call has run, and nobody else waits for them."""
+"""Results that a tool's types never finish with: the call has run, and nothing else waits for it."""
 
 import asyncio
 import json

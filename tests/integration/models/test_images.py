@@ -1,4 +1,4 @@
-"""Images beside what a user says: given to a run, sent to one on Temporal, kept, and shown to the model."""
+"""Images in user messages: given to a run, sent to one on Temporal, stored, and shown to the model."""
 
 from collections.abc import Sequence
 from typing import Any

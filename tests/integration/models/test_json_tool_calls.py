@@ -1,4 +1,4 @@
-"""Tool calls as JSON in plain text, for small models: what the server is shown, and what its answer means."""
+"""Tool calls as JSON in plain text, for small models: the request, and the parsed answer."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tools of MCP servers, by stdio and by HTTP, with both drivers: what they are, and what comes of a call."""
+"""MCP tools, over stdio and HTTP, with both drivers: their declarations and results."""
 
 import asyncio
 import socket

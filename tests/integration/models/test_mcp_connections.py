@@ -1,4 +1,4 @@
-"""Connections to MCP servers that go wrong: what is known of a call, what is not, and what is left behind."""
+"""Faulty connections to MCP servers: the known outcome of a call, and the resources left behind."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What MCP servers declare about their tools: real shapes, every draft, and tools that cannot be used."""
+"""Declarations of MCP tools: real shapes, every draft, and unusable tools."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Processes that are killed while their model answers an MCP server, and when it has."""
+"""Processes are killed while their model answers an MCP server, or just after."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Workers that are killed while an MCP server works for them, over HTTP and as a process of theirs."""
+"""Workers are killed while an MCP server works for them, over HTTP and as their child process."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Users log in at MCP servers: each call is made with the token of its user, which is renewed, and never shown."""
+"""Users log in at MCP servers: each call uses its user's token, which is renewed and never shown."""
 
 import asyncio
 import json

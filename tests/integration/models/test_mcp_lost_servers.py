@@ -1,4 +1,4 @@
-"""MCP servers that die while their tools are in use: what was never sent did not run, and the next call finds them."""
+"""MCP servers die while their tools are in use: unsent calls did not run, and the next call reconnects."""
 
 import asyncio
 import os

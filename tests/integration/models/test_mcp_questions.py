@@ -1,4 +1,4 @@
-"""MCP servers that ask back during a call: people answer when they have time, and an agent answers for a model."""
+"""MCP servers that ask during a call: people answer in their own time, and an agent can answer as the model."""
 
 import json
 import re

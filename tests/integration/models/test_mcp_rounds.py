@@ -1,4 +1,4 @@
-"""MCP servers of the newest protocol that ask: calls go on with the answer by themselves, where they have stopped."""
+"""MCP servers with the newest protocol that ask: calls continue automatically where they stopped."""
 
 import json
 import sys

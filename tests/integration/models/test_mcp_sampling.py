@@ -1,4 +1,4 @@
-"""MCP servers that ask for a model's answer during a call: the model of the agent that makes the call answers."""
+"""MCP servers that request a model's answer during a call: the calling agent's model answers."""
 
 import asyncio
 import json

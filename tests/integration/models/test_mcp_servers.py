@@ -1,4 +1,4 @@
-"""MCP servers among the tools of an agent: connected to when a run or a worker begins, known while they are away."""
+"""MCP servers among an agent's tools: connected when a run or worker begins, and remembered while unreachable."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What stores keep of MCP servers: known tools, logins, questions and their answers, in each database."""
+"""Stored data about MCP servers: known tools, logins, questions and their answers, in each database."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the model is shown: the system prompt, the messages in order, and what is left when they are compressed."""
+"""The model's view: the system prompt, the messages in order, and the rest after compression."""
 
 from collections.abc import Sequence
 from typing import Any

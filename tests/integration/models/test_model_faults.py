@@ -1,4 +1,4 @@
-"""Models that cannot be called: what is tried again, how often, and which model is called then. With both drivers."""
+"""Models that cannot be called: retries, their number, and fallback models. With both drivers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Models behind OpenAI's Chat Completions: what is sent to a server, and what is made of all that one may answer."""
+"""Models behind OpenAI's Chat Completions: the requests, and the reading of every possible answer."""
 
 import asyncio
 from collections.abc import Sequence

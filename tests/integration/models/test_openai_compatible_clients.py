@@ -1,4 +1,4 @@
-"""How an adapter for OpenAI's Chat Completions is made: its options, its client, and when httpx is loaded."""
+"""Making an adapter for OpenAI's Chat Completions: its options, its client, and the late import of httpx."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""Streams of OpenAI's Chat Completions: pieces of text, calls in fragments, and streams that break off."""
+"""Streams of OpenAI's Chat Completions: pieces of text, calls in fragments, and broken streams."""
 
 import contextlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Faults of providers, by their own SDKs: none is a shortened answer, or an error without words."""
+"""Providers' faults through their own SDKs: none becomes a shortened answer or an error without a reason."""
 
 import asyncio
 import json

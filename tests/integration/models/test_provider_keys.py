@@ -1,4 +1,4 @@
-"""Keys and addresses of providers: nothing is sent where it must not go, and no key is shown."""
+"""Keys and addresses of providers: keys go only to the right address, and are never shown."""
 
 import anthropic
 import httpx

@@ -1,4 +1,4 @@
-"""What providers refuse, or would misread, is not sent to them; their documented rules, each with its request."""
+"""Requests that providers would refuse or misread are not sent; each documented rule has its request."""
 
 import json
 from collections.abc import Sequence

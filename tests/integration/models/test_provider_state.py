@@ -1,4 +1,4 @@
-"""What servers with OpenAI's format say beside text and calls goes back to them, unchanged, and to nobody else."""
+"""Extra data from servers with OpenAI's format goes back to the same server, unchanged, and to no other."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Edits at gates while processes are killed, time passes, and stores differ: none is lost, none is used unapproved."""
+"""Edits at gates while processes are killed, time passes, and stores differ: none is lost or used unapproved."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Rejections that go on, or go back to an earlier step with what people said. Every rule holds with both drivers."""
+"""Rejections that continue, or return to an earlier step with people's comments. The same with both drivers."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rejections that go back while runs are reset, go on as new or are killed: nothing is lost, nothing runs twice."""
+"""Rejections that return while runs are reset, continued as new or killed: nothing is lost or repeated."""
 
 import asyncio
 import os

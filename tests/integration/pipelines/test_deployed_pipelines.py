@@ -1,4 +1,4 @@
-"""Deploys under parked pipelines: what the new version raises pauses the run, and nothing that is done is lost."""
+"""Deploys under parked pipelines: errors of the new version pause the run, and finished work is kept."""
 
 from collections.abc import Callable
 from functools import partial

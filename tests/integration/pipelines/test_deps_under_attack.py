@@ -1,4 +1,4 @@
-"""What steps depend on, when gates wait, steps run together, factories fail or hang, and deploys change them."""
+"""Steps' dependencies when gates wait, steps run concurrently, factories fail or hang, and deploys change them."""
 
 import asyncio
 from collections.abc import AsyncIterator

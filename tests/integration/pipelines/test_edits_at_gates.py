@@ -1,4 +1,4 @@
-"""Values that people may change at a gate before they approve them. Every rule holds with both drivers."""
+"""Values that people may edit at a gate before they approve them. The same with both drivers."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Gates: who decides, what counts, and what becomes of the pipeline. Every rule holds with both drivers."""
+"""Gates: who decides, what counts, and how the pipeline continues. The same with both drivers."""
 
 from typing import Any
 

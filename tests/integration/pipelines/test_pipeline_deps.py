@@ -1,4 +1,4 @@
-"""What the tools of a pipeline's steps depend on, and what steps know of their run; the same with both drivers."""
+"""Dependencies of the tools of a pipeline's steps, and the steps' view of their run; the same with both drivers."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager

@@ -1,4 +1,4 @@
-"""Pipelines: what their steps see and give, and how they end. Every rule holds with both drivers."""
+"""Pipelines: the inputs and outputs of their steps, and their end. The same with both drivers."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Pipelines in process: going on from results that a caller kept, or by a run key, and who looks on."""
+"""Pipelines in process: continuing from stored results or by a run key, and observing."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Runs of pipelines on Temporal that go on from where an earlier run failed."""
+"""Runs of pipelines on Temporal that continue from the failed step of an earlier run."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Effects and gates of pipelines in this process: nothing gets around them."""
+"""Effects and gates of in-process pipelines: nothing bypasses them."""
 
 import asyncio
 from typing import Any

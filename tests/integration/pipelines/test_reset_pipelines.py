@@ -1,4 +1,4 @@
-"""A reset of a pipeline to any point of its history repeats no effect and ends, whatever ran beside what."""
+"""Resetting a pipeline to any point of its history repeats no effect, and the run ends."""
 
 import asyncio
 import random

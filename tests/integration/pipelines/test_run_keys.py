@@ -1,4 +1,4 @@
-"""A run key is what the caller gave: results say it, and a restart takes it, whichever driver ran what."""
+"""A run key is the caller's: results name it, and a restart accepts it, with either driver."""
 
 from collections import Counter
 from functools import partial

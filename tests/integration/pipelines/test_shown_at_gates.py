@@ -1,4 +1,4 @@
-"""What people see at a gate: earlier outputs, or what it says, whole and under its digest. In both drivers."""
+"""People's view of a gate: earlier outputs, or its own contents, complete and under its digest. In both drivers."""
 
 import base64
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the tool or agent of a step came to, and what people are asked at a gate, are the same with either driver."""
+"""The outcome of a step's tool or agent, and the question at a gate, are the same with both drivers."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Gates on Temporal: signals and updates of any shape at any time, timers, cancels, deploys, and what is recorded."""
+"""Gates on Temporal: signals and updates of any shape at any time, timers, cancels, deploys, and their records."""
 
 import asyncio
 from collections.abc import AsyncIterator

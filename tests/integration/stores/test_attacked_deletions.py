@@ -1,4 +1,4 @@
-"""Deletion under attack, on every database: killed at each write, two at once, runs that begin meanwhile, many rows."""
+"""Deletion under attack, on every database: kills at each write, concurrent deletions, new runs, many rows."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Stores that are locked from outside, or full, while runs are at work: runs wait, and no effect happens twice."""
+"""Stores that are locked or full while runs are active: runs wait, and no effect happens twice."""
 
 import asyncio
 import contextlib

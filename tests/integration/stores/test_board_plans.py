@@ -1,4 +1,4 @@
-"""A page of 10,000 items that wait is read in their order by an index, and not by looking at all of them."""
+"""A page of 10,000 waiting items is read in order by an index, without a scan."""
 
 from typing import Any
 

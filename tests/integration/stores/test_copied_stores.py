@@ -1,4 +1,4 @@
-"""A store is moved to another one: all of it, once, however often the move is broken off, and nobody uses the old."""
+"""Copying a store: complete and once, even if interrupted, and the old store is no longer used."""
 
 import asyncio
 import contextlib

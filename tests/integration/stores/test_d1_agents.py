@@ -1,4 +1,4 @@
-"""D1: agents act at most once on it, and ask it rarely: what a network makes slow is counted, not timed."""
+"""D1: agents act at most once on it, and query it rarely; requests are counted, not timed."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""D1: what is wrong is said in one sentence with what to do, and what was lost on its way is done once."""
+"""D1: a fault is reported in one sentence with its remedy, and a lost answer is made up for once."""
 
 import asyncio
 import contextlib

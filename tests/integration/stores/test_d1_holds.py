@@ -1,4 +1,4 @@
-"""D1: a hold is a lease, and who has lost it to another writes nothing more."""
+"""D1: a hold is a lease, and a holder that has lost it writes nothing more."""
 
 import asyncio
 import gc

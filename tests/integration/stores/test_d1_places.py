@@ -1,4 +1,4 @@
-"""D1: a database that was put back to an earlier time is noticed by a process that has it open, and begins an epoch."""
+"""D1: an open process notices a database that was restored to an earlier time, and begins an epoch."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""D1: schemas of older and newer versions, of other programs, half of one, and two that are made at once."""
+"""D1: schemas of older and newer versions, of other programs, incomplete ones, and two concurrent creators."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""D1 keeps 2 MB in a row: what is larger is refused at once, in the form in which somebody can act on it."""
+"""D1 stores at most 2 MB per row: larger values are refused at once, with an actionable error."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sessions are deleted by people, not while a run is at work on them; what runs in process have kept is pruned."""
+"""People delete sessions, except during a run; data of in-process runs is pruned."""
 
 import sqlite3
 from contextlib import closing

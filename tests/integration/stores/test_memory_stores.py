@@ -1,4 +1,4 @@
-"""Stores in memory: what they refuse, what they keep, and what ends with them."""
+"""In-memory stores: refused operations, stored data, and the end of their life."""
 
 import pytest
 from support.doubles import poster

@@ -1,4 +1,4 @@
-"""A store whose file is moved or replaced while it is open: nothing is written where nobody finds it."""
+"""A store's file is moved or replaced while it is open: nothing is written to the lost file."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Only its owner goes on with a session, and nobody else learns that there is one."""
+"""Only its owner can continue a session, and others cannot see that it exists."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""PostgreSQL: what is wrong is said in one sentence, with what to do, without a password, and nothing is changed."""
+"""PostgreSQL: a fault is reported in one sentence with its remedy, without a password, and nothing changes."""
 
 import asyncio
 import contextlib

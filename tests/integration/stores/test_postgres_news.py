@@ -1,4 +1,4 @@
-"""PostgreSQL tells viewers when a model has said more, so that they need not ask."""
+"""PostgreSQL notifies viewers of a model's new words, so that they need not poll."""
 
 import asyncio
 from collections.abc import AsyncIterator

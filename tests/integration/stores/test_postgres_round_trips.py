@@ -1,4 +1,4 @@
-"""PostgreSQL: how often a step asks the database; what a network makes slow is counted, not timed."""
+"""PostgreSQL: the number of queries per step; round trips are counted, not timed."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Who may read what is kept, what stands beside a store, and rows that nobody could have written."""
+"""Access to stored data, the files beside a store, and impossible rows."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A session keeps its last messages, and pruning parts nothing that belongs together."""
+"""A session keeps its last messages, and pruning never separates a call from its results."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which ids a session may have, when it is created, and what it keeps of the state of an agent."""
+"""Valid session ids, the creation of a session, and the stored state of an agent."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a file can do to a store: be something else, be damaged, be protected, be on a full disk."""
+"""Faulty store files: foreign, damaged, protected, or on a full disk."""
 
 import asyncio
 import contextlib

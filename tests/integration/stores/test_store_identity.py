@@ -1,4 +1,4 @@
-"""A SQLite store keeps the identity that it was made with; a copy has its original's, and says so once."""
+"""A SQLite store keeps its identity; a copy has its original's, and is reported once."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Files of older and newer versions: what landed is never edited, and a rollback finds a store that it can use."""
+"""Files of older and newer versions: landed migrations are never edited, and a rollback finds a usable store."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""Gates of runs in process, which wait in the store: people see them and decide on them where no process runs them."""
+"""Gates of in-process runs that wait in the store: people see and decide them where no process runs them."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Every store passes the suite that standfast exports; a SQLite store opens, closes and forgets without a loss."""
+"""Every store passes the exported suite; a SQLite store opens, closes and is dropped without loss."""
 
 import asyncio
 import contextlib

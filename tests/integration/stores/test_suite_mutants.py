@@ -1,4 +1,4 @@
-"""The store suite finds what is wrong with stores that have one fault each, and says which check found it."""
+"""The store suite finds the single fault of each faulty store, and names the check."""
 
 from functools import partial
 from pathlib import Path

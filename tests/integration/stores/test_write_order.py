@@ -1,4 +1,4 @@
-"""What a durable run writes and when, and what is stored when the model, a hook or a tool ends it."""
+"""The writes of a durable run and their order, including when the model, a hook or a tool ends it."""
 
 from pathlib import Path
 from typing import Any, ClassVar

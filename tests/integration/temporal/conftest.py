@@ -1,4 +1,4 @@
-"""What the tests of connections share: a configuration that is theirs alone."""
+"""Fixtures of the connection tests: a private configuration."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who is told that an answer or a resolve counts finds it in the store: the next run of the session goes on from it."""
+"""An acknowledged answer or resolution is in the store, and the session's next run continues from it."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The board under attack: killed workers, ends from outside, other tenants. What it shows can be acted on."""
+"""The board under attack: killed workers, external ends, other tenants. Everything that it shows can be decided."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Standing approvals on Temporal, attacked: resets, workers that die, revocation in between, children; and the cost."""
+"""Standing approvals on Temporal under attack: resets, killed workers, revocation, children; and their cost."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""What runs wait for is in the store: as they have it, once, for as long as it waits, and whether a worker lives."""
+"""The store lists what runs wait for: exactly, once, as long as it waits, and whether a worker lives."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence

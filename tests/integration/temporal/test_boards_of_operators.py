@@ -1,4 +1,4 @@
-"""The board beside operators, other stores and other versions: what it shows can be decided, and what is over goes."""
+"""The board with operators, other stores and versions: shown items can be decided, and finished ones go."""
 
 import asyncio
 import json

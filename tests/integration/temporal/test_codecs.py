@@ -1,4 +1,4 @@
-"""A payload codec: what a history has is hidden by it, and the page and the command read it, or say what they lack."""
+"""A payload codec hides histories; the page and the command read them, or report what they lack."""
 
 import asyncio
 import contextlib

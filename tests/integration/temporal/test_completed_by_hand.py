@@ -1,4 +1,4 @@
-"""An operator completes an activity by hand, with whatever comes to mind: no run hangs, and nothing is lost."""
+"""An operator completes an activity by hand with any value: no run hangs, and nothing is lost."""
 
 import asyncio
 import contextlib

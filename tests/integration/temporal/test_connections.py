@@ -1,4 +1,4 @@
-"""How a client finds its server, what it says when it finds none, and how its process ends."""
+"""A client finds its server, or reports that there is none, and its process ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Decisions, answers and resumes after their time: refused in words, by the history's own times, whoever ran when."""
+"""Late decisions, answers and resumes are refused with a reason, by the history's own times."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A session that is deleted leaves no text in its store, and no run that comes back repeats what it has done."""
+"""A deleted session leaves no text in its store, and no returning run repeats its effects."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""Every kind of deploy under every kind of parked run: it ends, nothing happens twice, and no workflow task fails."""
+"""Every kind of deploy under every kind of parked run: it ends, repeats nothing, and fails no workflow task."""
 
 import asyncio
 import threading

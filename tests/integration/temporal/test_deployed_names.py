@@ -1,4 +1,4 @@
-"""Deploys that rename a pipeline: its keys and the runs in flight go on under the new name."""
+"""Deploys that rename a pipeline: its keys and runs in flight continue under the new name."""
 
 from functools import partial
 from typing import Any

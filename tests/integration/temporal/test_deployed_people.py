@@ -1,4 +1,4 @@
-"""Deploys that change who decides and what an agent is called, under runs and sessions that are there already."""
+"""Deploys that change the approvers or an agent's name, under existing runs and sessions."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""Deploys that change what is promised of a tool, under calls that are lost or parked: the stricter promise holds."""
+"""Deploys that change a tool's guarantees, under lost or parked calls: the stricter guarantee applies."""
 
 import json
 from functools import partial

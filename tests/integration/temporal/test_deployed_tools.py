@@ -1,4 +1,4 @@
-"""Deploys under runs that are parked: what the model is shown is what it may call, as the new version has it."""
+"""Deploys under parked runs: the model sees and calls the tools of the new version."""
 
 import asyncio
 from datetime import timedelta

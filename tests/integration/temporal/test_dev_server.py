@@ -1,4 +1,4 @@
-"""The embedded Temporal server: ready when it says so, gone when its block or its parent is."""
+"""The embedded Temporal server: ready when it reports so, and gone with its block or its parent."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Signals about what people see already, and the run takes in after them: they count, and none counts for another."""
+"""Signals about items that people already see, before the run has processed them: each counts, for its own item."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

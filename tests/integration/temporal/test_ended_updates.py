@@ -1,4 +1,4 @@
-"""Who sends something to a run that ends meanwhile is told that it counts, that it does not, or that nobody knows."""
+"""A sender to a run that is ending learns that the message counts, does not count, or may count."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Events of runs: in their order, the same whenever they are read, over every way in which a run goes on."""
+"""Events of runs: in order, and the same at every reading, however a run continues."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What is exported from Temporal goes on in its own session: beside it, what the run does later would happen twice."""
+"""A session exported from Temporal continues alone, since the run's later effects would happen twice."""
 
 import asyncio
 from collections.abc import Callable, Sequence

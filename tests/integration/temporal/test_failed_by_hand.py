@@ -1,4 +1,4 @@
-"""An operator fails an activity by hand, or completes it with bytes that nobody can read: no run hangs or is lost."""
+"""An operator fails an activity by hand, or completes it with unreadable bytes: no run hangs or is lost."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""All models of an agent are down at once: whichever is back first answers, and what is given up stays given up."""
+"""All models of an agent are down: the first to recover answers, and abandoned calls stay abandoned."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""What is asked and sent while a run is being opened: its history replays, and nothing is lost."""
+"""Queries and signals while a run is being opened: its history replays, and nothing is lost."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A checkpoint that somebody has changed lets nothing through: its gates are made anew, or its signature is missing."""
+"""A forged checkpoint lets nothing pass: its gates are opened again, or its signature is missing."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta

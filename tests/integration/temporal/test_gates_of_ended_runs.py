@@ -1,4 +1,4 @@
-"""Gates of a run that was ended from outside: the next run of the session knows what people had decided."""
+"""Gates of a run that was ended from outside: the session's next run knows the decisions."""
 
 import pytest
 from support.resets import reset

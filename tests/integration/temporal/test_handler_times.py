@@ -1,4 +1,4 @@
-"""Handlers that do not end in their time, and hear no cancel."""
+"""Handlers that exceed their time and ignore cancellation."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""An agent hands the conversation over to another one: session, run and limits go on, the speaker changes."""
+"""An agent hands over the conversation: session, run and limits continue, and the current agent changes."""
 
 import json
 from collections.abc import Sequence

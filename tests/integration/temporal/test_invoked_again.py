@@ -1,4 +1,4 @@
-"""An agent that a tool invoked is found again by every run of the session, under whichever workflow id."""
+"""Every run of a session finds an agent that a tool invoked, under any workflow id."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""An answer that was accepted stands in the session, also if other questions are open when the run is ended."""
+"""An accepted answer is in the session even if the run ends with other questions open."""
 
 import pytest
 from support.questions import ask

@@ -1,4 +1,4 @@
-"""The context of a run on Temporal is found again: after resets, by other workers and drivers, in later messages."""
+"""The context of a run on Temporal survives resets, other workers and drivers, and later messages."""
 
 from typing import Any
 

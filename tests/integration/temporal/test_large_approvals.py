@@ -1,4 +1,4 @@
-"""Calls whose arguments a history has no room for: people read all of them before they decide."""
+"""Calls with arguments too large for a history: people read all of them before they decide."""
 
 import pytest
 from support.commands import data, done, refused

@@ -1,4 +1,4 @@
-"""Large gates beside each other: what fits into the answer of `pending` is shown whole and decided."""
+"""Several large gates: those that fit into `pending` are shown completely and decided."""
 
 from typing import Any
 

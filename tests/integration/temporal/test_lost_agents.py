@@ -1,4 +1,4 @@
-"""An agent that is a tool is lost with the run that called it: the next run of either driver finds what it did."""
+"""An agent tool is lost with its calling run: the next run of either driver finds its work."""
 
 import asyncio
 import threading

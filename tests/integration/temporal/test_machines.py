@@ -1,4 +1,4 @@
-"""A SQLite file serves the workers of one machine; a worker says so before workers elsewhere begin sessions anew."""
+"""A SQLite file serves the workers of one machine; a worker refuses before workers elsewhere begin sessions again."""
 
 import socket
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Deploys that mend a paused pipeline: it goes on without a person, and tries each version of the code once."""
+"""Deploys that fix a paused pipeline: it continues automatically, and tries each version once."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""A message with an id counts once on Temporal, and wherever its session goes on."""
+"""A message with an id counts once on Temporal, and wherever its session continues."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A run's context and its agent's state stay together wherever the run goes: as new, back, or to the other driver."""
+"""A run's context and its agent's state stay together wherever the run continues."""
 
 from typing import Any
 

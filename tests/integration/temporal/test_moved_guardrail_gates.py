@@ -1,4 +1,4 @@
-"""Calls that guardrails have stopped, when their run is reset, moved, cut off, or goes on elsewhere."""
+"""Calls stopped by guardrails, when their run is reset, moved, interrupted, or continues elsewhere."""
 
 import contextlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers and messages that wait at a gate, when their run is reset, moved, cut off, or goes on elsewhere."""
+"""Answers and messages at a gate, when their run is reset, moved, interrupted, or continues elsewhere."""
 
 import contextlib
 from typing import Any

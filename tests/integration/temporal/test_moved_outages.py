@@ -1,4 +1,4 @@
-"""What operators and deploys do to a run that waits for the end of an outage: it goes on, and has one answer a turn."""
+"""Operators and deploys act on a run that waits for an outage: it continues, with one answer per turn."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Agents that are called by others ask people, and are waited for, also when they are reset or go on as new."""
+"""Agents called by other agents ask people, and are waited for, even after a reset or continue-as-new."""
 
 import asyncio
 import threading

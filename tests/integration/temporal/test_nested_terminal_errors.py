@@ -1,4 +1,4 @@
-"""Terminal errors of agents that another agent runs: its caller gets them whole, in both drivers."""
+"""Terminal errors of agents that another agent runs: their caller gets them completely, in both drivers."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is sent to a run that no worker looks after: it may count later, and who has sent it is told so."""
+"""Messages to a run without a worker: they may count later, and their sender is told that."""
 
 import asyncio
 
