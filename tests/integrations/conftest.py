@@ -1,4 +1,4 @@
-"""What the tests of the adapters share: a server of Temporal."""
+"""Fixture of the adapters' tests: a Temporal server."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""A real model on this machine: the path from an agent to a model and back. It is too small to test what it says."""
+"""A real local model: the path from an agent to a model and back. It is too small to test its answers."""
 
 import asyncio
 import importlib.util

@@ -1,1 +1,1 @@
-"""What tests share: agents, tools, drivers, servers, and words for what came of a run."""
+"""Shared test helpers: agents, tools, drivers, servers, and readers of a run's results."""

@@ -1,4 +1,4 @@
-"""The application's world for its tests: the issue feed, the sinks, and settings that point at them."""
+"""The application's environment for its tests: the issue feed, the sinks, and their settings."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A place where a run can be held and cancelled, and what the next run finds."""
+"""A point at which a run can be held and cancelled, and the next run's view of it."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""People who decide in a chat, in tests: who they are, what asks them, the page that takes their presses."""
+"""People who decide in a chat: their identities, the messages to them, and the page that gets their clicks."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A payload codec as a user may have one, and how not to: by name, for commands."""
+"""A user's payload codec, and faulty ones, importable by name for commands."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The command `standfast`, as somebody types it at a server of the tests."""
+"""The command `standfast`, as typed by a user with a test server."""
 
 import asyncio
 import json

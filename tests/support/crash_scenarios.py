@@ -1,4 +1,4 @@
-"""Agents of every shape and their models, and how one is stopped everywhere over stores of its own."""
+"""Agents of every shape and their models, stopped at every point with separate stores."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the agents of the crash tests are made of: tools, what they do to the world, and scripted models."""
+"""The parts of the crash tests' agents: tools, their effects, and scripted models."""
 
 import asyncio
 from collections import Counter

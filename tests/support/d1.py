@@ -1,4 +1,4 @@
-"""Real D1 databases: one workerd for the whole run, as a process of its own, and others that a test restarts."""
+"""Real D1 databases: one workerd process for the whole run, and others that a test restarts."""
 
 import contextlib
 import os

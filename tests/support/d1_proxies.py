@@ -1,4 +1,4 @@
-"""A proxy before D1: it notes requests, and loses them, or their answers, as a network does."""
+"""A proxy in front of D1: it records requests, and loses them or their answers, as a network does."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Runs that are parked under one version of an application and go on under another."""
+"""Runs that are parked under one version of an application and continue under another."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

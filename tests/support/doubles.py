@@ -1,4 +1,4 @@
-"""Tools for scripted runs, and how a run is started, awaited or delegated."""
+"""Tools for scripted runs, and ways to start, await or delegate a run."""
 
 import asyncio
 from collections.abc import Callable

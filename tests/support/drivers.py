@@ -1,4 +1,4 @@
-"""The two drivers behind one face: what a run came to in process, and on Temporal, in the same words."""
+"""The two drivers behind one interface: a run's result in process and on Temporal, in the same form."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""Cancels a run at every place at which it, or a task of its, waits; and at every two such places."""
+"""Cancels a run at every point at which it, or one of its tasks, waits; and at every two such points."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator

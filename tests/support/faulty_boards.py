@@ -1,4 +1,4 @@
-"""Stores that have one fault each in their boards. The store suite finds all of them."""
+"""Stores with one fault each in their boards. The store suite finds all of them."""
 
 import sqlite3
 from collections.abc import Sequence

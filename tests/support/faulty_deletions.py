@@ -1,4 +1,4 @@
-"""Stores that have one fault each in what they delete. The store suite finds all of them."""
+"""Stores with one fault each in their deletion. The store suite finds all of them."""
 
 from datetime import UTC, datetime
 from typing import Any

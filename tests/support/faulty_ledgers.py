@@ -1,4 +1,4 @@
-"""Stores whose ledger has one fault each; somebody wrote it who thought of one user. The suite finds all of them."""
+"""Stores with one fault each in their ledger, as if written for a single user. The suite finds all of them."""
 
 import sqlite3
 import time

@@ -1,4 +1,4 @@
-"""Stores that have one fault each in their standing approvals. The store suite finds all of them."""
+"""Stores with one fault each in their standing approvals. The store suite finds all of them."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Forms as a browser reads and sends them."""
+"""Forms, read and sent as a browser does."""
 
 from html.parser import HTMLParser
 

@@ -1,4 +1,4 @@
-"""How soon the server gives up what a dead worker had begun: tests in which workers die wait for it in each case."""
+"""How soon the server gives up a dead worker's activities: tests with dead workers wait for this each time."""
 
 from datetime import timedelta
 

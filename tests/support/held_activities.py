@@ -1,4 +1,4 @@
-"""Activities that are held where an operator can act on them: before they do anything, or before they report it."""
+"""Activities that are held where an operator can act on them: before they start work, or before they report."""
 
 import asyncio
 from dataclasses import dataclass, field

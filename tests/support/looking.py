@@ -1,4 +1,4 @@
-"""People who look at what waits before they decide on it in process, and so have its digest."""
+"""People who look at a waiting item before they decide on it in process, and so have its digest."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What the loop is told in its tests: tools, messages, outcomes, and the states that follow from them."""
+"""Inputs of the loop in its tests: tools, messages, outcomes, and the resulting states."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""An MCP server over HTTP as a gateway may show it: with sessions that it forgets, and answers that get lost."""
+"""An MCP server over HTTP behind a gateway: it forgets sessions, and loses answers."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""MCP servers that are processes of their own, reached by HTTP: killed and started again on the same port."""
+"""MCP servers as separate processes, reached by HTTP: killed and restarted on the same port."""
 
 import asyncio
 import socket

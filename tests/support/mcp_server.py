@@ -1,4 +1,4 @@
-"""An MCP server for tests, as a process of its own: `python mcp_server.py FILE [PORT]`; FILE hears of every effect."""
+"""An MCP server as a separate process: `python mcp_server.py FILE [PORT]`; FILE records every effect."""
 
 import os
 import sys

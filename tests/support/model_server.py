@@ -1,4 +1,4 @@
-"""Answers of a server with OpenAI's format, to the byte, in few words."""
+"""Short builders for the exact answers of a server with OpenAI's format."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The protocols' official clients in JavaScript, installed once for all tests, and scripts that use them."""
+"""The protocols' official JavaScript clients, installed once for all tests, and scripts that use them."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What an operator does to an activity by hand, as the `temporal` command and Temporal Web do it."""
+"""An operator's acts on an activity, as with the `temporal` command and Temporal Web."""
 
 import asyncio
 import contextlib

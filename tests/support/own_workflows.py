@@ -1,4 +1,4 @@
-"""Workflows of users' own that ask at gates, in a module of their own: the sandbox imports it for each run."""
+"""User workflows with gates, in a separate module, since the sandbox imports it for each run."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The page in tests: who uses it, what is asked there, as a browser and at a port of its own."""
+"""The page in tests: its users, and requests to it, in a browser and on a separate port."""
 
 import asyncio
 import html

@@ -1,4 +1,4 @@
-"""The two drivers of pipelines behind one face: how far a pipeline came, in the same words."""
+"""The two drivers of pipelines behind one interface: a pipeline's progress, in the same form."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

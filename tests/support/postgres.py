@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers: one for the whole run, and others that a test stops, kills or starts again."""
+"""Real PostgreSQL servers: one for the whole run, and others that a test stops, kills or restarts."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""A proxy before a PostgreSQL server: it notes statements, and cuts connections off as a network does."""
+"""A proxy in front of a PostgreSQL server: it records statements, and drops connections as a network does."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The doors through which people decide, each with what it says: that the decision counts, does not, or may."""
+"""The doors through which people decide, each with its report: the decision counts, does not, or may."""
 
 import asyncio
 import json

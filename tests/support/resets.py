@@ -1,4 +1,4 @@
-"""Workflows that are reset: what happened behind the point is undone in the history, and not in the world."""
+"""Workflow resets: later events are undone in the history, but not in the outside world."""
 
 from collections.abc import AsyncIterator
 from typing import Any

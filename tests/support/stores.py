@@ -1,4 +1,4 @@
-"""What is put into a store and read from it, and stores that record, fail or share a file."""
+"""Test data for a store, and stores that record, fail or share a file."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Runs on the shared Temporal server: a worker for some agents, how their runs are started, watched and judged."""
+"""Runs on the shared Temporal server: a worker for some agents, and ways to start, watch and check their runs."""
 
 import asyncio
 import contextlib

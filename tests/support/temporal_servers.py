@@ -1,4 +1,4 @@
-"""What the tests of servers share: programs as processes of their own, and whether a process is alive."""
+"""Helpers for tests of servers: programs as separate processes, and checks whether a process is alive."""
 
 import asyncio
 import os

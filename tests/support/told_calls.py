@@ -1,4 +1,4 @@
-"""An agent that asks for two payments, and checks that what it was told of each is what happened."""
+"""An agent that requests two payments, and checks each reported outcome against the real one."""
 
 import json
 import threading

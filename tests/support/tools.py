@@ -1,4 +1,4 @@
-"""Types for schemas and states, the schema of a function, a tool that returns a value, and one attempt of a tool."""
+"""Types for schemas and states, a function's schema, a tool that returns a value, and one attempt of a tool."""
 
 import dataclasses
 import enum

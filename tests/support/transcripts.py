@@ -1,4 +1,4 @@
-"""What models answer, what transcripts hold, and what is read from them, in few words."""
+"""Short builders for models' answers and transcripts, and readers of their contents."""
 
 import json
 from collections.abc import Sequence

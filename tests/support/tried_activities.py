@@ -1,4 +1,4 @@
-"""An activity that does its work and is tried again after that, for the keys that guards have in one."""
+"""An activity that does its work and is then retried, to test the guards' keys in an activity."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta

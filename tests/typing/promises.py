@@ -1,4 +1,4 @@
-"""What the types promise to users; `mypy --strict` checks this file, nothing runs it."""
+"""The types that users can rely on; `mypy --strict` checks this file, nothing runs it."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,1 +1,1 @@
-"""What is decided without I/O, tested without I/O and without waiting."""
+"""Tests without I/O and without waiting."""

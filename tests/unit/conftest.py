@@ -1,4 +1,4 @@
-"""Properties are checked on the same few examples every time, and nothing is kept between runs."""
+"""Properties are checked with the same few examples each time, and nothing is stored between runs."""
 
 from hypothesis import settings
 

@@ -1,4 +1,4 @@
-"""The loop as a table: what has happened in, what is to be done out. Nothing is called and nothing is waited for."""
+"""The loop as a table: events in, actions out. Nothing is called and nothing is waited for."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""What people read is what there is: nothing hides, looks like another thing, or is drawn in another order."""
+"""People read what is really there: nothing hides, looks like another text, or is drawn in another order."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""A checkpoint is plain JSON, and a result tells by itself whether it waits for a person."""
+"""A checkpoint is plain JSON, and a result shows whether it waits for a person."""
 
 from dataclasses import FrozenInstanceError
 

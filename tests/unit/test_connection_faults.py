@@ -1,4 +1,4 @@
-"""Errors as the SDK's core prints them, and the words that people read instead."""
+"""Errors of the SDK's core, and the sentences that people read instead."""
 
 import pytest
 

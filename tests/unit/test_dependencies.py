@@ -1,4 +1,4 @@
-"""What the library imports is declared in pyproject.toml, and what is declared is needed."""
+"""Every imported package is declared in pyproject.toml, and every declared one is needed."""
 
 import ast
 import re

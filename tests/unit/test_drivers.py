@@ -1,4 +1,4 @@
-"""No rule of the loop is in a driver: what they may make and compare is listed, and no text stands in both."""
+"""No rule of the loop is in a driver: what they may make and compare is listed, and they share no text."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""Durations: whatever a user gives as one is read in one way."""
+"""Durations: every accepted form is read in the same way."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""Whoever approves and edits, in whatever order: what a gate counts, what it says, and when it opens agree."""
+"""Approvals and edits in any order: a gate's count, its message, and its opening agree."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""The tree of errors: what catches what, the codes that programs read, the texts that people read."""
+"""The tree of errors: what catches what, codes for programs, and texts for people."""
 
 import pickle
 from collections.abc import Callable

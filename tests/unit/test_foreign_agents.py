@@ -1,4 +1,4 @@
-"""Agents of other frameworks are taken where agents are, and what cannot be run is refused when it is given."""
+"""Other frameworks' agents are accepted like our own, and unusable ones are refused at once."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What guardrails check, and what their verdicts mean, without a driver."""
+"""The scope of guardrails and the meaning of their verdicts, without a driver."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The limits of a loop: their defaults, which values are refused, and when they apply."""
+"""The limits of a loop: their defaults, refused values, and effects."""
 
 import dataclasses
 from typing import Any

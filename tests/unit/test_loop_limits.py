@@ -1,4 +1,4 @@
-"""Where the loop ends a run that does not end by itself: iterations, turns without progress, tokens."""
+"""The loop ends a run that would not end otherwise: iterations, turns without progress, tokens."""
 
 import dataclasses
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What the loop makes of a stored transcript: where it goes on, and what becomes of calls that were lost."""
+"""The loop's view of a stored transcript: where it continues, and the fate of lost calls."""
 
 import dataclasses
 from typing import Any

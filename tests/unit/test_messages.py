@@ -1,4 +1,4 @@
-"""Whatever an adapter answers, a message is a frozen value that JSON carries unchanged."""
+"""A message is a frozen value that JSON carries unchanged, whatever an adapter returns."""
 
 import re
 from pathlib import Path

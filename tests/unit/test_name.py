@@ -1,4 +1,4 @@
-"""The project has one name. An earlier one belongs to somebody else's package, and stands nowhere any more."""
+"""The project has one name. An earlier one belongs to another package, and appears nowhere."""
 
 import base64
 import re

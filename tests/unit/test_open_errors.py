@@ -1,4 +1,4 @@
-"""Errors that leave open whether a call took effect: which classes of which libraries do, and what is behind them."""
+"""Errors that leave the outcome of a call open: which libraries' classes do, and their causes."""
 
 import asyncio
 import http.client

@@ -1,4 +1,4 @@
-"""Durations and retry policies: how they are written, which are refused, and when a failed call is tried again."""
+"""Durations and retry policies: their forms, refused ones, and the time of a retry."""
 
 import datetime as dt
 from typing import Any

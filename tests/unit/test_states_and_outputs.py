@@ -1,4 +1,4 @@
-"""The state and the output of an agent: where they start, how they are read, and what is refused."""
+"""An agent's state and output: initial values, reading, and refusals."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whatever a model writes, arguments and text become what strict JSON and databases take."""
+"""Any arguments and text from a model become values that strict JSON and databases accept."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A time limit ends what is awaited with a TimeoutError, and leaves a cancel what it is."""
+"""A time limit ends an awaited operation with a TimeoutError, and leaves a cancel unchanged."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Annotations are texts here; a tool reads them like any others, also those that name a type local to a function."""
+"""Annotations are strings here; a tool reads them like others, including names of a function's local types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attempts: what one call of a tool comes to, and what became of one that was lost."""
+"""Attempts: the outcome of one tool call, and of a lost one."""
 
 import dataclasses
 import datetime as dt

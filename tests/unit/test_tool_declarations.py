@@ -1,4 +1,4 @@
-"""Tools: what a function and its options become, and which declarations are refused."""
+"""Tools: the result of a function and its options, and refused declarations."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""The guard that the adapters of frameworks share: it tells calls apart, and says what a model reads of a lost one."""
+"""The guard shared by the frameworks' adapters: it distinguishes calls, and words a lost one for the model."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Handlers: which callables can be one, and how they get their arguments and the context."""
+"""Handlers: accepted callables, and how they get their arguments and context."""
 
 import dataclasses
 import datetime as dt

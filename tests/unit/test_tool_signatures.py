@@ -1,4 +1,4 @@
-"""Signatures: which schema a signature becomes, and how arguments are read by it."""
+"""Signatures: the schemas that they become, and the reading of arguments."""
 
 import datetime as dt
 import json

@@ -1,4 +1,4 @@
-"""Transcripts: what may enter one, what is unanswered in one, and what the model is shown of one."""
+"""Transcripts: valid ones, unanswered calls, and the model's view."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A cancel that comes together with what makes a run continue as new reaches the run.
+"""A cancel that arrives together with the cause of a continue-as-new reaches the run.
 
 The SDK takes in the signals of a task before the cancel, and the run goes on with them. Here both wait for a worker.
 """

@@ -1,4 +1,4 @@
-"""Deploys that change names, types and tools at once, under a nested pipeline at an open gate; and rollbacks."""
+"""Deploys that change names, types and tools together, under a nested pipeline at an open gate; and rollbacks."""
 
 from collections import Counter
 from functools import partial

@@ -1,4 +1,4 @@
-"""What an ended run's activities still write: nothing that disturbs the next run of the session."""
+"""Late writes by an ended run's activities do not disturb the session's next run."""
 
 import asyncio
 import logging

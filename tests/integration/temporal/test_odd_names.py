@@ -1,4 +1,4 @@
-"""Names and ids that no database keeps as they are: they are refused in words, at every door, and leave no trace."""
+"""Names and ids that a database would change are refused with a reason, at every door, and leave no trace."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

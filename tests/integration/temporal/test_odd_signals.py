@@ -1,4 +1,4 @@
-"""What anybody can send does not stand in the way of what people decide."""
+"""Arbitrary signals do not obstruct people's decisions."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an operator has paused with the `temporal` command: people see it, and nothing fails for it."""
+"""Runs paused with the `temporal` command: people see the pause, and nothing fails because of it."""
 
 import asyncio
 import subprocess

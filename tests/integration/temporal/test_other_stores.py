@@ -1,4 +1,4 @@
-"""Workers of one task queue with a store each: none begins a session anew, and a run waits for the store it has."""
+"""Workers of one task queue with different stores: no session begins twice, and a run waits for its store."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Outages of providers end by themselves: paused runs call their model again, people see when, and may act before."""
+"""Outages of providers end automatically: paused runs call their model again, people see when, and may act before."""
 
 import dataclasses
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Guardrails, instructions and compression often ask a model, too: their outages pass as those of the agent's do."""
+"""Guardrails, instructions and compression also call models: their outages end like the agent's own."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Workflows of users' own that run agents."""
+"""User workflows that run agents."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a model says is told while it says it, beside the run: from where one is, by attempt, and never in a history."""
+"""A model's words are streamed beside the run: from any position, by attempt, and never in a history."""
 
 import asyncio
 import json

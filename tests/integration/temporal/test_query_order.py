@@ -1,4 +1,4 @@
-"""Queries that waited for a worker, and what came after them: the history replays, whatever a worker takes in first."""
+"""Queries that wait for a worker, followed by other input: the history replays in any order of processing."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What is acknowledged is in the store, also if an operator completes the activity by hand that was to put it there.
+"""Everything acknowledged is in the store, even if an operator completes the storing activity by hand.
 
 The activity's result has a receipt, which what somebody puts in has not: it is done again.
 """

@@ -1,4 +1,4 @@
-"""What was refused stays refused after a reset, which sends everything to the new run again."""
+"""A refusal stays a refusal after a reset, which sends everything to the new run again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

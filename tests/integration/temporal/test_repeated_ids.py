@@ -1,4 +1,4 @@
-"""What is sent again with its id counts once: also when the run that took it is over and the session's next began."""
+"""Repeats with the same id count once, even if their run is over and the session's next one has begun."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Starts that are sent again, since nobody knows what became of them."""
+"""Starts that are repeated because their outcome is unknown."""
 
 import asyncio
 from pathlib import Path

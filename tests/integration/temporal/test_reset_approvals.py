@@ -1,4 +1,4 @@
-"""Gates of users' own workflows after a reset: what was decided is found, and each gate finds its own verdict."""
+"""Gates of user workflows after a reset: earlier decisions are found, and each gate finds its own."""
 
 import contextlib
 from functools import partial

@@ -1,4 +1,4 @@
-"""Runs that are reset while a tool of theirs runs, or after they have gone on as new: each effect happens once."""
+"""Runs are reset while one of their tools runs, or after continue-as-new: each effect happens once."""
 
 import asyncio
 import threading

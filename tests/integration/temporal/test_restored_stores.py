@@ -1,4 +1,4 @@
-"""A store that was put back from a backup, and is older than its runs: they say so, and no effect is repeated."""
+"""A store restored from a backup is older than its runs: they report it, and no effect is repeated."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a store keeps goes when Temporal has forgotten the run, and not before: no run that comes back misses it."""
+"""Stored data is deleted after Temporal has deleted the run, and not before: no returning run lacks it."""
 
 import sqlite3
 from contextlib import closing

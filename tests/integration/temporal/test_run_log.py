@@ -1,4 +1,4 @@
-"""What a run does is logged, a line for each activity: what a person on call needs, and nothing that is secret."""
+"""Each activity of a run logs one line: what a person on call needs, without secrets."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rules beside the loop hold with either driver: sessions, their length, what users' functions raise, nested agents."""
+"""Rules outside the loop hold in both drivers: sessions, their length, exceptions of user functions, nested agents."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,4 +1,4 @@
-"""What no worker has any more is skipped by a person, with a reason that the model reads."""
+"""A person skips calls and steps that no worker has any more, with a reason that the model reads."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""Calls that people approve in advance: which ones pass, who may let them, and what the record says. Both drivers."""
+"""Standing approvals: which calls pass, who may approve them, and their record. In both drivers."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""What names itself a reference to an external storage, which no worker has: anybody can send it, and no run stands."""
+"""References to an external storage that no worker has: anyone can send one, and no run stops."""
 
 from typing import Any
 

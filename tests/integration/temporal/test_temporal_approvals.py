@@ -1,4 +1,4 @@
-"""Gates in workflows of users' own: in the sandbox, with signals that come early, and decisions that do not count."""
+"""Gates in user workflows: in the sandbox, with early signals, and with decisions that do not count."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Budgets on Temporal: a run that has spent its own waits for whoever lets it go on."""
+"""Budgets on Temporal: a run that has spent its budget waits for a person to extend it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Long runs: a run that continues as new comes to the same as in process, and a step costs the same at any length."""
+"""Long runs: continue-as-new gives the same result as in process, and a step costs the same at any length."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What an agent declares holds with either driver: hooks, state, output, instructions, context, malformed answers."""
+"""An agent's declaration holds in both drivers: hooks, state, output, instructions, context, malformed answers."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What people send to a run by our client: it counts once, its sender is told what is true, and no query wedges it."""
+"""Messages sent by our client: each counts once, its sender learns the truth, and no query wedges the run."""
 
 import asyncio
 from functools import partial

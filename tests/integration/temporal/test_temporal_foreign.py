@@ -1,4 +1,4 @@
-"""Workflows of other programs beside our runs: they say what they like, and people are neither misled nor stopped."""
+"""Other programs' workflows beside our runs: whatever they answer, people are neither misled nor blocked."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever is sent to a run: nothing wedges it, what cannot be used is refused with a reason, and the run goes on."""
+"""Arbitrary input to a run: nothing wedges it, invalid input is refused with a reason, and the run continues."""
 
 import asyncio
 import contextlib

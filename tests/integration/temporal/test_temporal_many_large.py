@@ -1,4 +1,4 @@
-"""Many things that are each within their limit, at once: together they must not outgrow what a history takes."""
+"""Many inputs, each within its limit: together they must not exceed a history's limits."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Workers that have not every agent: a run says what it waits for, loses nothing, and goes on where its agent is."""
+"""Workers that lack some agents: a run reports what it waits for, loses nothing, and continues where its agent is."""
 
 import asyncio
 from collections.abc import Sequence

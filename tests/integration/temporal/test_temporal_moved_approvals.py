@@ -1,4 +1,4 @@
-"""Tools that people must let run, on Temporal: what becomes of the gate when its run is moved, cut off, or attacked."""
+"""Tools that need approval, on Temporal: their gates when the run is moved, interrupted, or attacked."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Agents that run agents: as a tool, and from a tool's handler; what of the child reaches the parent, and back."""
+"""Agents that run agents, as a tool and from a tool's handler; the data between parent and child."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run does when its model or a hook cannot be called: it tries, pauses, and goes on when somebody says so."""
+"""A run whose model or hook cannot be called retries, pauses, and continues on request."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""What people see of runs and say to them: inboxes, messages at any time, calls of unknown outcome."""
+"""People's view of runs, and their messages: inboxes, messages at any time, calls of unknown outcome."""
 
 import asyncio
 from typing import Any, Literal

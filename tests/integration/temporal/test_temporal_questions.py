@@ -1,4 +1,4 @@
-"""Questions of a run on Temporal: who may answer them, when, in which order, and what becomes of an answer too many."""
+"""Questions of a run on Temporal: who may answer, when, in which order, and the fate of extra answers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The rules of the loop hold with either driver: how a run ends, what its calls come to, in which order they run."""
+"""The rules of the loop hold in both drivers: the end of a run, the outcomes of its calls, and their order."""
 
 from typing import Any
 

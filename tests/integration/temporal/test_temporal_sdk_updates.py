@@ -1,4 +1,4 @@
-"""What the SDK makes of an update and a query that wait together for a worker: why our clients send signals."""
+"""How the SDK treats an update and a query that wait together for a worker: why our clients send signals."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""Sessions and Temporal: one writer, owners, and going from one driver to the other in the middle of anything."""
+"""Sessions and Temporal: one writer, owners, and a change of driver at any point."""
 
 import asyncio
 from typing import Any

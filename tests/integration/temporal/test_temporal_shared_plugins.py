@@ -1,4 +1,4 @@
-"""Two workers of one process may share a plugin: the second goes on when the first one stops."""
+"""Two workers of one process may share a plugin: the second continues when the first one stops."""
 
 from pathlib import Path
 

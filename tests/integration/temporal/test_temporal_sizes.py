@@ -1,4 +1,4 @@
-"""Large and many: what crosses a history is small whatever the size of what is said, asked, returned or run."""
+"""Large data and many items: histories stay small, whatever the size of messages, answers and results."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""A store that is away for longer than a moment: people see it, and it ends by itself."""
+"""A store that is unavailable for a while: people see it, and the run recovers automatically."""
 
 import asyncio
 import contextlib

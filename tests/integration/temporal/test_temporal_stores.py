@@ -1,4 +1,4 @@
-"""A store that is locked, gone or newer in the middle of a run: the run waits, loses nothing, and goes on."""
+"""A store that is locked, missing or newer in the middle of a run: the run waits, loses nothing, and continues."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""Runs that a raw update beside a query has wedged: the doctor finds them, and what it says lets them go on."""
+"""Runs wedged by a raw update beside a query: the doctor finds them, and its advice frees them."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Tools that people must let run, on Temporal: signals, time, cancels, long waits, other drivers, and what it costs."""
+"""Tools that need approval, on Temporal: signals, time, cancels, long waits, other drivers, and the cost."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The calls of a turn, with either driver: in which order they run, what each comes to, when they are retried."""
+"""The calls of a turn, in both drivers: their order, their outcomes, and their retries."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Agents, limits and answers at random: whatever they are, both drivers show the model the same and store the same."""
+"""Random agents, limits and answers: both drivers show the model the same, and store the same."""
 
 import random
 from collections.abc import Sequence

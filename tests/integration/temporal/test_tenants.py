@@ -1,4 +1,4 @@
-"""Tenants share no sessions, and strangers join no run: every door asks whose it is."""
+"""Tenants share no sessions, and strangers join no run: every door checks the owner."""
 
 import asyncio
 import contextlib

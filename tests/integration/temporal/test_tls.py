@@ -1,4 +1,4 @@
-"""Servers behind TLS, client certificates and API keys, as Temporal Cloud is; and what is said if they do not fit."""
+"""Servers behind TLS, client certificates and API keys, like Temporal Cloud; and the errors if they do not match."""
 
 import asyncio
 import contextlib

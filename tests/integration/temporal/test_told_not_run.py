@@ -1,4 +1,4 @@
-"""Calls that the model was told have not run: no reset, cancel, restart or next message makes them run after all."""
+"""Calls reported to the model as not run: no reset, cancel, restart or later message runs them."""
 
 import asyncio
 import sqlite3

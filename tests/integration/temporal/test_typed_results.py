@@ -1,4 +1,4 @@
-"""Results of runs on Temporal, of the types that they have in process."""
+"""Results of runs on Temporal have the same types as in process."""
 
 from typing import Any
 

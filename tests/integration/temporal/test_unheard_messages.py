@@ -1,4 +1,4 @@
-"""What was said to a run, and acknowledged, is not lost with the run: the next one of the session hears it, once."""
+"""An acknowledged message is not lost with its run: the session's next run reads it, once."""
 
 import asyncio
 import contextlib

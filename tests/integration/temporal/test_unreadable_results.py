@@ -1,4 +1,4 @@
-"""What an operator puts in the place of a model's answer, a call or a verdict, and no converter can read."""
+"""An operator replaces a model's answer, a call or a verdict with data that no converter can read."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Webhooks that come and go with deploys: nobody is told what another one was to be told of."""
+"""Webhooks that deploys add and remove: no one gets another webhook's notice."""
 
 from functools import partial
 

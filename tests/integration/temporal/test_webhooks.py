@@ -1,4 +1,4 @@
-"""Webhooks: whoever should decide is told, signed, again until it is heard, and once."""
+"""Webhooks notify the approvers: signed, retried until delivered, and once."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What the tests of chats share: Slack and Microsoft Teams on this machine."""
+"""Fixtures of the chat tests: local servers for Slack and Microsoft Teams."""
 
 from collections.abc import AsyncIterator
 

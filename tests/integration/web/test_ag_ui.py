@@ -1,4 +1,4 @@
-"""AG-UI: the official client talks with an agent, approves, rejects and answers, in any process of the page."""
+"""AG-UI: the official client talks with an agent, approves, rejects and answers, through any process of the page."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The JSON API: what programs read and do, whom it lets through, and that its document says what it does."""
+"""The JSON API: what programs read and do, who may use it, and that its document is correct."""
 
 import asyncio
 import json

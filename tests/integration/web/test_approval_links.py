@@ -1,4 +1,4 @@
-"""Signed links: an approver decides from a message, without signing in, on what was shown and nothing else."""
+"""Signed links: an approver decides from a message, without signing in, on exactly the shown content."""
 
 from typing import Any
 

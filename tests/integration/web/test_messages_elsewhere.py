@@ -1,4 +1,4 @@
-"""Messages in chats say what was decided elsewhere, and by whom, though nobody presses a button."""
+"""Chat messages show decisions made elsewhere, and by whom, although no one presses a button."""
 
 from collections import Counter
 from typing import Any

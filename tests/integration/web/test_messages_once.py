@@ -1,4 +1,4 @@
-"""A message that a client sends again counts once at every door, and one without an id is a message of its own."""
+"""A message that a client repeats counts once at every door, and one without an id counts separately."""
 
 import asyncio
 import json

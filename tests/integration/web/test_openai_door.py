@@ -1,4 +1,4 @@
-"""OpenAI's protocols: the official clients ask an agent as if it were a model, whole and word by word."""
+"""OpenAI's protocols: the official clients call an agent like a model, complete and streamed."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

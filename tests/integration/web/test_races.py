@@ -1,4 +1,4 @@
-"""People who decide at once through all doors; `python -m support.races` in tests/ runs a thousand of these races."""
+"""People decide concurrently through all doors; `python -m support.races` in tests/ runs a thousand races."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Slack: people decide by the buttons of messages and by forms, and the messages say what was decided.
+"""Slack: people decide with message buttons and forms, and the messages show the decision.
 
 The payloads are those of Slack's reference; see `support.slack`.
 """

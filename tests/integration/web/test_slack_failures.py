@@ -1,4 +1,4 @@
-"""Slack: what happens when Slack, the worker or the board is away, and which declarations are refused."""
+"""Slack: Slack, the worker or the board is unavailable, and invalid declarations are refused."""
 
 import sqlite3
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Slack: a button decides once, in time, and on what its message shows whole."""
+"""Slack: a button decides once, in time, and only on content that its message shows completely."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Slack: who may decide there, and which requests are Slack's."""
+"""Slack: authorised people, and genuine requests."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Microsoft Teams: people decide by the buttons of cards and by forms, and the cards say what was decided.
+"""Microsoft Teams: people decide with card buttons and forms, and the cards show the decision.
 
 The payloads are those of Microsoft's documents; see `support.teams`.
 """

@@ -1,4 +1,4 @@
-"""Microsoft Teams: who may decide there, which requests are the Bot Connector's, and which declarations are refused."""
+"""Microsoft Teams: authorised people, genuine Bot Connector requests, and invalid declarations."""
 
 import base64
 import json

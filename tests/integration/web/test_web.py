@@ -1,4 +1,4 @@
-"""The page: what people see and do on it."""
+"""The page: its contents and actions."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""The page: who people are, what they may, and what strangers and other sites cannot do."""
+"""The page: identities and permissions, and the limits of strangers and other sites."""
 
 import asyncio
 import os

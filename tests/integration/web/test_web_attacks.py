@@ -1,4 +1,4 @@
-"""The page and those who wish it no good: slow clients, many of them, broken requests, guessed tokens."""
+"""The page under attack: slow clients, many clients, broken requests, guessed tokens."""
 
 import asyncio
 import base64

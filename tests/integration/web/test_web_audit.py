@@ -1,4 +1,4 @@
-"""Who answered, said, resumed, cancelled and started stands in the audit trail, beside who decided."""
+"""The audit trail has the person behind each answer, message, resume, cancel and start, as for decisions."""
 
 import base64
 import re

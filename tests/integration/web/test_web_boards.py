@@ -1,4 +1,4 @@
-"""The inbox reads the board: in pages, searched and counted, with no worker alive, and without asking anybody."""
+"""The inbox reads the board: in pages, searched and counted, without a worker or a query."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Tenants, own runs, ends and scopes hold at every address: nothing tells what others have, or that they have it."""
+"""Tenants, own runs, expiry and scopes apply at every address: nothing reveals other people's data."""
 
 import json
 import re

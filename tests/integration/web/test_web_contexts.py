@@ -1,4 +1,4 @@
-"""A context is given at every door and checked before anything starts, and the application has the last word."""
+"""A context is accepted at every door and checked before a start, and the application has the last word."""
 
 import asyncio
 import json

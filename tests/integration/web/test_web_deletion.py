@@ -1,4 +1,4 @@
-"""The session of a run that has ended is deleted on its page, by operators, and the audit trail says by whom."""
+"""Operators delete an ended run's session on its page, and the audit trail names them."""
 
 from support.pages import BOB, PEOPLE, TOKENS, browser, send
 from support.questions import ask_user

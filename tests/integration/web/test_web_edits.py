@@ -1,4 +1,4 @@
-"""The form by which people change what they approve on the page: a call's arguments, and the value of a gate."""
+"""The page's form for edits before an approval: a call's arguments, and a gate's value."""
 
 import html
 import json

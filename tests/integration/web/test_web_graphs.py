@@ -1,4 +1,4 @@
-"""A pipeline's picture on the page: each step, and how far it is."""
+"""A pipeline's picture on the page: each step and its state."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""Gates of runs in process, which no server knows: on the page, by the API and by commands, within what people see."""
+"""Gates of in-process runs, without a server: on the page, in the API and in commands, within permissions."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""One item that waits, opened: who asks, in which session, what was said before, and what the run has used."""
+"""One waiting item, opened: the asking agent, the session, the conversation so far, and the usage."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Whatever somebody does on the page is on the audit trail before it is done, whenever the page dies."""
+"""Every act on the page is on the audit trail before it is done, even if the page dies."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The page and arguments that are too large for a card: read whole, in parts and as a file, or not approved there."""
+"""Arguments too large for a card: read completely, in parts or as a file, or not approved there."""
 
 import hashlib
 import json

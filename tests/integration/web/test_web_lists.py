@@ -1,4 +1,4 @@
-"""The list of runs: pages, filters, saved filters, what runs have cost, and acts on several at once."""
+"""The list of runs: pages, filters, saved filters, costs, and batch acts."""
 
 import re
 from typing import Any

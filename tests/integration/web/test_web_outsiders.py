@@ -1,4 +1,4 @@
-"""Hostile requests to every door: odd ids, bodies and headers are refused in a sentence, and break nothing."""
+"""Hostile requests to every door: odd ids, bodies and headers are refused in one sentence, and break nothing."""
 
 import asyncio
 import logging

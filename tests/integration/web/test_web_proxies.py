@@ -1,4 +1,4 @@
-"""The page behind a proxy, at a server of its own: below a path, by https, for pages of other origins."""
+"""The page behind a proxy, on a separate server: below a path, over https, for pages of other origins."""
 
 import re
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Several approvals are decided at once, on the page and by the API: each for itself, and what came of each is said."""
+"""Several approvals are decided at once, on the page and in the API: separately, each with its outcome."""
 
 import asyncio
 import html

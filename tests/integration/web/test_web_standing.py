@@ -1,4 +1,4 @@
-"""Standing approvals on the page: given on a card, listed for who may see them, and revoked."""
+"""Standing approvals on the page: given on a card, listed for permitted people, and revoked."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tools of Microsoft's Agent Framework under the guard, with processes that die and without."""
+"""Microsoft Agent Framework tools under the guard, with and without processes that die."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Tools of the Claude Agent SDK under the guard, with the real Claude Code and processes that die, and without."""
+"""Claude Agent SDK tools under the guard, with the real Claude Code, with and without processes that die."""
 
 import json
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Tools of Google's ADK under the guard, with processes that die and without."""
+"""Google ADK tools under the guard, with and without processes that die."""
 
 from collections.abc import Callable
 from pathlib import Path

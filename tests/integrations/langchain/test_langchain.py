@@ -1,4 +1,4 @@
-"""Tools of LangChain's agents and of LangGraph's `ToolNode` under the guard, with processes that die and without."""
+"""Tools of LangChain agents and LangGraph's `ToolNode` under the guard, with and without processes that die."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A graph of LangGraph is started, messaged, approved and seen like an agent of ours."""
+"""A LangGraph graph is started, messaged, approved and shown like one of our agents."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Tools of MCP servers, by `langchain-mcp-adapters`, are ours to dispatch in a graph that we run."""
+"""MCP tools from `langchain-mcp-adapters` are dispatched by us in a graph that we run."""
 
 import asyncio
 import json

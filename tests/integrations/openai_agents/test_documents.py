@@ -1,4 +1,4 @@
-"""What the page on the OpenAI Agents SDK shows is run here, as it stands."""
+"""Runs the examples on the OpenAI Agents SDK page, unchanged."""
 
 from pathlib import Path
 

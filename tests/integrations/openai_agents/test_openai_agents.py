@@ -1,4 +1,4 @@
-"""A tool of the OpenAI Agents SDK with effects runs at most once, though its process dies behind it."""
+"""An OpenAI Agents SDK tool with effects runs at most once, even if its process dies after it."""
 
 import json
 from dataclasses import replace

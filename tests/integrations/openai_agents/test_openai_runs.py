@@ -1,4 +1,4 @@
-"""An agent of the OpenAI Agents SDK is started, messaged, approved and seen like one of ours."""
+"""An OpenAI Agents SDK agent is started, messaged, approved and shown like one of ours."""
 
 import asyncio
 import json

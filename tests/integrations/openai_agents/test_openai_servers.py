@@ -1,4 +1,4 @@
-"""Tools of an OpenAI agent's MCP servers are ours to dispatch; those that OpenAI hosts wait for people here."""
+"""MCP tools of an OpenAI agent are dispatched by us; tools that OpenAI hosts wait for people here."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The stores that conversations are kept in: each kind, as several processes open them."""
+"""The stores of the conversations: each kind, as several processes open them."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An agent of pydantic-ai is started, messaged, approved and seen like one of ours; its tools are ours to dispatch."""
+"""A pydantic-ai agent is started, messaged, approved and shown like one of ours, and we dispatch its tools."""
 
 import asyncio
 import json

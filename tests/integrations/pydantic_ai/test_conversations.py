@@ -1,4 +1,4 @@
-"""Conversations of pydantic-ai agents in one process: turns, resumption, who may speak, and what else an agent has."""
+"""Conversations of pydantic-ai agents in one process: turns, resumption, permissions, and other features."""
 
 import asyncio
 import json

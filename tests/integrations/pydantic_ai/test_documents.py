@@ -1,4 +1,4 @@
-"""What the page on pydantic-ai shows is run here, as it stands."""
+"""Runs the examples on the pydantic-ai page, unchanged."""
 
 from pathlib import Path
 

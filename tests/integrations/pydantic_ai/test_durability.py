@@ -1,4 +1,4 @@
-"""A conversation of pydantic-ai goes on where it was, whenever its process is killed, and charges once."""
+"""A pydantic-ai conversation continues where it was, whenever its process is killed, and charges once."""
 
 import asyncio
 import json

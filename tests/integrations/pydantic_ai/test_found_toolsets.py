@@ -1,4 +1,4 @@
-"""Tools of pydantic-ai's toolsets, such as MCP servers, are found when a run begins, and are ours to dispatch."""
+"""Tools of pydantic-ai toolsets, such as MCP servers, are found when a run begins, and dispatched by us."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Calls of pydantic-ai that wait for people: gates with approvers, deadlines and digests, decided in either way."""
+"""Waiting pydantic-ai calls: gates with approvers, deadlines and digests, decided in either way."""
 
 import asyncio
 import json

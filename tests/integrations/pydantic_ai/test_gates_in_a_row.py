@@ -1,4 +1,4 @@
-"""Gates of pydantic-ai's calls, one after the other and beside each other, with rejections, edits, and questions."""
+"""Consecutive and concurrent gates of pydantic-ai calls, with rejections, edits, and questions."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A tool of pydantic-ai with effects runs at most once, though its process dies behind it, and the model is told."""
+"""A pydantic-ai tool with effects runs at most once, even if its process dies after it, and the model is told."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What pydantic-ai tells OpenTelemetry of a run is told once, also where a process has died, and a turn goes on."""
+"""pydantic-ai's OpenTelemetry spans of a run appear once, even after a process dies and a turn continues."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tools of Strands agents under the guard, with processes that die and without."""
+"""Strands tools under the guard, with and without processes that die."""
 
 import json
 from collections.abc import Callable

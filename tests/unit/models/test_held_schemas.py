@@ -1,4 +1,4 @@
-"""Which schemas providers hold an answer to: closed records; what would be held to something else is not."""
+"""Schemas that providers enforce: closed records only; no schema is enforced with a different meaning."""
 
 from datetime import date
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""How long a provider asks to wait is read from whatever it or its library says; what is no number is not asked."""
+"""A provider's requested wait is read from its or its library's error; anything but a number is ignored."""
 
 import math
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The double of a model: it answers by script, and remembers what it was asked."""
+"""The test double of a model: it answers by script, and records its calls."""
 
 from typing import Any
 

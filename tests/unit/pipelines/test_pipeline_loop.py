@@ -1,4 +1,4 @@
-"""What is next in a pipeline, as tables; and what its gates make of time."""
+"""The next actions of a pipeline, as tables; and its gates over time."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pipelines: what is refused when they are declared, and that they cannot be changed."""
+"""Pipelines: declarations that are refused, and that they cannot be changed."""
 
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError

@@ -1,4 +1,4 @@
-"""A store can do what its methods can, on every Python and whoever wraps it."""
+"""A store's capabilities follow from its methods, on every Python and through every wrapper."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever stands in a store where something was kept is read, or is a StoreError in words."""
+"""Any stored value is read, or raises a clear StoreError."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What our own activities return is taken for that, and not for what an operator has put in."""
+"""Results of our own activities are recognised, and distinguished from an operator's."""
 
 from datetime import UTC, datetime
 from typing import Any

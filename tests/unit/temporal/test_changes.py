@@ -1,4 +1,4 @@
-"""What an edit has changed, part by part."""
+"""The changes of an edit, part by part."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run says of itself on its page in Temporal Web: Markdown in which nothing but our own words is markup."""
+"""A run's description in Temporal Web: Markdown in which only our own words are markup."""
 
 import re
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The event loop on which users' code runs."""
+"""The event loop that runs users' code."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The options of `approval(…)`, which workflows of users' own call."""
+"""The options of `approval(…)`, which user workflows call."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which runs a worker forgets after a query, and which tasks it begins again."""
+"""The runs that a worker drops after a query, and the tasks that it begins again."""
 
 import asyncio
 from types import SimpleNamespace

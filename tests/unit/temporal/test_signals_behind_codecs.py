@@ -1,4 +1,4 @@
-"""A signal that cannot be read is nobody's; while a codec or a storage is away, whoever reads it tries again."""
+"""An unreadable signal belongs to no one; while a codec or a storage is unavailable, its reader retries."""
 
 from collections.abc import Sequence
 from dataclasses import replace

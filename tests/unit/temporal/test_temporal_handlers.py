@@ -1,4 +1,4 @@
-"""What is taken of what is sent to a run, where that does not need a server."""
+"""A run's treatment of incoming messages, as far as it needs no server."""
 
 import pytest
 

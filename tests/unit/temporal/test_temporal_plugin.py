@@ -1,4 +1,4 @@
-"""What the plugin refuses when it is made: a worker that could not run its agents must not start."""
+"""The plugin refuses, when it is made, a worker that could not run its agents."""
 
 import pydoc
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What runs is cancelled in the order in which it began: the commands of a replay must be those of the first time."""
+"""Running work is cancelled in the order in which it began, since a replay must give the same commands."""
 
 import asyncio
 

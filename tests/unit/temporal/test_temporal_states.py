@@ -1,4 +1,4 @@
-"""What a run carries across activities and runs of a chain comes back as it was: states, progress, facts."""
+"""A run's data survives activities and continue-as-new unchanged: states, progress, facts."""
 
 import json
 from datetime import UTC, datetime

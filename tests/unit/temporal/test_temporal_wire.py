@@ -1,4 +1,4 @@
-"""What crosses Temporal: names and keys that are pinned, and junk that is refused with a reason or read as it is."""
+"""Data that crosses Temporal: pinned names and keys, and junk that is refused with a reason or read unchanged."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What runs say of themselves is read strictly: whatever another program answers, people see one card that says so."""
+"""Runs' reports are read strictly: for any other program's answer, people see one card with the reason."""
 
 from datetime import UTC, datetime
 from typing import Any, get_args

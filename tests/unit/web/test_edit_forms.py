@@ -1,4 +1,4 @@
-"""Forms by which people change what they approve: what nobody has touched is never changed, whatever it is."""
+"""Forms for edits before an approval: an untouched value is never changed."""
 
 import json
 from typing import Any

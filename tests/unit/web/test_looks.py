@@ -1,4 +1,4 @@
-"""Pages that are open share their looks, and hear of each change once."""
+"""Open pages share their queries, and learn of each change once."""
 
 import asyncio
 from collections.abc import AsyncIterator

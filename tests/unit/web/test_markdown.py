@@ -1,4 +1,4 @@
-"""Words of models and people are rendered as Markdown, and can do nothing on the page."""
+"""Models' and people's words are rendered as Markdown, and can do nothing on the page."""
 
 import re
 

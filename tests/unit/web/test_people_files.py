@@ -1,4 +1,4 @@
-"""FILE.toml, which says what people may do on the page."""
+"""FILE.toml, with people's permissions on the page."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a gate shows, as the page draws it: whole, and nothing in it acts or hides."""
+"""A gate's contents on the page: complete, and nothing in them acts or hides."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Forms are made from the schemas of inputs, and what is typed into them is read as those types want it."""
+"""Forms are made from input schemas, and typed values are read as those types."""
 
 from datetime import date
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What the events of a run become on its timeline."""
+"""Events of a run become entries of its timeline."""
 
 import re
 from collections.abc import Sequence
