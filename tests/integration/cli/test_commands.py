@@ -42,7 +42,7 @@ async def test_a_start_that_no_worker_can_take_says_so(temporal: Temporal) -> No
 
 async def test_a_mistyped_status_is_refused_and_the_right_one_proposed(temporal: Temporal) -> None:
     said = await refused(temporal, "ls", "--status", "complet")
-    assert "No run has the status 'complet'; there are running, waiting," in said
+    assert "No run has the status 'complet'; the statuses are running, waiting," in said
     assert said.endswith("Did you mean 'complete'?\n")
 
 
