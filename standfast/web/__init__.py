@@ -38,6 +38,7 @@ from standfast.web.api.calls import Doors
 from standfast.web.api.errors import refusal as to_program
 from standfast.web.api.senders import Senders
 from standfast.web.contexts import Contexts, FillContext
+from standfast.web.desk import Desk
 from standfast.web.fronts import front
 from standfast.web.listening import HEADERS, check_listening
 from standfast.web.mcp_server import create_mcp_app, serve_mcp_stdio
@@ -115,11 +116,12 @@ def create_app(
     visitors, starts = Visitors(access, store), starts_of(agents, pipelines)
     assets = Assets()
     contexts = Contexts(client, store, fill_context)
-    pages = Pages(client, visitors, store, temporal_ui, starts, task_queue, contexts, assets)
+    desk = Desk(client, visitors, store, assets, has_starts=bool(starts))
+    pages = Pages(desk, starts, task_queue, contexts, temporal_ui)
     items = {name: start.item for name, start in starts.items()}
     doors = Doors(client, store, Senders(access, visitors.rates), items, task_queue, contexts)
-    chats = [] if slack is None else SlackRoutes(slack, pages.people, access, store).routes()
-    chats += [] if teams is None else TeamsRoutes(teams, pages.people, access, store).routes()
+    chats = [] if slack is None else SlackRoutes(slack, desk.people, access, store).routes()
+    chats += [] if teams is None else TeamsRoutes(teams, desk.people, access, store).routes()
 
     async def failed(request: Request, error: Exception) -> Response:
         if is_door(request.scope):
@@ -127,23 +129,23 @@ def create_app(
         if isinstance(error, HTTPException) and error.status_code == 401:
             if (name := access.stranger(request)) is not None:
                 why = f"The proxy identifies you as {name}, who may not use this page."
-                return pages.refused(request, 403, why)
+                return desk.refused(request, 403, why)
             if "Authorization" in request.headers or "text/html" not in request.headers.get("Accept", ""):
                 return PlainTextResponse("Sign in, or send a bearer token.", 401, {"WWW-Authenticate": "Bearer"})
             root, query = root_of(request.scope), request.url.query
             to = request.scope["path"] + (f"?{query}" if query else "") if request.method == "GET" else f"{root}/"
             return RedirectResponse(f"{root}/login?{urlencode({'to': to})}", 303)
         if isinstance(error, HTTPException):
-            refused = pages.refused(request, error.status_code, error.detail)
+            refused = desk.refused(request, error.status_code, error.detail)
             refused.headers.update(error.headers or {})
             return refused
         assert isinstance(error, StandfastError | RPCError)
-        return pages.refused(request, status_of(error), str(error))
+        return desk.refused(request, status_of(error), str(error))
 
     def broken(request: Request) -> Response:
         if is_door(request.scope):
             return to_program(HTTPException(500, "The page itself has failed; see its log."))
-        return pages.refused(request, 500, "The page itself has failed; see its log.")
+        return desk.refused(request, 500, "The page itself has failed; see its log.")
 
     routes = [Mount("/static", StaticFiles(directory=STATIC)), *api_routes(doors), *chats, *pages.routes()]
     root = check_root(

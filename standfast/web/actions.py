@@ -12,13 +12,15 @@ from typing import Any, Literal
 
 from standfast.errors import InputError
 from standfast.messages import person as identity
+from standfast.messages import read_json
 from standfast.runtime.stored_gates import RECORDED
 from standfast.temporal import StandfastClient
 from standfast.web.access import Person, Role
+from standfast.web.bounds import remembered
 from standfast.web.edits import read_edit
-from standfast.web.standing import wish_in
 
 Form = Mapping[str, str]
+_ARGUMENT, _MOST = "remember_arg.", "remember_most."  # fields of a standing approval
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +168,32 @@ ACTS: dict[str, tuple[Role, Read]] = {
     "cancel": ("operator", _cancel),
     "delete": ("operator", _delete),
 }
+
+
+def wish_in(form: Mapping[str, str], person: Person) -> dict[str, Any] | None:
+    """Return the standing approval that a form adds to an approval; None if nothing.
+
+    Raises:
+        InputError: it cannot be read, or this person may not give it.
+    """
+    scope = form.get("remember", "").strip()
+    if not scope:
+        return None
+    arguments: dict[str, Any] = {}
+    for name in (name.removeprefix(_ARGUMENT) for name in form if name.startswith(_ARGUMENT)):
+        match form[_ARGUMENT + name]:
+            case "any":
+                arguments[name] = {}
+            case "most":
+                arguments[name] = {"maximum": _number(name, form.get(_MOST + name, ""))}
+    return remembered(person, {"scope": scope, "until": form.get("remember_until", "").strip(), "arguments": arguments})
+
+
+def _number(name: str, text: str) -> Any:
+    try:
+        found = read_json(text)
+    except InputError:
+        found = None
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise InputError(f"{name}, at most: {text!r:.40} is not a number. Nothing was approved.")
+    return found

@@ -6,7 +6,9 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlencode
 
+from starlette.requests import Request
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError, StoreError
@@ -16,6 +18,7 @@ from standfast.runtime.viewers import Heard, load_more, news_of, until_more
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore
+from standfast.web.mounts import root_of
 
 _EVERY, _AT_LEAST_EVERY = 2.0, 10.0  # seconds between two checks of a page's contents; more if a check takes long
 _SHARE = 0.1  # share of the time spent on checking one page
@@ -113,3 +116,9 @@ def _read(text: str) -> PartialAnswer | None:
     ):
         return None
     return PartialAnswer(turn=int(turn), attempt=attempt, offset=int(end), text="")
+
+
+def changes_address(request: Request, of: str, shown: Any, words: tuple[str, Heard] | None = None) -> str:
+    """Return the address from which an open page gets notifications of changes, and a run's new words."""
+    hears = {} if words is None else {"words": words[0], "has": position(words[1])}
+    return f"{root_of(request.scope)}/changes?{urlencode({'of': of, 'shown': digest(shown), **hears})}"

@@ -9,31 +9,29 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
 from standfast.mcp.known_tools import known_servers
 from standfast.messages import person as identity
+from standfast.messages import visible
 from standfast.stores.capabilities import has_ledger
-from standfast.stores.protocol import AgentStore
 from standfast.stores.waits import WaitFilter
 from standfast.temporal.client.boards import filter_of
 from standfast.temporal.client.runs import listed
 from standfast.time_limits import time_limit
 from standfast.web.access import Person
 from standfast.web.bounds import bounded_filter, bounded_query, only_admitted, waiting_for
-from standfast.web.charts import bars, largest, stacks
+from standfast.web.desk import Desk
 from standfast.web.rendering import dollars
 from standfast.web.run_facts import RunFacts
 from standfast.web.run_lists import WRONG, Filter
-
-if TYPE_CHECKING:
-    from standfast.web.pages import Pages
 
 _KEPT = 5.0  # seconds for which concurrent viewers share the counts
 _PATIENCE = 3.0  # seconds for one count
@@ -48,6 +46,64 @@ _TILES = (
 )
 _AGES = (("under an hour", 1), ("1 to 24 hours", 24), ("1 to 7 days", 168), ("over 7 days", None))  # hours
 _ASKED = 100  # runs that are queried if the store has no board
+
+_WIDTH, _NAME, _ROW = 560, 130, 26
+_HEIGHT, _FOOT, _TOP = 150, 20, 18
+COLORS = 6  # classes `c0` to `c5`; the last represents all others
+
+
+def bars(label: str, rows: Sequence[tuple[str, int]]) -> Markup:
+    """Return a bar for each name and count."""
+    most, room = max([count for _, count in rows] or [1]) or 1, _WIDTH - _NAME - 60
+    drawn = [
+        Markup(
+            '<text class="name" x="{0}" y="{1}" text-anchor="end">{2}</text>'
+            '<rect class="track" x="{3}" y="{4}" width="{5}" height="14" rx="3"/>'
+            '<rect class="c0" x="{3}" y="{4}" width="{6:.1f}" height="14" rx="3"/>'
+            '<text class="value" x="{7:.1f}" y="{1}">{8:,}</text>'
+        ).format(
+            _NAME - 10, at + 16, visible(name), _NAME, at + 5, room, room * count / most,
+            _NAME + room * count / most + 8, count,
+        )
+        for at, (name, count) in zip(range(0, _ROW * len(rows), _ROW), rows, strict=True)
+    ]  # fmt: skip
+    return _chart(label, _ROW * len(rows), drawn)
+
+
+def stacks(label: str, columns: Sequence[tuple[str, Sequence[float]]], top: str) -> Markup:
+    """Return a column for each name, with a part for each of its values, the first at the bottom.
+
+    Args:
+        top: the text beside the highest column.
+    """
+    most = max([sum(values) for _, values in columns] or [1]) or 1
+    step, room = (_WIDTH - 20) / max(len(columns), 1), _HEIGHT - _FOOT - _TOP
+    drawn = [Markup('<text x="0" y="12">{}</text>').format(top)]
+    for number, (name, values) in enumerate(columns):
+        x, y = 10 + number * step, float(_HEIGHT - _FOOT)
+        drawn.append(
+            Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x + step / 2, _HEIGHT - 5, name)
+        )
+        for color, value in enumerate(values):
+            height = room * value / most
+            y -= height
+            drawn.append(
+                Markup('<rect class="c{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
+                    min(color, COLORS - 1), x + step * 0.18, y, step * 0.64, height
+                )
+            )
+    return _chart(label, _HEIGHT, drawn)
+
+
+def _chart(label: str, height: int, drawn: Sequence[Markup]) -> Markup:
+    return Markup(
+        '<svg class="chart" role="img" aria-label="{0}" width="{1}" height="{2}" viewBox="0 0 {1} {2}">{3}</svg>'
+    ).format(visible(label), _WIDTH, height, Markup().join(drawn))
+
+
+def largest(costs: Mapping[str, float]) -> list[str]:
+    """Return the names that have a separate color: those with the highest costs."""
+    return sorted(costs, key=lambda name: -costs[name])[: COLORS - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +164,23 @@ class Seen:
 class Overview:
     """The handler of the overview."""
 
-    def __init__(self, pages: "Pages", facts: RunFacts, store: AgentStore | None) -> None:
-        self._pages, self._client, self._facts, self._store = pages, pages.client, facts, store
+    def __init__(self, desk: Desk, facts: RunFacts) -> None:
+        self._desk, self._client, self._facts, self._store = desk, desk.client, facts, desk.store
         self._last: dict[object, tuple[float, asyncio.Task[Seen]]] = {}  # by the person's view
+
+    def routes(self) -> list[Route]:
+        return [Route("/overview", self.overview)]
 
     async def overview(self, request: Request) -> Response:
         """The state of the namespace's runs."""
-        person = self._pages.person(request)
+        person = self._desk.person(request)
         now, theirs = asyncio.get_running_loop().time(), look_of(person)
         self._last = {known: last for known, last in self._last.items() if now - last[0] <= _KEPT}
         if theirs not in self._last:
             self._last[theirs] = (now, asyncio.create_task(self._look(person)))
         seen = await asyncio.shield(self._last[theirs][1])
         today = datetime.now(UTC).date()
-        return self._pages.page(
+        return self._desk.page(
             request,
             "overview",
             seen=seen,
@@ -171,12 +230,12 @@ class Overview:
         """
         found = self._client.list_workflows(bounded_query(person, query), limit=_RUNS)
         runs = [listed(run) async for run in found]
-        theirs = await only_admitted(self._pages.people, person, runs)
+        theirs = await only_admitted(self._desk.people, person, runs)
         return None if person.only_own and len(runs) == _RUNS else theirs
 
     async def _ages(self, person: Person) -> tuple[Sequence[tuple[str, int]] | None, int]:
         """Return the number of items by waiting time, and the number of items of unknown age."""
-        people = self._pages.people
+        people = self._desk.people
         try:
             if (board := await people.board()) is None:
                 return _by_age(await waiting_for(people, person, {}, _ASKED))

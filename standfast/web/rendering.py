@@ -1,6 +1,6 @@
 """Turns values into text on a page, in which nothing is hidden and nothing is too long."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -10,16 +10,32 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
-from standfast.messages import Usage, visible, visible_json, waiting_edit_in_words
+from standfast.messages import Usage, line_difference, visible, visible_json, waiting_edit_in_words
 from standfast.temporal.wire.names import child_id
 from standfast.tools import is_wider
 from standfast.web.actions import may_act
 from standfast.web.edits import editable_of
 from standfast.web.markdown import render, render_whole
-from standfast.web.shown import difference, difference_lines
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONG = 20_000  # characters of a text
+
+_SIGNS = {"+ ": "ins", "- ": "del"}
+
+
+def difference(shown: Mapping[str, Any]) -> Markup:
+    """Return a difference as HTML, with all lines of both texts."""
+    return difference_lines(line_difference(shown["before"], shown["after"]))
+
+
+def difference_lines(lines: Iterable[str]) -> Markup:
+    """Return the lines of a difference as HTML, each with its sign."""
+    return Markup("").join(map(_line, lines))
+
+
+def _line(line: str) -> Markup:
+    text, sign = visible(line), _SIGNS.get(line[:2])
+    return Markup("{0}\n").format(text) if sign is None else Markup(f"<{sign}>{escape(text)}</{sign}>\n")
 
 
 @lru_cache(maxsize=1)

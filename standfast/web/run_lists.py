@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
@@ -20,11 +21,9 @@ from standfast.temporal.client.runs import quoted, runs_query
 from standfast.temporal.wire import names
 from standfast.web.actions import ACTS, SAID, Form, act_id
 from standfast.web.bounds import RunPages, admit
+from standfast.web.desk import Desk
 from standfast.web.mounts import root_of
 from standfast.web.run_facts import RunFacts
-
-if TYPE_CHECKING:
-    from standfast.web.pages import Pages
 
 _RUNS = 50  # on a page
 _AT_ONCE = 8  # runs that one act covers
@@ -85,19 +84,26 @@ class Filter:
 class RunLists:
     """The handlers of the list of runs."""
 
-    def __init__(self, pages: "Pages") -> None:
-        self._pages, self._client = pages, pages.client
-        self.facts = RunFacts(pages.client)
-        self._run_pages = RunPages(pages.people, pages.access.secret)
+    def __init__(self, desk: Desk) -> None:
+        self._desk, self._client = desk, desk.client
+        self.facts = RunFacts(desk.client)
+        self._run_pages = RunPages(desk.people, desk.access.secret)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/runs", self.runs),
+            Route("/batch", self.batch, methods=["POST"]),
+            Route("/filters", self.save, methods=["POST"]),
+        ]
 
     async def runs(self, request: Request) -> Response:
         """Runs that match a filter, the latest first, a page at a time."""
-        person = self._pages.person(request)
+        person = self._desk.person(request)
         wanted, this = Filter.read(request.query_params), request.query_params.get("after", "")
         runs, after = await self._run_pages.read(person, wanted.query, _RUNS, this)
         after = after if len(runs) == _RUNS or person.only_own else None
         saved = _saved(request)
-        return self._pages.page(
+        return self._desk.page(
             request,
             "runs",
             runs=runs,
@@ -115,8 +121,8 @@ class RunLists:
 
     async def save(self, request: Request) -> Response:
         """Save a filter under a name, or delete one; this browser keeps them."""
-        self._pages.person(request)
-        form = await self._pages.access.form(request)
+        self._desk.person(request)
+        form = await self._desk.access.form(request)
         name, wanted = " ".join(form.get("name", "").split())[:_LONGEST_NAME], Filter.read(form)
         if not name:
             raise InputError("The name of the filter is missing")
@@ -128,20 +134,20 @@ class RunLists:
         root = root_of(request.scope)
         response = RedirectResponse(f"{root}/runs?{wanted.address}", 303)
         value = base64.urlsafe_b64encode(json.dumps(kept).encode()).decode()
-        options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": self._pages.access.https}
+        options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": self._desk.access.https}
         response.set_cookie(_COOKIE, value, max_age=_YEAR, path=root or "/", **options)
         return response
 
     async def batch(self, request: Request) -> Response:
         """Do one act on several runs, and report each outcome."""
-        form = await self._pages.access.form(request)
+        form = await self._desk.access.form(request)
         asked, back = form.get("act", ""), Filter.read(form).address
         if asked == "none":  # Enter was pressed in a checkbox
             return RedirectResponse(f"{root_of(request.scope)}/runs?{back}", 303)
         if asked not in _BATCH:
             raise HTTPException(400, "Nothing was done: the form has neither cancel nor resume.")
         role, read = ACTS[_BATCH[asked]]
-        person = self._pages.person(request, role, _BATCH[asked])
+        person = self._desk.person(request, role, _BATCH[asked])
         doing, few = read({"action": asked}, person), asyncio.Semaphore(_AT_ONCE)
         runs = [name.removeprefix("run:") for name in form if name.startswith("run:")]
 
@@ -149,14 +155,14 @@ class RunLists:
             one: Form = {name: text for name, text in form.items() if name in ("act", "key")}
             try:
                 async with few:
-                    await admit(self._pages.people, person, run)
-                    await doing.do(self._pages.people, run, id=act_id(one, request.url.path, run, person.name))
+                    await admit(self._desk.people, person, run)
+                    await doing.do(self._desk.people, run, id=act_id(one, request.url.path, run, person.name))
             except (StandfastError, RPCError) as error:
                 return str(error)
             return None
 
         outcomes = list(zip(runs, await asyncio.gather(*map(do, runs)), strict=True))
-        return self._pages.page(request, "batch", outcomes=outcomes, done=SAID[doing.said], address=back, changes=None)
+        return self._desk.page(request, "batch", outcomes=outcomes, done=SAID[doing.said], address=back, changes=None)
 
 
 def _saved(request: Request) -> dict[str, str]:

@@ -1,60 +1,25 @@
 """Standing approvals on the page: how people add them to an approval, list them and end them."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from standfast.agent_loop import StandingApproval, pattern_in_words
 from standfast.errors import InputError
 from standfast.messages import person as identity
-from standfast.messages import read_json
 from standfast.runtime.standing_approvals import no_standing_approval, revoke
 from standfast.stores.capabilities import has_standing_approvals
 from standfast.stores.standing_approvals import StandingApprovals, StandingFilter
 from standfast.web.access import Access, Person
-from standfast.web.bounds import owns, remembered
-from standfast.web.mounts import root_of
-
-if TYPE_CHECKING:
-    from standfast.web.pages import Pages
+from standfast.web.bounds import owns
+from standfast.web.desk import Desk, redirect
 
 MOST = 500  # that are listed
-_ARGUMENT, _MOST = "remember_arg.", "remember_most."
-
-
-def wish_in(form: Mapping[str, str], person: Person) -> dict[str, Any] | None:
-    """Return the standing approval that a form adds to an approval; None if nothing.
-
-    Raises:
-        InputError: it cannot be read, or this person may not give it.
-    """
-    scope = form.get("remember", "").strip()
-    if not scope:
-        return None
-    arguments: dict[str, Any] = {}
-    for name in (name.removeprefix(_ARGUMENT) for name in form if name.startswith(_ARGUMENT)):
-        match form[_ARGUMENT + name]:
-            case "any":
-                arguments[name] = {}
-            case "most":
-                arguments[name] = {"maximum": _number(name, form.get(_MOST + name, ""))}
-    return remembered(person, {"scope": scope, "until": form.get("remember_until", "").strip(), "arguments": arguments})
-
-
-def _number(name: str, text: str) -> Any:
-    try:
-        found = read_json(text)
-    except InputError:
-        found = None
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise InputError(f"{name}, at most: {text!r:.40} is not a number. Nothing was approved.")
-    return found
 
 
 def bounded(person: Person, **wanted: Any) -> StandingFilter:
@@ -99,24 +64,24 @@ def outdated(access: Access, approval: StandingApproval) -> str | None:
 class StandingPages:
     """The list of standing approvals, and the buttons that end them."""
 
-    def __init__(self, pages: "Pages", store: object) -> None:
-        self._pages, self._store = pages, store
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
 
     def routes(self) -> list[Route]:
         return [Route("/standing", self.list), Route("/standing/{approval}/revoke", self.revoke, methods=["POST"])]
 
     async def list(self, request: Request) -> Response:
-        person = self._pages.person(request)
-        found = await listed(self._store, person)
+        person = self._desk.person(request)
+        found = await listed(self._desk.store, person)
         shown: dict[str, Any] = {"standing": found, "now": datetime.now(UTC), "in_words": pattern_in_words}
-        shown["outdated"] = partial(outdated, self._pages.access)
-        return self._pages.page(request, "standing", changes=None, **shown)
+        shown["outdated"] = partial(outdated, self._desk.access)
+        return self._desk.page(request, "standing", changes=None, **shown)
 
     async def revoke(self, request: Request) -> Response:
-        person = self._pages.person(request, "approver", "decide")
-        await self._pages.access.form(request)
+        person = self._desk.person(request, "approver", "decide")
+        await self._desk.access.form(request)
         try:
-            await ended(self._store, person, request.path_params["approval"])
+            await ended(self._desk.store, person, request.path_params["approval"])
         except InputError as error:
             raise HTTPException(404, str(error)) from error
-        return RedirectResponse(f"{root_of(request.scope)}/standing", 303)
+        return redirect(request, "/standing")

@@ -4,20 +4,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
 
 from standfast.agents import Agent
-from standfast.errors import DefinitionError, InputError, SessionConflictError
+from standfast.errors import DefinitionError, InputError, SessionConflictError, StoreError
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import check_session_id, session_key_of
 from standfast.temporal import OnRecord, StandfastClient, start_agent, start_pipeline
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.access import Person
-from standfast.web.bounds import admit_start
+from standfast.web.actions import act_id
+from standfast.web.bounds import admit_start, tenant_for
 from standfast.web.contexts import Contexts
+from standfast.web.desk import Desk, new_key, redirect
 from standfast.web.edits import faults_of
 from standfast.web.forms import Field, form_of
+from standfast.web.rendering import run_path
 
 _MESSAGE = Field("message", "message", "Message", "text")
 _SESSION = Field(
@@ -132,3 +139,43 @@ def _input_of(pipeline: Pipeline) -> Field:
     except DefinitionError:  # only code reads its type
         schema = None
     return form_of(schema)
+
+
+class StartPages:
+    """The handlers of the pages that start agents and pipelines."""
+
+    def __init__(self, desk: Desk, starts: Mapping[str, Start], task_queue: str, contexts: Contexts) -> None:
+        self._desk, self._starts, self._task_queue, self._contexts = desk, starts, task_queue, contexts
+
+    def routes(self) -> list[Route]:
+        return [Route("/start", self.starts), Route("/start/{name}", self.start, methods=["GET", "POST"])]
+
+    async def starts(self, request: Request) -> Response:
+        """The agents and pipelines that can be started."""
+        self._desk.person(request, "operator", "start")
+        return self._desk.page(request, "starts", starts=self._starts.values(), changes=None)
+
+    async def start(self, request: Request) -> Response:
+        """Start an agent or a pipeline by a form; invalid entries stay in the form."""
+        person = self._desk.person(request, "operator", "start")
+        start = self._starts.get(request.path_params["name"])
+        if start is None:
+            raise HTTPException(404, "There is no agent or pipeline of this name here.")
+        shown: dict[str, Any] = {"start": start, "changes": None}
+        if request.method == "GET":
+            return self._desk.page(request, "start", typed=None, why=None, wrong={}, key=new_key(), **shown)
+        form = await self._desk.access.form(request)
+        key = form.get("key") or new_key()
+        try:
+            named = act_id({**form, "key": key}, request.url.path, person.name)
+            on = OnRecord(store=self._desk.store, by=person.name, id=str(named))
+            tenant = tenant_for(person, form.get("tenant") or None)
+            options: dict[str, Any] = {"task_queue": self._task_queue, "tenant_id": tenant}
+            run, is_new = await start.run(
+                self._desk.client, form, person, self._contexts, key=key, on_record=on, **options
+            )
+        except (InputError, SessionConflictError, StoreError) as error:
+            status = 503 if isinstance(error, StoreError) else 422
+            shown |= {"typed": form, "why": str(error), "wrong": start.faults(error), "key": key}
+            return self._desk.page(request, "start", status=status, **shown)
+        return redirect(request, f"/runs/{run_path(run)}?said={'start' if is_new else 'started'}")

@@ -6,6 +6,7 @@ pressed sees from then on. The worker that posted the card changes it for everyo
 
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -19,12 +20,21 @@ from standfast.messages import read_object, visible
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
 from standfast.temporal.activities.chat_messages import APPROVE, EDIT, REJECT, Decided, Mark
-from standfast.temporal.activities.teams_messages import approval_card, closed_card, is_whole
+from standfast.temporal.activities.teams_messages import (
+    MOST_BYTES,
+    approval_card,
+    card,
+    closed_card,
+    execute,
+    is_whole,
+    line,
+    size_of,
+    words,
+)
 from standfast.web.access import Access, Person
 from standfast.web.chat_decisions import Chat, ChatDecisions, Doing, press_id
-from standfast.web.chat_forms import FormError, Typed
+from standfast.web.chat_forms import COMMENT, LONGEST, Field, FormError, Typed
 from standfast.web.mounts import TEAMS_PATH
-from standfast.web.teams_cards import BACK, form_card, link_in, said_card, typed_in
 from standfast.web.teams_signatures import Connector, NotAskedError, TeamsActions, tenant_of
 
 TEAMS = Chat("Teams", "teams", is_whole)
@@ -33,6 +43,79 @@ _PATIENCE = 8.0  # seconds of the Bot Connector's ten-second limit for an answer
 _SAID = 1_000  # characters
 _SLOW = "This takes longer than usual. The message shows the decision as soon as it is known."
 _VERBS: dict[str, Decided] = {APPROVE: "approve", EDIT: "approve", REJECT: "reject"}
+
+BACK = "standfast.back"
+_FORM = "form"  # in the data of a button: the inputs around it are a form
+
+
+def form_card(
+    decision: Decided,
+    mark: Mark,
+    item: Mapping[str, Any],
+    link: str | None,
+    fields: Sequence[Field],
+    typed: Typed | None = None,
+    problem: str | None = None,
+) -> dict[str, Any]:
+    """Return a card that approves a call with changes, or rejects, with a comment.
+
+    Only the person who requested the card sees it.
+
+    Args:
+        typed: the earlier entries, which stay.
+        problem: the reason why they are invalid.
+
+    Raises:
+        InputError: Teams would not accept it.
+    """
+    said = typed or {}
+    data = {"mark": mark.write(), _FORM: True, **({"link": link} if link else {})}
+    verb, title = (APPROVE, "Approve") if decision == "approve" else (REJECT, "Reject")
+    style = "positive" if decision == "approve" else "destructive"
+    made = card(
+        [
+            *words(item["message"]),
+            *(line(problem) if problem else []),
+            *(_control(field, said.get(field.name, field.shown)) for field in fields),
+            _text(COMMENT, "Comment", said.get(COMMENT, ""), is_long=True),
+        ],
+        [execute(title, verb, data, style=style), execute("Back", BACK, data, associatedInputs="none")],
+    )
+    if size_of(made) > MOST_BYTES:
+        raise InputError("These arguments do not fit into a Teams card: edit them on the page")
+    return made
+
+
+def _control(field: Field, value: str) -> dict[str, Any]:
+    if field.kind == "choice":
+        choices = [{"title": one, "value": one} for one in ("true", "false")]
+        return {"type": "Input.ChoiceSet", "id": field.name, "label": field.label, "choices": choices, "value": value}
+    return _text(field.name, field.label, value, is_long=field.is_long)
+
+
+def _text(name: str, label: str, value: str, *, is_long: bool) -> dict[str, Any]:
+    """Return a field for a text: also for numbers, which would lose their form in a number field."""
+    found = {"type": "Input.Text", "id": name, "label": label, "isMultiline": is_long, "maxLength": LONGEST}
+    return found | ({"value": value} if value else {})
+
+
+def typed_in(data: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the entries of the form around a button; None if the button has none."""
+    if data.get(_FORM) is not True:
+        return None
+    texts = {name: value for name, value in data.items() if isinstance(value, str) and name not in ("mark", "link")}
+    return {name: value.replace("\r\n", "\n") for name, value in texts.items()}
+
+
+def link_in(data: Mapping[str, Any]) -> str | None:
+    """Return the address of the run that a card has."""
+    link = data.get("link")
+    return link if isinstance(link, str) and link.startswith(("https://", "http://")) else None
+
+
+def said_card(run: str, gate: str, said: str) -> dict[str, Any]:
+    """Return a card about an item that no longer waits."""
+    return card([*words(said), *line(f"Run: {visible(run)}\nGate: {visible(gate)}")], [])
 
 
 class _From(BaseModel):

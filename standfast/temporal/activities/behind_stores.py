@@ -4,61 +4,25 @@ A run knows the number of its session's last message, the recorded turns, and th
 lacks one of these is behind the run. The activity that detects this begins a new epoch of the store: see `restores`.
 """
 
-import logging
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from temporalio import activity
 
 from standfast.errors import InputError, StandfastError, StoreBehindError
 from standfast.runtime.dispatches import claim_next, last_dispatch
-from standfast.runtime.restores import begin_epoch, current_epoch
+from standfast.runtime.restores import current_epoch
 from standfast.stores.protocol import DurableStore, Session, session_id_of
+from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import RunReference
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
 
-if TYPE_CHECKING:
-    from standfast.temporal.activities.hosts import AgentHost
-
-_LOG = logging.getLogger("standfast")
 LOST = "a run that the store has lost"  # the owner of calls that may have run after the backup
 
 
-async def behind(host: "AgentHost", run: str, what: str) -> StoreBehindError:
-    """Return the error of a store that is behind a run, and begin a new epoch of the store, unless one has begun.
-
-    Args:
-        what: the data that the run knows and the store lacks.
-
-    Raises:
-        StandfastError: the run has another store, or its records were deleted.
-    """
-    host.cache.forget(run)
-    await host.check_run(run.partition("/")[0])
-    survived = await _last_record(host, run)
-    if (0 if survived is None else survived.epoch) >= await current_epoch(host.store):
-        host.epoch = await begin_epoch(host.store)
-        _LOG.error("The store %r is behind run %s: %s", host.store, run, what)
-    return StoreBehindError(
-        f"The store {host.store!r} is older than run {run}: {what}. It was restored from a backup, or has lost "
-        "writes. Restore a newer copy, and the run continues automatically. Or accept the loss: abort the run "
-        "(resume with the action abort), and start its session again, which continues from the stored data. Calls "
-        "that the store knows nothing of are then reported to the model as calls with an unknown outcome, and are "
-        "not repeated"
-    )
-
-
-async def _last_record(host: "AgentHost", run: str) -> TurnRecord | None:
-    """Return the record of the last stored turn of a run."""
-    last, turn = None, 1
-    while (kept := await host.store.load_reply(run, turn)) is not None:
-        last, turn = (turn, kept), turn + 1
-    return None if last is None else read_record(run, *last)
-
-
-async def check_session(host: "AgentHost", reference: RunReference, session: Session | None) -> None:
+async def check_session(host: AgentHost, reference: RunReference, session: Session | None) -> None:
     """Check that a session has all messages that its run has seen in it.
 
     Raises:
@@ -79,10 +43,10 @@ async def check_session(host: "AgentHost", reference: RunReference, session: Ses
             return  # deleted and created again
     has = 0 if session is None else session.last_seq
     what = f"the run knows {seq} messages of session {session_id_of(reference['session'])}, and the store has {has}"
-    raise await behind(host, run, what)
+    raise await host.behind(run, what)
 
 
-async def check_conflict(host: "AgentHost", reference: RunReference, error: StandfastError) -> None:
+async def check_conflict(host: AgentHost, reference: RunReference, error: StandfastError) -> None:
     """Check whether a write was refused because the store is behind its run, rather than because of another writer.
 
     Raises:
@@ -115,7 +79,7 @@ async def finish_call(
     return await finish()
 
 
-async def claim_if_lost(host: "AgentHost", record: TurnRecord, position: int, dispatch: int) -> None:
+async def claim_if_lost(host: AgentHost, record: TurnRecord, position: int, dispatch: int) -> None:
     """Claim a call without an entry if its claim may have been lost: the call must never count as unstarted.
 
     Args:

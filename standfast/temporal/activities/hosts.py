@@ -17,18 +17,17 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agents import ACCEPTED, Agent, ForeignAgent, Loop, adopted
 from standfast.agents.samplers import with_samplers
-from standfast.errors import DefinitionError, SessionConflictError, SessionStoreError
+from standfast.errors import DefinitionError, SessionConflictError, SessionStoreError, StoreBehindError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, tools_to_descriptions
 from standfast.llm.providers import named
 from standfast.messages import with_article
 from standfast.pipelines import Pipeline
-from standfast.runtime.restores import current_epoch, note_place
+from standfast.runtime.restores import begin_epoch, current_epoch, note_place
 from standfast.runtime.retried_writes import retry_write
 from standfast.stores.capabilities import durable_store, has_deletion, has_waits
 from standfast.stores.deletion import DELETED, NotedRun
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import RunningCall
-from standfast.temporal.activities.behind_stores import behind
 from standfast.temporal.activities.handler_threads import HandlerThread
 from standfast.temporal.activities.transcript_cache import TranscriptCache
 from standfast.temporal.wire import names
@@ -356,8 +355,38 @@ class AgentHost:
         """
         kept = await self.store.load_reply(run, turn)
         if kept is None:
-            raise await behind(self, run, f"its turn {turn} is missing")
+            raise await self.behind(run, f"its turn {turn} is missing")
         return kept
+
+    async def behind(self, run: str, what: str) -> StoreBehindError:
+        """Return the error of a store that is behind a run, and begin a new epoch of the store, unless one has begun.
+
+        Args:
+            what: the data that the run knows and the store lacks.
+
+        Raises:
+            StandfastError: the run has another store, or its records were deleted.
+        """
+        self.cache.forget(run)
+        await self.check_run(run.partition("/")[0])
+        survived = await self._last_record(run)
+        if (0 if survived is None else survived.epoch) >= await current_epoch(self.store):
+            self.epoch = await begin_epoch(self.store)
+            _LOG.error("The store %r is behind run %s: %s", self.store, run, what)
+        return StoreBehindError(
+            f"The store {self.store!r} is older than run {run}: {what}. It was restored from a backup, or has lost "
+            "writes. Restore a newer copy, and the run continues automatically. Or accept the loss: abort the run "
+            "(resume with the action abort), and start its session again, which continues from the stored data. Calls "
+            "that the store knows nothing of are then reported to the model as calls with an unknown outcome, and are "
+            "not repeated"
+        )
+
+    async def _last_record(self, run: str) -> TurnRecord | None:
+        """Return the record of the last stored turn of a run."""
+        last, turn = None, 1
+        while (kept := await self.store.load_reply(run, turn)) is not None:
+            last, turn = (turn, kept), turn + 1
+        return None if last is None else read_record(run, *last)
 
     async def record_of(self, reference: CallReference) -> TurnRecord:
         """Return the record of a turn, or of a pipeline's step that calls a tool."""

@@ -24,7 +24,6 @@ from standfast.runtime.run_keys import list_run, restarted
 from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.activities.at_work import note_run
-from standfast.temporal.activities.behind_stores import behind
 from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
@@ -242,7 +241,7 @@ class Work:
                 key = call_key(0, path, ran)
                 entry = (await store.load_entries(self._kept.name, [key])).get(key)
                 if entry is None:
-                    raise await behind(self._activities._host, self._kept.name, f"the result of {path} is missing")
+                    raise await self._activities._host.behind(self._kept.name, f"the result of {path} is missing")
                 outcome = recorded(entry)
             result = tool_result(read_outcome(outcome or {}))
         else:

@@ -5,13 +5,11 @@ The cache is never trusted over the store: a write names the message before it, 
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from standfast.stores.protocol import Session
 from standfast.temporal.wire.activity_types import Located, WrittenOutcome
 from standfast.temporal.wire.turn_records import TurnRecord
-
-if TYPE_CHECKING:
-    from standfast.temporal.activities.transcripts import Transcript
 
 LIMIT = 64 * 1024 * 1024  # characters, of all transcripts together
 RECORDS = 1_000  # of each kind
@@ -19,6 +17,13 @@ LONGEST = 1024 * 1024  # characters of a result
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Kept(Protocol):
+    """A transcript, as far as the cache needs to know it; `size` is in characters."""
+
+    session: Session
+    size: int
 
 
 class Recent(OrderedDict[K, V]):
@@ -42,20 +47,20 @@ class TranscriptCache:
 
     def __init__(self) -> None:
         self._size = 0
-        self._kept: OrderedDict[str, Transcript] = OrderedDict()
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
         self.records: Recent[tuple[str, int], TurnRecord] = Recent()
         self.results: Recent[tuple[str, str], WrittenOutcome] = Recent()
         self.facts: Recent[str, Mapping[str, Any]] = Recent()
         self.located: Recent[str, Located] = Recent()
 
-    def take(self, session_id: str) -> "Transcript | None":
+    def take(self, session_id: str) -> Kept | None:
         """Return the transcript of a session, and remove it from the cache: the caller may change it."""
         kept = self._kept.pop(session_id, None)
         if kept is not None:
             self._size -= kept.size
         return kept
 
-    def keep(self, transcript: "Transcript") -> None:
+    def keep(self, transcript: Kept) -> None:
         self.take(transcript.session.id)
         self._kept[transcript.session.id] = transcript
         self._size += transcript.size

@@ -18,7 +18,7 @@ from standfast.runtime.dispatches import answer_without_run, last_dispatch, read
 from standfast.runtime.message_ids import ends_at_limit, keep_ending, prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
-from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
+from standfast.temporal.activities.behind_stores import check_conflict, check_session
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.open_gates import load_edit
 from standfast.temporal.activities.tool_activities import ToolActivities
@@ -71,7 +71,7 @@ class Transcript:
         """Load the session of a reference. Messages that the run does not know were written by an earlier attempt."""
         store, seq = host.store, reference["seq"]
         known = host.cache.take(reference["session"])
-        if known is not None and (known.after, known.seq) == (after, seq):
+        if isinstance(known, Transcript) and (known.after, known.seq) == (after, seq):
             # Nothing checks whether it is still up to date: the next write would be refused.
             return replace(known, reference=reference, is_fresh=True)
         session = await store.load_session(reference["session"])
@@ -216,7 +216,7 @@ class Transcript:
             missing = [call_id for call_id, key in there.items() if key not in entries]
             # A run that ends early leaves calls that were never decided on.
             if missing and "status" not in self.reference:
-                raise await behind(self.host, self.reference["run"], f"the result of its call {missing[0]} is missing")
+                raise await self.host.behind(self.reference["run"], f"the result of its call {missing[0]} is missing")
             result |= {call_id: recorded(entries.get(key)) for call_id, key in there.items()}
         return result
 

@@ -4,17 +4,14 @@ The activity that writes the results to the session also writes the last of thes
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from standfast.agents import Agent
 from standfast.runtime.dispatches import read_result
+from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import RunReference, SettleReference, WrittenOutcome
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
 from standfast.tools import KeptState
 from standfast.tools.attempts import call_key
-
-if TYPE_CHECKING:
-    from standfast.temporal.activities.hosts import AgentHost
 
 
 def last_state(outcomes: Iterable[WrittenOutcome]) -> KeptState | None:
@@ -33,13 +30,13 @@ def begun_state(reference: RunReference | SettleReference) -> KeptState | None:
     return KeptState(0, begun) if isinstance(begun, str) else KeptState(*begun)
 
 
-async def state_left(host: "AgentHost", reference: RunReference) -> KeptState | None:
+async def state_left(host: AgentHost, reference: RunReference) -> KeptState | None:
     """Return the ledger's state after the calls that an earlier run has left; None if no call changed it."""
     kept = await host.store.load_reply(reference["run"], 0)
     return None if kept is None else last_state(await _recorded(host, read_record(reference["run"], 0, kept)))
 
 
-async def state_before(host: "AgentHost", agent: Agent, reference: SettleReference, record: TurnRecord) -> KeptState:
+async def state_before(host: AgentHost, agent: Agent, reference: SettleReference, record: TurnRecord) -> KeptState:
     """Return the state that a call finds: the state left by other calls of the turn, or the state at its beginning."""
     if agent.state is None:
         return KeptState(0, "{}")
@@ -54,7 +51,7 @@ async def state_before(host: "AgentHost", agent: Agent, reference: SettleReferen
     return KeptState(0, agent.write_state(agent.new_state()) if session is None else session.state)
 
 
-async def _recorded(host: "AgentHost", record: TurnRecord) -> list[WrittenOutcome]:
+async def _recorded(host: AgentHost, record: TurnRecord) -> list[WrittenOutcome]:
     """Return the outcomes of a turn's calls that are in the ledger, each under its last dispatch."""
     found, dispatch, calls = [], 1, dict(enumerate(record.calls))
     while calls:

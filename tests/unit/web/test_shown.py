@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from standfast.messages import changed_lines, line_difference
 from standfast.web.markdown import render_whole
-from standfast.web.shown import difference
+from standfast.web.rendering import difference
 
 _TAGS = re.compile(r"<[^>]*>")
 
