@@ -1,4 +1,4 @@
-"""What every page needs: who asks and what they may do, templates, and the pages of refusals."""
+"""Serves what every page needs: who asks and what they may do, templates, and the pages of refusals."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -148,7 +148,7 @@ async def test_a_pipeline_is_started_once_for_its_session_and_its_result_is_read
         assert (again["run"], again["is_new"], again["status"]) == (begun["run"], False, "complete")
         assert "number" in (await refusal(client, "start_orders", input={"number": "seven"}))["message"]
         other = await refusal(client, "start_orders", input={"number": 8}, session_id=session)
-        assert "already, with another input" in other["message"]
+        assert "already has a run" in other["message"]
 
 
 async def test_a_start_that_is_sent_again_finds_the_run_also_after_its_end(temporal: Temporal) -> None:

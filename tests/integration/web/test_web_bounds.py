@@ -431,7 +431,9 @@ async def test_an_open_inbox_is_not_told_of_what_others_have(temporal: Temporal)
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}") as client:
             run, _ = await secret_of(temporal)
             await until(lambda: sees(client, "carl", run.id))
-        pages = next(route.endpoint.__self__ for route in app.routes if isinstance(route, Route) and route.path == "/")
+        pages = next(
+            route.endpoint.__self__ for route in app.routes if isinstance(route, Route) and route.path == "/changes"
+        )
         looks = {}
         for who in ("amy", "ben", "carl"):
             (known,) = [one for one in access_of(temporal).people if one.name == who]

@@ -252,7 +252,7 @@ async def test_without_a_worker_each_is_said_to_be_not_confirmed(
             form = form_of(await inbox(client, *runs), *runs)
         app = client._transport.app  # type: ignore[attr-defined]
         pages = next(route.endpoint.__self__ for route in app.routes if getattr(route, "path", "") == "/")
-        monkeypatch.setattr(pages.people, "_timeout", 1.0)
+        monkeypatch.setattr(pages._desk.people, "_timeout", 1.0)
         outcomes = told(await client.post("/decide", data=form, headers=as_("ada"), timeout=60))
         for run in runs:
             assert outcomes[run.id].startswith("c1 not confirmed"), outcomes

@@ -41,7 +41,7 @@ from standfast.stores import Board, SQLiteStore, Wait
 from standfast.temporal import StandfastClient, load_arguments, start_pipeline
 from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
-from standfast.web import pages
+from standfast.web import run_page
 from standfast.web.timelines import fold
 
 
@@ -204,7 +204,7 @@ async def test_who_did_not_start_a_run_is_not_offered_to_run_it_again(temporal: 
 async def test_a_long_timeline_shows_its_end_and_all_of_it_when_asked(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "_ENTRIES", 2)
+    monkeypatch.setattr(run_page, "_ENTRIES", 2)
     agent = Agent("clerk", tools=[charge])
     async with temporal.worker(agent, llm=ScriptedModel(["done"])), browser(temporal) as client:
         run = await temporal.start(agent, "hello")

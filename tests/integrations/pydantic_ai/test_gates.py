@@ -193,7 +193,7 @@ async def test_a_result_that_somebody_brings_is_kept_and_the_first_one_stays(sto
     agent = agent_of(store, script, ask_warehouse, output_type=BOTH)
     asked = await agent.run("Sell it.", conversation_id="order-7")
     assert [part.tool_call_id for part in asked.output.calls] == ["c0"]
-    with pytest.raises(InputError, match="no call 'c9' that waits"):
+    with pytest.raises(InputError, match="no waiting call 'c9'"):
         await agent.run(deferred_tool_results=DeferredToolResults(calls={"c9": 1}), conversation_id="order-7")
     with pytest.raises(Power):
         await agent.run(deferred_tool_results=DeferredToolResults(calls={"c0": [3, "left"]}), conversation_id="order-7")
