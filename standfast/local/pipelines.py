@@ -6,7 +6,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -15,8 +15,7 @@ from standfast.agent_loop import Decision, Gate, GateRule
 from standfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult, show_step_results
 from standfast.errors import InputError
 from standfast.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
-from standfast.local.gates import GivenDecision, judge, read_decisions
-from standfast.local.pipeline_gates import WaitingGates, agent_at, check_gate, recorded
+from standfast.local.gates import GivenDecision, judge, read_decisions, step_refusal
 from standfast.local.pipeline_steps import StepRunner, nothing_of, read_previous, read_verdict
 from standfast.pipeline_loop import (
     REJECTED,
@@ -37,14 +36,99 @@ from standfast.runtime.inputs import RunOptions, check_may_start
 from standfast.runtime.pipeline_results import Kept, held
 from standfast.runtime.pipeline_steps import StepRecords, verdict_result
 from standfast.runtime.run_keys import check_restart, list_run, restarted
-from standfast.runtime.stored_gates import Whose, show_gates
+from standfast.runtime.stored_gates import AskedGate, Whose, show_gates
 from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
-from standfast.tools import Approval
+from standfast.tools import Approval, shown_with_edit
 
 _LOG = logging.getLogger("standfast")
 
 OnProgress = Callable[[PipelineEvent], object]
+
+
+def agent_at(pipeline: Pipeline, gate: str) -> tuple[str, Step[Any]] | None:
+    """Return the path and the step of the agent whose call waits at a gate; None if the gate is itself a step."""
+    path, _, call = gate.rpartition("/")
+    try:
+        step = find(pipeline, path) if path and call else None
+    except InputError:
+        return None
+    return (path, step) if isinstance(step, Step) and step.agent is not None else None
+
+
+def check_gate(pipeline: Pipeline, gate: str) -> None:
+    """Refuse a name that is not a gate: it names neither an approval nor a call of an agent.
+
+    Raises:
+        InputError: naming what it is instead.
+    """
+    if agent_at(pipeline, gate) is not None:
+        return
+    try:
+        step = find(pipeline, gate)
+    except InputError as error:
+        raise InputError(f"{error} A gate is named by the path of its step, or by <step>/<id of a call>") from error
+    if not isinstance(step, Step) or step.approval is None:
+        text = f"Step '{gate}' of pipeline '{pipeline.name}' is not a gate: it has no approval"
+        if isinstance(step, Step) and step.agent is not None:
+            text = f"{text}; the gate of a call of its agent is {gate}/<id of the call>"
+        raise InputError(text)
+
+
+async def recorded(
+    kept: Kept, place: str, gate: Gate, step: Step[Any], may: Callable[[str | None], object] | None
+) -> Gate:
+    """Return a gate after its recorded decisions.
+
+    Its question is stored as it was when the gate opened, so people can decide even where the pipeline is not known.
+    """
+    if not await kept.find(f"{place}?asks"):
+        await kept.keep(f"{place}?asks", gate.plain())
+
+    async def judge(_: Gate, decision: Decision) -> str | None:
+        return await step_refusal(step, may, decision)
+
+    return await kept.gate_after(gate, judge)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGates:
+    """The gates at which a pipeline waits, by path: its own, and the agents whose calls wait at gates.
+
+    Args:
+        places: the places of the verdicts of the pipeline's own gates, by path.
+    """
+
+    kept: Kept
+    waiting: Mapping[str, Gate | InterruptedResponse]
+    places: Mapping[str, str]
+
+    def named(self) -> list[tuple[str, str, Gate | PendingApproval]]:
+        """Return the name, the message and the gate of each one."""
+        found: list[tuple[str, str, Gate | PendingApproval]] = []
+        for path, waits in self.waiting.items():
+            if isinstance(waits, Gate):
+                found.append((path, waits.rule.message or self._asked(path)["message"], waits))
+            else:
+                found += [(f"{path}/{item.gate}", item.message, item) for item in waits.approvals]
+        return found
+
+    def asked(self) -> list[AskedGate]:
+        """Return the pipeline's own gates for the board. The calls of agents appear there under their own sessions."""
+        return [
+            AskedGate(gate, kept["message"], shown=kept.get("shown", ()), place=self.places[path])
+            for path, gate in self.waiting.items()
+            if isinstance(gate, Gate) and (kept := self._asked(path))
+        ]
+
+    def shown(self, path: str, gate: Gate) -> Sequence[Mapping[str, Any]]:
+        """Return the values that people now see with the message."""
+        shown: Sequence[Mapping[str, Any]] = self._asked(path).get("shown", ())
+        return shown if gate.changed is None else shown_with_edit(shown, gate.changed)
+
+    def _asked(self, path: str) -> Mapping[str, Any]:
+        kept: Mapping[str, Any] = self.kept[f"{self.places[path]}?gate"]
+        return kept
 
 
 class PipelineRun:

@@ -1,5 +1,7 @@
 """Turns any Temporal worker into one that runs agents: adds workflow types, activities and the converter."""
 
+import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -17,9 +19,10 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from standfast.agents import Agent, ForeignAgent
 from standfast.checkpoints import CheckpointKey, check_key
-from standfast.errors import DefinitionError
+from standfast.errors import DefinitionError, InputError
 from standfast.llm import LLM
 from standfast.pipelines import Pipeline
+from standfast.stores import SQLiteStore
 from standfast.stores.capabilities import has_partial_answers
 from standfast.temporal.activities.board_activities import BoardActivities
 from standfast.temporal.activities.dead_workers import watch_for_lost_calls
@@ -39,7 +42,6 @@ from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, bo
 from standfast.temporal.client.board_keeping import keeping_board
 from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worker, of_worker
 from standfast.temporal.client.former_names import check_new
-from standfast.temporal.client.machines import check_machine
 from standfast.temporal.client.queue_stores import check_queue, watching_queue
 from standfast.temporal.client.retention import check_retention, keeping_for
 from standfast.temporal.client.search_attributes import register_attributes
@@ -52,6 +54,43 @@ from standfast.temporal.workflows.workflow_types import Unknown, workflow_type
 from standfast.tools import Duration
 
 DRAIN = 30.0  # seconds that a worker that is asked to stop allows for current work
+
+
+async def check_machine(store: Any, client: Client) -> None:
+    """Refuse a store that only this machine sees if other machines may reach the server.
+
+    Workers elsewhere would have different files: they would begin sessions again, and repeat work.
+
+    Raises:
+        InputError: with advice.
+    """
+    target = client.service_client.config.target_host
+    if not isinstance(store, SQLiteStore) or await asyncio.to_thread(_is_here, target):
+        return
+    raise InputError(
+        f"{store!r} is a file on this machine, but the Temporal server {target} is not on it: workers on other "
+        "machines would not see its sessions, and would run calls again. Use one store for all, such as "
+        "postgres_store(…), or declare that all workers run here: single_machine=True"
+    )
+
+
+def _is_here(target: str) -> bool:
+    """Whether an address belongs to this machine, so that a socket can bind it. An unknown address may belong to it."""
+    host = target.rpartition(":")[0].strip("[]") or target
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return True  # the server is reached by other means, such as a name that only the SDK resolves
+    return any(_can_bind(family, address) for family, _, _, _, address in found)
+
+
+def _can_bind(family: int, address: Any) -> bool:
+    with socket.socket(family, socket.SOCK_DGRAM) as tried:
+        try:
+            tried.bind(address)
+        except OSError:
+            return False
+        return True
 
 
 class StandfastPlugin(SimplePlugin):

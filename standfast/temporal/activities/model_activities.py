@@ -23,14 +23,13 @@ from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Append
 from standfast.temporal.activities.adapter_calls import ModelRefusedError, soonest
-from standfast.temporal.activities.answers import Answered, Answers
+from standfast.temporal.activities.answers import Answered, Answers, PartialAnswerWriter
 from standfast.temporal.activities.at_work import begin_work, end_work
 from standfast.temporal.activities.behind_stores import check_conflict
 from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import asked_of, find_gates, held_by
-from standfast.temporal.activities.partial_answers import PartialAnswerWriter
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.activities.turn_facts import called_tools, news, started_facts
 from standfast.temporal.activities.writes import AfterAWhile, write_in_sight

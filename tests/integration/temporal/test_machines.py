@@ -10,7 +10,7 @@ from support.temporal_runs import Temporal
 from standfast import Agent, InputError, memory_store, sqlite_store
 from standfast.stores import open_store
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.client.machines import check_machine
+from standfast.temporal.plugin import check_machine
 from standfast.testing import ScriptedModel
 
 AGENT = Agent("clerk")
