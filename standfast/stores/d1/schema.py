@@ -10,6 +10,7 @@ from standfast.errors import StoreError
 from standfast.stores.d1.database import Database
 from standfast.stores.d1.statements import Statement, statement
 from standfast.stores.schema_versions import check_version, foreign, oldest_reader
+from standfast.stores.sql.tables import NAMES
 from standfast.stores.sqlite.migrations import MIGRATIONS as SQLITE
 from standfast.stores.tables import closed_error
 
@@ -34,11 +35,6 @@ SQLite store's first nine. Times in `holds` and `marks` are the database's, in s
 
 _VERSIONS = "standfast_schema"
 _MADE = re.compile(r"CREATE TABLE (\w+)")
-# D1 has its own tables, and wrangler adds one.
-TABLES = (
-    "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 4) <> '_cf_'"
-    " AND substr(name, 1, 7) <> 'sqlite_' AND name <> 'd1_migrations' ORDER BY name"
-)
 _NEWEST = f"SELECT version, oldest_reader FROM {_VERSIONS} ORDER BY version DESC LIMIT 1"
 
 
@@ -60,13 +56,13 @@ async def prepare(db: Database, migrations: tuple[str, ...]) -> None:
 
 async def closed_words(db: Database) -> str | None:
     """Return the text with which a moved store is closed; None if it is open, or does not exist."""
-    if ("store_closed",) not in await db.one(statement(TABLES)):
+    if ("store_closed",) not in await db.one(statement(NAMES)):
         return None
     return str((await db.one(statement("SELECT words FROM store_closed")))[0][0])
 
 
 async def _version(db: Database, migrations: tuple[str, ...]) -> int:
-    tables = [name for (name,) in await db.one(statement(TABLES))]
+    tables = [name for (name,) in await db.one(statement(NAMES))]
     if not tables:
         return 0
     if _VERSIONS not in tables:

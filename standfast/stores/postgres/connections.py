@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.stores.event_loops import EventLoops
-from standfast.stores.postgres.database import CONNECT, NAME, Address, Database, set_up
+from standfast.stores.postgres.database import CONNECT, NAME, Address, Database, batch_of, rows_of, set_up
 from standfast.stores.postgres.errors import is_away, translated
 from standfast.stores.postgres.holds import Holds
 from standfast.stores.postgres.migrations import MIGRATIONS
 from standfast.stores.postgres.news import News
 from standfast.stores.postgres.poolers import check_session_mode
 from standfast.stores.postgres.schema import lock_key, prepare
-from standfast.stores.sql.dialect import Plan, Query, RefusedByGuardError, Row, postgres
+from standfast.stores.sql.dialect import Plan, Query, Row, postgres
 
 if TYPE_CHECKING:
     from asyncpg import Pool
@@ -63,19 +63,7 @@ class Connections:
         return await self.do(lambda db: db.rows(statement.sql, *values), again=again)
 
     async def batch(self, queries: Sequence[Query], *, again: bool = True) -> list[list[Row]]:
-        async def work(db: Database) -> list[list[Row]]:
-            async with db.transaction():
-                return await self._rows(db, queries)
-
-        return await self.do(work, again=again)
-
-    async def _rows(self, db: Database, queries: Sequence[Query]) -> list[list[Row]]:
-        found = []
-        for statement, values in map(self._dialect.in_order, queries):
-            found.append(await db.rows(statement.sql, *values))
-            if statement.is_guard and not found[-1][0][0]:
-                raise RefusedByGuardError
-        return found
+        return await self.do(lambda db: batch_of(db, self._dialect, queries), again=again)
 
     async def run(self, plan: Plan, *, name: str, alone_on: str) -> None:
         async def work(db: Database) -> None:
@@ -85,9 +73,9 @@ class Connections:
                 queries = next(running)
                 try:
                     while True:
-                        queries = running.send(await self._rows(db, queries))
+                        queries = running.send(await rows_of(db, self._dialect, queries))
                 except StopIteration as planned:
-                    await self._rows(db, planned.value)
+                    await rows_of(db, self._dialect, planned.value)
 
         await self.do(work)
 

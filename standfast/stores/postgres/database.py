@@ -2,19 +2,19 @@
 
 import os
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.errors import StoreError
 from standfast.stores import nul_texts
 from standfast.stores.postgres.schema import in_schema
+from standfast.stores.sql.dialect import Dialect, Query, RefusedByGuardError, Row
 
 if TYPE_CHECKING:
     from asyncpg import Connection
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
 
 CONNECT = 10.0  # seconds that a new connection may take
 # Both sides notice within 11 s that the other machine is gone, instead of after hours.
@@ -122,3 +122,19 @@ class Database:
 
     def rest(self) -> "Connection":
         return self._connection
+
+
+async def rows_of(db: Database, dialect: Dialect, queries: Sequence[Query]) -> list[list[Row]]:
+    """Return the rows of statements, within a transaction."""
+    found = []
+    for statement, values in map(dialect.in_order, queries):
+        found.append(await db.rows(statement.sql, *values))
+        if statement.is_guard and not found[-1][0][0]:
+            raise RefusedByGuardError
+    return found
+
+
+async def batch_of(db: Database, dialect: Dialect, queries: Sequence[Query]) -> list[list[Row]]:
+    """Return the rows of statements that run in one transaction."""
+    async with db.transaction():
+        return await rows_of(db, dialect, queries)

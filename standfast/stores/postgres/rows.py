@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from standfast.errors import SessionConflictError
-from standfast.stores.postgres.database import Database, Row
+from standfast.stores.postgres.database import Database
 from standfast.stores.protocol import Session, first_kept_index
 from standfast.stores.sql import waits
-from standfast.stores.sql.dialect import Query
+from standfast.stores.sql.dialect import Query, Row
 from standfast.stores.sql.rows import MESSAGE, OF_ANOTHER_RUN, WRITTEN, conflict, session_values, superseded
 from standfast.stores.waits import Board, Wait
 

@@ -30,7 +30,7 @@ Query = tuple[str, dict[str, Any]]
 _NAME = re.compile(r"(?<!:):([a-z_]+[0-9]*)\b")
 _TABLE = re.compile(r"@(?=[a-z])")
 _LIST = re.compile(r"\b(?:AMONG|EACH)\[:(\w+)")
-_GUARD = "GUARD "
+_GUARD, _VERBATIM = "GUARD ", "VERBATIM "
 
 Rows = Sequence[Sequence[Any]]
 Plan = Callable[[], Generator[list[Query], Sequence[Rows], list[Query]]]
@@ -46,8 +46,13 @@ def guard(condition: str, values: dict[str, Any]) -> Query:
     return f"{_GUARD}{condition}", values
 
 
-class Executor(Protocol):
-    """A database that runs statements. Every method raises `StoreError` if the database refuses.
+def verbatim(sql: str) -> Query:
+    """Return a statement that is already in the database's form."""
+    return f"{_VERBATIM}{sql}", {}
+
+
+class Statements(Protocol):
+    """A connection that runs statements. Every method raises `StoreError` if the database refuses.
 
     Each method is one round trip, except that a batch is one per statement on PostgreSQL.
     """
@@ -68,6 +73,14 @@ class Executor(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """Finish the current operations, and close the database. The next operation opens it again."""
+        ...
+
+
+class Executor(Statements, Protocol):
+    """A database that also runs plans."""
+
     async def run(self, plan: Plan, *, name: str, alone_on: str) -> None:
         """Run the queries of a plan and its changes, all or none, as if nothing else were written in the meantime.
 
@@ -75,10 +88,6 @@ class Executor(Protocol):
             name: what is changed, for messages.
             alone_on: the table that nothing else may write.
         """
-        ...
-
-    async def close(self) -> None:
-        """Finish the current operations, and close the database. The next operation opens it again."""
         ...
 
 
@@ -115,6 +124,8 @@ class Dialect:
         self.prepared = lru_cache(maxsize=1_000)(self._prepare)
 
     def _prepare(self, text: str) -> Prepared:
+        if text.startswith(_VERBATIM):
+            return Prepared(text.removeprefix(_VERBATIM), (), frozenset(), writes=True, is_guard=False)
         lists = frozenset(_LIST.findall(text))
         if is_guard := text.startswith(_GUARD):
             text = self._guard.format(text.removeprefix(_GUARD))

@@ -22,10 +22,8 @@ from standfast import Message, StoreError
 from standfast.runtime.restores import current_epoch, note_place
 from standfast.stores import AtWork, DecisionRecord, NotedRun, Session, open_store
 from standfast.stores import copying as copies
-from standfast.stores.d1 import tables as d1_tables
-from standfast.stores.postgres import tables as postgres_tables
+from standfast.stores.sql import tables as sql_tables
 from standfast.stores.sql.rows import LONGEST_KEY
-from standfast.stores.sqlite import tables as sqlite_tables
 from standfast.stores.tables import KEYS, LEFT_OUT
 
 NOW = datetime(2026, 11, 23, 8, 0, 0, 5, tzinfo=UTC)
@@ -39,8 +37,7 @@ Place = Callable[[str], str]
 def place(tmp_path: Path, postgres: PostgresServer, d1: D1Server, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Return what makes the address of a new store of a kind."""
     made = iter(range(100))
-    for kind in (sqlite_tables, postgres_tables, d1_tables):
-        monkeypatch.setattr(kind, "BATCH_ROWS", BATCH)
+    monkeypatch.setattr(sql_tables, "BATCH_ROWS", BATCH)
     monkeypatch.setenv("CLOUDFLARE_API_TOKEN", TOKEN)
     monkeypatch.setenv("CLOUDFLARE_API_BASE_URL", d1.url)
 
@@ -198,7 +195,8 @@ async def test_a_move_that_is_killed_anywhere_goes_on_and_moves_nothing_twice(ta
             from standfast.stores.sqlite import tables as sqlite_tables
             from standfast.stores.postgres import tables as postgres_tables
             from standfast.stores.d1 import tables as d1_tables
-            sqlite_tables.BATCH_ROWS = postgres_tables.BATCH_ROWS = d1_tables.BATCH_ROWS = 40
+            from standfast.stores.sql import tables as sql_tables
+            sql_tables.BATCH_ROWS = 40
             steps = 0
             for kind in (sqlite_tables.SQLiteTables, postgres_tables.PostgresTables, d1_tables.D1Tables):
                 for name in ("begin", "write", "finish", "close"):
