@@ -4,7 +4,7 @@ from temporalio.service import RPCError
 
 from standfast.errors import NotConfirmedError, StandfastError, StoreError
 
-_NO_RUN = ("There is no run", "is not known as a standfast run")
+NO_RUN = ("There is no run", "is not known as a standfast run")  # in the texts of errors
 
 
 def status_of(error: StandfastError | RPCError) -> int:
@@ -15,4 +15,4 @@ def status_of(error: StandfastError | RPCError) -> int:
         return 504
     if isinstance(error, StoreError):
         return 503
-    return 404 if any(words in str(error) for words in _NO_RUN) else 409
+    return 404 if any(words in str(error) for words in NO_RUN) else 409

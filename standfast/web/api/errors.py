@@ -9,8 +9,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, NotConfirmedError, SessionAccessDeniedError, StandfastError, StoreError
 from standfast.messages import explain
+from standfast.web.statuses import NO_RUN
 
-_NO_RUN = ("There is no run", "is not known as a run")
 _CODES = {400: "BAD_REQUEST", 401: "UNAUTHENTICATED", 403: "FORBIDDEN", 404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED",
           406: "NOT_ACCEPTABLE", 409: "CONFLICT", 413: "TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE", 422: "INPUT_ERROR",
           429: "TOO_MANY_REQUESTS", 500: "BROKEN", 502: "TEMPORAL_UNAVAILABLE", 503: "STORE_ERROR",
@@ -62,7 +62,7 @@ def status_of(error: Exception) -> int:
             return 503
         case SessionAccessDeniedError():
             return 404
-        case _ if any(words in str(error) for words in _NO_RUN):
+        case _ if any(words in str(error) for words in NO_RUN):
             return 404
         case InputError() | StandfastError():
             return 409

@@ -358,7 +358,7 @@ async def test_the_runs_of_others_and_odd_filters_are_no_trouble(temporal: Tempo
     async with browser(temporal) as client:
         async with Worker(temporal.client, task_queue=temporal.name, workflows=[Foreign]):
             run = await temporal.client.start_workflow("Foreign", id=temporal.session(), task_queue=temporal.name)
-            assert (await client.get(f"/runs/{run.id}")).status_code == 404
+            assert [(await client.get(f"{below}/runs/{run.id}")).status_code for below in ("", "/api/v1")] == [404, 404]
             await run.signal("stop")
             await run.result()
             assert (await client.get(f"/runs/{run.id}")).status_code == 404
