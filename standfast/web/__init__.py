@@ -105,7 +105,7 @@ def create_app(
             removes it.
         fill_context: an application function that decides on the contexts of runs that people start. Its arguments are
             the `Person`, the `Agent`, and the given context, or None. Plain or async, it returns the final context, or
-            refuses by raising `InputError`. Without it, the given context is used unchanged.
+            refuses by raising `InputError`. By default the given context is used unchanged.
         slack: lets people decide with the buttons of Slack messages, whose requests `/slack/actions` receives.
         teams: the same for Microsoft Teams, whose requests `/teams/messages` receives.
 

@@ -18,14 +18,14 @@ from standfast.web.access import Person
 
 FILL_SECONDS = 30.0  # for the application's function, which may query a database
 FillContext = Callable[[Person, Agent, Any], Any]
-"""Returns the context of a run of an agent that a person starts, from what they gave, or None; plain or async."""
+"""Returns the context of an agent's run, from the person's value or None; plain or async."""
 
 
 class Contexts:
     """The contexts of runs that people start.
 
     Args:
-        fill: the application's decision on them; without it, a given context is used unchanged.
+        fill: the application's decision on them; if it is None, a given context is used unchanged.
     """
 
     def __init__(self, client: Client, store: AgentStore | None, fill: FillContext | None) -> None:

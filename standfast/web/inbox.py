@@ -1,4 +1,4 @@
-"""The inbox: a person's own waiting items and those of others, one item with its context, and decisions on several."""
+"""The inbox: a person's own waiting items and other people's, one item with its context, and decisions on several."""
 
 import asyncio
 import json

@@ -45,28 +45,28 @@ _MessageId = Annotated[
 
 
 class StartAgent(Body):
-    """What an agent is told."""
+    """The message to an agent."""
 
     message: _Text
     session_id: _Session | None = Field(
-        default=None, description="A name for the conversation. A repeated call with it finds the same run."
+        default=None, description="A name for the conversation. A repeated call with the same name finds the same run."
     )
     message_id: _MessageId = None
     tenant_id: Tenant | None = Field(default=None, description="Required if you belong to several tenants.")
 
 
 class StartInContext(StartAgent):
-    """What an agent is told, and the context of its run."""
+    """The message to an agent, and the context of its run."""
 
     context: Any = None
 
 
 class StartPipeline(Body):
-    """What a pipeline works on."""
+    """The input of a pipeline."""
 
     input: Any = None
     session_id: _Session | None = Field(
-        default=None, description="A name for the run. A repeated call with it finds the same run."
+        default=None, description="A name for the run. A repeated call with the same name finds the same run."
     )
     tenant_id: Tenant | None = Field(default=None, description="Required if you belong to several tenants.")
 
@@ -96,13 +96,15 @@ class Say(OfRun):
 
 class Decide(OfRun):
     gate: _Name = Field(description="The `name` of the waiting item.")
-    digest: _Name = Field(description="From `pending`: of the shown contents.")
+    digest: _Name = Field(description="The digest of the contents shown, from `pending`.")
     comment: _Text | None = None
 
 
 class Reply(OfRun):
     text: _Text
-    tool_call_id: _Name | None = Field(default=None, description="Of the question; by default the first open one.")
+    tool_call_id: _Name | None = Field(
+        default=None, description="The call that asks; by default the first open question."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class SlackActions:
 
     def __post_init__(self) -> None:
         try:
-            import httpx  # noqa: F401  # now, and not when somebody has pressed a button
+            import httpx  # noqa: F401  # fails at start, not at the first button press
         except ImportError as error:
             raise MissingExtraError(f"Buttons in Slack need httpx: {install('httpx')}") from error
         if len(self.signing_secret) < SHORTEST_SIGNING_SECRET:

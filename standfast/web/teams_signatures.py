@@ -49,7 +49,7 @@ class TeamsActions:
 
     def __post_init__(self) -> None:
         try:
-            import httpx  # noqa: F401  # now, and not when somebody has pressed a button
+            import httpx  # noqa: F401  # fails at start, not at the first button press
             import jwt.algorithms
         except ImportError as error:
             raise MissingExtraError(f"Buttons in Microsoft Teams need {error.name}: {install('teams')}") from error

@@ -16,13 +16,13 @@ Tenant = Annotated[str, Field(pattern=f"^{SESSION_ID.pattern}$", max_length=LONG
 
 
 class Body(BaseModel):
-    """What a request says; a field that is not known is an error."""
+    """The body of a request; an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class StartRun(Body):
-    """An agent or a pipeline that is to run."""
+    """An agent or a pipeline to run."""
 
     name: _Name = Field(description="Of the agent or pipeline.")
     message: _Text | None = Field(default=None, description="The message to the agent.")
@@ -37,7 +37,7 @@ class StartRun(Body):
 
 
 class Decide(Body):
-    """A decision at a gate; `digest` is that of what was looked at."""
+    """A decision at a gate, with the `digest` of the contents that were reviewed."""
 
     gate: Annotated[str, Field(min_length=1, max_length=2_000)]
     decision: Literal["approve", "reject"]
@@ -48,7 +48,7 @@ class Decide(Body):
 
 
 class ChosenGate(Body):
-    """A gate, and the digest of what was looked at there."""
+    """A gate, and the digest of the contents that were reviewed."""
 
     run: Annotated[str, Field(min_length=1, max_length=2_000)]
     gate: Annotated[str, Field(min_length=1, max_length=2_000)]
@@ -56,7 +56,7 @@ class ChosenGate(Body):
 
 
 class DecideSeveral(Body):
-    """One decision at several gates, each for itself."""
+    """One decision for several gates; each counts separately."""
 
     decision: Literal["approve", "reject"]
     gates: Annotated[tuple[ChosenGate, ...], Field(min_length=1, max_length=MOST)]
@@ -64,13 +64,13 @@ class DecideSeveral(Body):
 
 
 class Revoke(Body):
-    """The id of a standing approval that is to end."""
+    """The id of a standing approval to end."""
 
     id: _Name
 
 
 class Answer(Body):
-    """An answer to the question of a call, or to the first that is open."""
+    """An answer to a call's question, or to the first open one."""
 
     text: _Text
     tool_call_id: _Name | None = None
@@ -84,7 +84,7 @@ class Say(Body):
 
 
 class Resume(Body):
-    """How a paused run goes on; to skip what no worker has, say why."""
+    """How a paused run continues; skipping a call or step needs a reason."""
 
     action: Literal["retry", "abort", "skip"] = "retry"
     name: Annotated[str, Field(min_length=1, max_length=2_000)] | None = None
@@ -93,7 +93,7 @@ class Resume(Body):
 
 
 class Resolve(Body):
-    """What became of a call of unknown outcome."""
+    """The outcome of a call whose outcome was unknown."""
 
     tool_call_id: _Name
     decision: Literal["happened", "not-happened", "leave"]
@@ -102,25 +102,25 @@ class Resolve(Body):
 
 
 class Nothing(Body):
-    """No field is needed."""
+    """No field is required."""
 
 
 class Started(BaseModel):
-    """The run, and whether this request has started it: one that is sent again with its key has not."""
+    """The run, and whether this request has started it; a repeat with the same key has not."""
 
     workflow_id: str
     is_new: bool
 
 
 class Done(BaseModel):
-    """The act counts; `note` says when, if that is not now."""
+    """The act counts; `note` gives the time if it counts later."""
 
     done: Literal[True] = True
     note: str | None = None
 
 
 class DecidedGate(BaseModel):
-    """What came of a decision; "unknown" if it was sent, and may count later."""
+    """The outcome of a decision; "unknown" if it was sent, and may count later."""
 
     run: str
     gate: str
@@ -130,13 +130,13 @@ class DecidedGate(BaseModel):
 
 
 class DecidedGates(BaseModel):
-    """What came of each decision, in their order."""
+    """The outcome of each decision, in order."""
 
     gates: list[DecidedGate]
 
 
 class Me(BaseModel):
-    """Who sends the request; `csrf` is for browsers that have signed in by a cookie."""
+    """The sender of the request; `csrf` is for browsers that have signed in with a cookie."""
 
     name: str
     role: str
@@ -163,7 +163,7 @@ class Run(BaseModel):
 
 
 class Runs(BaseModel):
-    """A page of runs, the last started first; `next` is the `page` of the next one."""
+    """A page of runs, the latest start first; `next` is the `page` of the next one."""
 
     runs: list[Run]
     next: str | None = None
@@ -177,13 +177,13 @@ class Transcript(BaseModel):
 
 
 class Items(BaseModel):
-    """What waits for people."""
+    """An item that waits for people."""
 
     items: list[dict[str, Any]]
 
 
 class Waiting(BaseModel):
-    """A page of what waits for people, the next deadline first.
+    """A page of items that wait for people, the next deadline first.
 
     `next` is the `after` of the next page. `counts` are of all pages, by kind, if a store has a board.
     """
@@ -194,7 +194,7 @@ class Waiting(BaseModel):
 
 
 class Standing(BaseModel):
-    """Standing approvals, the last given first; `used` as far as the audit trail goes back."""
+    """Standing approvals, the newest first; `used` counts as far as the audit trail goes back."""
 
     standing: list[StandingApproval]
 
@@ -208,6 +208,6 @@ class Problem(BaseModel):
 
 
 class Error(BaseModel):
-    """The answer to every request that was not done."""
+    """The answer to every failed request."""
 
     error: Problem

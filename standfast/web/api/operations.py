@@ -320,7 +320,7 @@ OPERATIONS = (
     Operation("GET", "/runs/{run}/export", _export, None, "A checkpoint", "operator", "export"),
     Operation("POST", "/runs/{run}/decide", _decide, models.Done, "Decide", "approver", "decide", models.Decide),
     Operation("POST", "/runs/{run}/answer", _answer, models.Done, "Answer it", "approver", "answer", models.Answer),
-    Operation("POST", "/runs/{run}/message", _say, models.Done, "Say something", "operator", "message", models.Say),
+    Operation("POST", "/runs/{run}/message", _say, models.Done, "Send a message", "operator", "message", models.Say),
     Operation("POST", "/runs/{run}/resume", _resume, models.Done, "End a pause", "operator", "resume", models.Resume),
     Operation(
         "POST", "/runs/{run}/resolve", _resolve, models.Done, "Settle a call of unknown outcome", "operator", "resolve",
