@@ -27,6 +27,7 @@ from standfast.agent_loop.guardrails import (
 )
 from standfast.agent_loop.handoffs import handed_over_to, handed_to, last_speaker, next_speaker
 from standfast.agent_loop.held_answers import Held, hold, question_about, released, with_dropped
+from standfast.agent_loop.invalid_answers import correction, refused_by_guardrails, unfit_calls
 from standfast.agent_loop.loop import (
     LoopState,
     left_unanswered,
@@ -84,7 +85,6 @@ from standfast.agent_loop.transcripts import (
     unanswered,
     with_notices,
 )
-from standfast.agent_loop.unfit_answers import correction, refused_by_guardrails, unfit_calls
 
 __all__ = [
     "NOBODY_TO_ASK",

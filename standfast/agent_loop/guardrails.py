@@ -12,7 +12,7 @@ from typing import Literal, cast
 from pydantic_core import to_json
 
 from standfast.agent_loop.gate_rules import GateRule, Holds
-from standfast.agent_loop.unfit_answers import unfit_calls
+from standfast.agent_loop.invalid_answers import unfit_calls
 from standfast.agents import Agent, Guardrail, OutputValidator
 from standfast.agents.guardrails import declared
 from standfast.errors import StandfastError

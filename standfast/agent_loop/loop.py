@@ -25,6 +25,7 @@ from standfast.agent_loop.actions import (
 )
 from standfast.agent_loop.gates import Gate
 from standfast.agent_loop.handoffs import handed_over_to, handoff_outcome, target_of
+from standfast.agent_loop.invalid_answers import judge, unfit
 from standfast.agent_loop.tool_facts import (
     Answer,
     CallT,
@@ -37,7 +38,6 @@ from standfast.agent_loop.tool_facts import (
 )
 from standfast.agent_loop.tool_gates import refusal
 from standfast.agent_loop.transcripts import last_answer, question_of, result_message, unanswered
-from standfast.agent_loop.unfit_answers import judge, unfit
 from standfast.agents import Loop, OnTerminalToolError
 from standfast.checkpoints import Question
 from standfast.errors import TerminalError

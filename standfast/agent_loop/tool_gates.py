@@ -12,8 +12,8 @@ from standfast.agent_loop.decisions import Decision
 from standfast.agent_loop.gate_rules import GateRule, in_turn
 from standfast.agent_loop.gates import Gate, digest_of
 from standfast.agent_loop.guardrails import approval_of_guardrail, rule_of
+from standfast.agent_loop.invalid_answers import refusal_by_guardrail
 from standfast.agent_loop.standing_approvals import policy_of
-from standfast.agent_loop.unfit_answers import refusal_by_guardrail
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError

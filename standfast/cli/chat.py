@@ -26,7 +26,7 @@ from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
 from standfast.events import ModelRetried, ReasoningDelta, TextDelta, ToolEnded, ToolStarted
 from standfast.local import run_streaming
-from standfast.runtime.viewers import Heard, load_more, news_of, until_more
+from standfast.runtime.streamed_answers import Heard, load_more, news_of, until_more
 from standfast.stores import SQLiteStore
 from standfast.stores.capabilities import has_journal
 

@@ -133,7 +133,7 @@ async def reject(
 
 def _check_unseen(item: Item, run: str, *, yes: bool) -> None:
     """Refuse to approve unreviewed contents, unless the caller waives the review."""
-    from standfast.temporal.client.asked import is_cut
+    from standfast.temporal.client.gate_contents import is_cut
 
     if is_cut(item):
         raise InputError(

@@ -334,8 +334,8 @@ def _running(state: dict[str, Any]) -> str:
 
 
 def _write(output: Output, seen: dict[str, Any]) -> None:
-    from standfast.temporal.client.items import read_result
     from standfast.temporal.client.runs import outcome
+    from standfast.temporal.client.waiting_items import read_result
 
     state, result = seen.get("state") or {}, read_result(seen.get("result"))
     ended = outcome(seen) if "closed" in seen else str(state.get("status", seen["status"]))

@@ -13,7 +13,7 @@ from standfast.cli.outputs import Output
 from standfast.cli.stores import STORED, USUAL, existing_store, is_file, shown_address, store_option
 from standfast.durations import WAYS, to_seconds
 from standfast.errors import InputError
-from standfast.runtime.restores import begin_epoch, note_move
+from standfast.runtime.restored_stores import begin_epoch, note_move
 from standfast.runtime.retention import PrunedStore, Pruning, continued_runs, nobody_knows
 from standfast.stores import open_store
 from standfast.stores.capabilities import has_deletion

@@ -17,8 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from standfast.durations import Duration
 from standfast.effects import failures
 from standfast.effects.calls import EffectCall, Ending, Found
-from standfast.effects.keeper import keeper, on_keeper, recorded
-from standfast.effects.kept import Kept, Raised, written
+from standfast.effects.kept_outcomes import Kept, Raised, written
 from standfast.effects.keys import (
     LONGEST_NAME,
     EffectKey,
@@ -29,6 +28,7 @@ from standfast.effects.keys import (
     is_cancel,
     is_let_through,
 )
+from standfast.effects.store_thread import keeper, on_keeper, recorded
 from standfast.errors import (
     DefinitionError,
     InputError,

@@ -44,10 +44,10 @@ from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import Message, ToolCall, Usage, check_same, content_digest, error_text, read_usage
 from standfast.runtime import inputs
+from standfast.runtime.call_ledger import Fence, answer_all, results_of
 from standfast.runtime.cancellation import Cancellation, to_the_end
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
-from standfast.runtime.dispatches import Fence, answer_all, results_of
-from standfast.runtime.exported import at_home
+from standfast.runtime.exported_sessions import at_home
 from standfast.runtime.inputs import RunInput
 from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, find_heard, keep_ending
 from standfast.runtime.outcomes import read_outcome

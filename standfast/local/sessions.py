@@ -19,11 +19,11 @@ from standfast.errors import (
     StoreError,
 )
 from standfast.messages import Message, usage_of
-from standfast.runtime.at_work import check_not_at_work, hold
 from standfast.runtime.cancellation import to_the_end, uninterrupted
 from standfast.runtime.inputs import check_access
 from standfast.runtime.message_ids import prune_session
-from standfast.runtime.unheard import Unheard
+from standfast.runtime.session_marks import check_not_at_work, hold
+from standfast.runtime.unread_messages import Unheard
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import (
     AgentStore,

@@ -5,8 +5,8 @@ from functools import partial
 from uuid import uuid4
 
 from standfast.errors import SessionConflictError, SessionNotFoundError
-from standfast.runtime.at_work import check_not_at_work, hold
 from standfast.runtime.cancellation import uninterrupted
+from standfast.runtime.session_marks import check_not_at_work, hold
 from standfast.stores.capabilities import has_deletion, has_ledger
 from standfast.stores.protocol import ActOutcome, AgentStore, DecisionRecord, Session, session_id_of
 

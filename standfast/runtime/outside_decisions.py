@@ -14,9 +14,9 @@ from typing import Any, cast
 
 from standfast.agent_loop import Decision, Gate
 from standfast.errors import InputError, SessionConflictError, StoreError
-from standfast.runtime.at_work import check_not_at_work, hold
 from standfast.runtime.cancellation import uninterrupted
 from standfast.runtime.pipeline_results import Kept, decision_of
+from standfast.runtime.session_marks import check_not_at_work, hold
 from standfast.runtime.stored_gates import IN_PROCESS, AskedGate, Whose, show_gates
 from standfast.stores.capabilities import has_waits
 from standfast.stores.protocol import DurableStore

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-from standfast.runtime.at_work import hold
 from standfast.runtime.cancellation import uninterrupted
+from standfast.runtime.session_marks import hold
 from standfast.stores.capabilities import has_standing_approvals
 from standfast.stores.deletion import (
     Deletion,

@@ -4,10 +4,10 @@ from standfast.temporal.activities.approval_links import ApprovalLinks
 from standfast.temporal.activities.slack_messages import SlackButtons
 from standfast.temporal.activities.teams_messages import TeamsButtons
 from standfast.temporal.activities.webhooks import Webhook
-from standfast.temporal.client.asked import load_arguments, load_shown
 from standfast.temporal.client.audits import OnRecord
 from standfast.temporal.client.clients import StandfastClient
 from standfast.temporal.client.connections import connect
+from standfast.temporal.client.gate_contents import load_arguments, load_shown
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.servers import DevServer, dev_server
 from standfast.temporal.client.starts import start_agent, start_pipeline

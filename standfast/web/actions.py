@@ -16,7 +16,7 @@ from standfast.messages import read_json
 from standfast.runtime.stored_gates import RECORDED
 from standfast.temporal import StandfastClient
 from standfast.web.access import Person, Role
-from standfast.web.bounds import remembered
+from standfast.web.admission import remembered
 from standfast.web.edits import read_edit
 
 Form = Mapping[str, str]

@@ -31,7 +31,7 @@ from standfast.temporal.activities.chat_messages import (
 from standfast.temporal.client.runs import our_run
 from standfast.web.access import Access, Person
 from standfast.web.actions import may_act
-from standfast.web.bounds import admit
+from standfast.web.admission import admit
 from standfast.web.chat_forms import COMMENT, Field, Typed, fields_of
 
 _LOG = logging.getLogger("standfast.web")

@@ -18,8 +18,8 @@ from standfast.errors import InputError, StandfastError
 from standfast.messages import explain, visible_json
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
-from standfast.web.asked import Whole, load_all
 from standfast.web.forms import Field, FieldError, filled_form, read_once
+from standfast.web.gate_contents import Whole, load_all
 
 _MOST = 64_000  # bytes as JSON: a form sends it three times, each byte as up to three; its limit is 1 MB
 

@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from standfast.errors import StandfastError, StoreError
 from standfast.events import AnswerDelta, TextDelta
 from standfast.messages import visible
-from standfast.runtime.viewers import Heard, load_more, news_of, until_more
+from standfast.runtime.streamed_answers import Heard, load_more, news_of, until_more
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore

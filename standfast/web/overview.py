@@ -27,7 +27,7 @@ from standfast.temporal.client.boards import filter_of
 from standfast.temporal.client.runs import listed
 from standfast.time_limits import time_limit
 from standfast.web.access import Person
-from standfast.web.bounds import bounded_filter, bounded_query, only_admitted, waiting_for
+from standfast.web.admission import bounded_filter, bounded_query, only_admitted, waiting_for
 from standfast.web.desk import Desk
 from standfast.web.rendering import dollars
 from standfast.web.run_facts import RunFacts

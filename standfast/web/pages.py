@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from standfast.runtime.viewers import Heard
+from standfast.runtime.streamed_answers import Heard
 from standfast.temporal.client.runs import our_run
 from standfast.web.access import Person
-from standfast.web.bounds import admit
+from standfast.web.admission import admit
 from standfast.web.contexts import Contexts
 from standfast.web.desk import Desk
 from standfast.web.inbox import InboxPages, read_inbox

@@ -14,8 +14,8 @@ from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
 from standfast.messages import Usage
-from standfast.temporal.client.items import read_result
 from standfast.temporal.client.owners import owner_of
+from standfast.temporal.client.waiting_items import read_result
 
 _AT_ONCE = 16  # runs that are looked up
 _WAITS = 1.5  # seconds that a page waits for them; later results are available to the next page

@@ -20,7 +20,7 @@ from standfast.messages import read_json
 from standfast.temporal.client.runs import quoted, runs_query
 from standfast.temporal.wire import names
 from standfast.web.actions import ACTS, SAID, Form, act_id
-from standfast.web.bounds import RunPages, admit
+from standfast.web.admission import RunPages, admit
 from standfast.web.desk import Desk
 from standfast.web.mounts import root_of
 from standfast.web.run_facts import RunFacts

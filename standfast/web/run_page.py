@@ -12,16 +12,16 @@ from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
 from standfast.runtime.stored_gates import is_in_process
-from standfast.runtime.viewers import Heard
+from standfast.runtime.streamed_answers import Heard
 from standfast.temporal import OnRecord, start_pipeline
 from standfast.temporal.client.audits import load_acts
-from standfast.temporal.client.items import read_result
 from standfast.temporal.client.runs import looked_at, our_run, outcome
+from standfast.temporal.client.waiting_items import read_result
 from standfast.web.access import Person, Role
 from standfast.web.actions import ACTS, Read, act_id
-from standfast.web.asked import load_all
-from standfast.web.bounds import admit, admit_start
+from standfast.web.admission import admit, admit_start
 from standfast.web.desk import Desk, redirect
+from standfast.web.gate_contents import load_all
 from standfast.web.graphs import draw
 from standfast.web.live_updates import changes_address
 from standfast.web.mounts import root_of

@@ -11,8 +11,8 @@ from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
 from standfast.messages import Message
-from standfast.runtime.unheard import Unheard
-from standfast.runtime.viewers import Heard, load_more
+from standfast.runtime.streamed_answers import Heard, load_more
+from standfast.runtime.unread_messages import Unheard
 from standfast.stores.capabilities import has_ledger, has_partial_answers
 from standfast.stores.protocol import (
     AgentStore,
@@ -20,12 +20,12 @@ from standfast.stores.protocol import (
     session_key_of,
 )
 from standfast.temporal import StandfastClient
-from standfast.temporal.client.items import read_items
 from standfast.temporal.client.runs import answer, looked_at
+from standfast.temporal.client.waiting_items import read_items
 from standfast.temporal.wire import names
 from standfast.temporal.wire.names import child_id
 from standfast.web.access import Person
-from standfast.web.bounds import owns
+from standfast.web.admission import owns
 from standfast.web.progress import Progress, load_progress
 
 _MESSAGES = 400  # of a transcript, the last

@@ -16,7 +16,7 @@ from standfast.runtime.standing_approvals import no_standing_approval, revoke
 from standfast.stores.capabilities import has_standing_approvals
 from standfast.stores.standing_approvals import StandingApprovals, StandingFilter
 from standfast.web.access import Access, Person
-from standfast.web.bounds import owns
+from standfast.web.admission import owns
 from standfast.web.desk import Desk, redirect
 
 MOST = 500  # that are listed

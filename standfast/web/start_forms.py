@@ -19,7 +19,7 @@ from standfast.temporal import OnRecord, StandfastClient, start_agent, start_pip
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.access import Person
 from standfast.web.actions import act_id
-from standfast.web.bounds import admit_start, tenant_for
+from standfast.web.admission import admit_start, tenant_for
 from standfast.web.contexts import Contexts
 from standfast.web.desk import Desk, new_key, redirect
 from standfast.web.edits import faults_of

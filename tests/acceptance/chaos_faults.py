@@ -17,7 +17,7 @@ from acceptance.replays import failed_replays
 from acceptance.temporal_world import World
 from standfast import Message, ToolCall
 from standfast.events import Event, ToolEnded, ToolStarted
-from standfast.runtime.dispatches import last_entry
+from standfast.runtime.call_ledger import last_entry
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastClient
 from standfast.tools.attempts import turn_scope

@@ -46,7 +46,7 @@ from standfast import (
 from standfast.stores import Append, LedgerEntry, Session, SQLiteStore
 from standfast.stores.locks import SessionLocks
 from standfast.temporal import StandfastPlugin, connect
-from standfast.temporal.activities import guards
+from standfast.temporal.activities import activity_guards
 from standfast.temporal.workflows import activity_options, agent_workflows
 from standfast.testing import ScriptedModel
 
@@ -363,7 +363,7 @@ async def work(
         activity_options.HEARTBEAT = activity_options.MODEL_HEARTBEAT = timedelta(seconds=dead_after)
         activity_options.STORE_OPTIONS["heartbeat_timeout"] = timedelta(seconds=dead_after)
     if silent:
-        guards.HEARTBEAT_EVERY = 3_600.0
+        activity_guards.HEARTBEAT_EVERY = 3_600.0
     if drain:
         options["graceful_shutdown_timeout"] = timedelta(seconds=drain)
     stop = asyncio.Event()

@@ -15,7 +15,7 @@ from acceptance.temporal_worker import append
 from acceptance.temporal_world import World
 from acceptance.test_one_ledger import three_runs
 from standfast import Message, ToolCall
-from standfast.runtime.dispatches import answer_without_run
+from standfast.runtime.call_ledger import answer_without_run
 from standfast.stores import Session
 from standfast.temporal.workflows import agent_workflows
 from standfast.tools.attempts import turn_scope

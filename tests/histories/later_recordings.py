@@ -30,7 +30,7 @@ from standfast import (
 from standfast.stores import Session
 from standfast.temporal import approval, start_agent, start_pipeline
 from standfast.temporal.wire import names
-from standfast.temporal.workflows import model_calls, running
+from standfast.temporal.workflows import model_calls, run_lifetime
 from standfast.testing import ScriptedModel
 
 expectant = Agent("expectant", tools=[inquire], loop=Loop(answer_timeout=1))
@@ -514,12 +514,12 @@ async def asked_on(world: World) -> Saved:
         await world.waits_for(run, "question")
         again = await reset(world, run, -1)
         await world.waits_for(again, "question")
-        running.EVENTS = (await again.describe()).history_length
+        run_lifetime.EVENTS = (await again.describe()).history_length
         await again.signal("reject", {"gate": "nope"})
         latest = world.client.get_workflow_handle(run.id)
         while (moved := (await latest.describe()).run_id) == again.run_id:
             await asyncio.sleep(0.02)
-        running.EVENTS = 4_000
+        run_lifetime.EVENTS = 4_000
         await world.waits_for(latest, "question")
         await world.people.answer(run.id, "red", id="new")
         await latest.result()

@@ -21,7 +21,7 @@ from temporalio.worker import Worker
 
 from standfast import Agent, Approval, InterruptError, Loop, Message, ModelError, Step, pipeline, sqlite_store, tool
 from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent, start_pipeline
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel, dev_server
 
 FOLDER = Path(__file__).parent
@@ -252,7 +252,7 @@ async def main() -> None:
             client = await connect(server.address)
             for name in known if names == ["--all"] else names:
                 async with asyncio.timeout(60):
-                    running.EVENTS = 60 if name in MOVED else 4_000
+                    run_lifetime.EVENTS = 60 if name in MOVED else 4_000
                     if name in RECORDINGS:
                         await save(client, name, await RECORDINGS[name](World(client, name, Path(folder))))
                     else:

@@ -15,13 +15,13 @@ from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
 from standfast.temporal.workflows import calls
+from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.agent_workflows import AgentRun, Closing
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.gates import CallApprovals
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
 from standfast.temporal.workflows.run_parts import RunParts
-from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.workers import StoreWaits
 
 Patch = pytest.MonkeyPatch

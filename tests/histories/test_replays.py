@@ -14,7 +14,7 @@ from standfast.temporal import StandfastPlugin
 from standfast.temporal.client import replays
 from standfast.temporal.client.replays import differences
 from standfast.temporal.wire import names
-from standfast.temporal.workflows.waiting import Waiting
+from standfast.temporal.workflows.waiting_items import Waiting
 from standfast.testing import ScriptedModel
 
 FOLDER = Path(__file__).parent

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from standfast.temporal import plugin
-from standfast.temporal.activities import guards
+from standfast.temporal.activities import activity_guards
 from standfast.temporal.workflows import activity_options
 
 
@@ -17,4 +17,4 @@ def give_up_after(seconds: float) -> None:
         activity_options.ATTACH_OPTIONS,
     ):
         options["heartbeat_timeout"] = silence
-    guards.HEARTBEAT_EVERY = plugin.HEARTBEAT_EVERY = min(guards.HEARTBEAT_EVERY, seconds / 5)
+    activity_guards.HEARTBEAT_EVERY = plugin.HEARTBEAT_EVERY = min(activity_guards.HEARTBEAT_EVERY, seconds / 5)

@@ -17,7 +17,7 @@ from standfast.temporal import ApprovalLinks, StandfastClient
 from standfast.temporal.activities.slack_messages import Mark
 from standfast.testing import Reply
 from standfast.web import Access, Person
-from standfast.web.api.talks import interrupt_id
+from standfast.web.api.conversations import interrupt_id
 from support.commands import standfast
 from support.racing_runs import DOORS, PEOPLE
 from support.slack import TEAM, Slack, buttons, send, texts

@@ -20,7 +20,7 @@ from standfast import (
     Usage,
     tool,
 )
-from standfast.runtime.dispatches import last_dispatch
+from standfast.runtime.call_ledger import last_dispatch
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 from standfast.tools.attempts import call_key, turn_scope

@@ -44,7 +44,7 @@ MAY_MAKE_OUTCOMES = {
     "local/pipeline_steps.py:_of_tool",  # by the result of the run of a step's one call
     "temporal/activities/tool_activities.py:_handle",  # its worker ends
     "temporal/activities/transcripts.py:_elsewhere",  # a child's session has no answer
-    "temporal/activities/written_answers.py:recorded",  # the ledger has no result
+    "temporal/activities/stored_outcomes.py:recorded",  # the ledger has no result
     "temporal/workflows/calls.py:_dispatch",  # no worker starts it
     "temporal/workflows/calls.py:_lost",  # its worker was lost
     "temporal/workflows/child_agents.py:run_agent",  # it was lost with an earlier run, or is too deep

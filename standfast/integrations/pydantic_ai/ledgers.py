@@ -4,11 +4,11 @@ from typing import Any
 
 from pydantic_ai.messages import ToolCallPart, ToolReturnPart
 
-from standfast.effects.kept import Raised, read_kept
+from standfast.effects.kept_outcomes import Raised, read_kept
 from standfast.effects.keys import EffectKey
 from standfast.errors import ToolDurabilityError
 from standfast.integrations.pydantic_ai.toolsets import read_result
-from standfast.runtime.dispatches import last_dispatch
+from standfast.runtime.call_ledger import last_dispatch
 from standfast.stores.protocol import DurableStore, LedgerEntry
 from standfast.tools import Failed, Returned
 from standfast.tools.attempts import call_key

@@ -15,7 +15,7 @@ from standfast.stores.postgres.database import CONNECT, NAME, Address, Database,
 from standfast.stores.postgres.errors import is_away, translated
 from standfast.stores.postgres.holds import Holds
 from standfast.stores.postgres.migrations import MIGRATIONS
-from standfast.stores.postgres.news import News
+from standfast.stores.postgres.notifications import News
 from standfast.stores.postgres.poolers import check_session_mode
 from standfast.stores.postgres.schema import lock_key, prepare
 from standfast.stores.sql.dialect import Plan, Query, Row, postgres

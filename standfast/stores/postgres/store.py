@@ -11,7 +11,7 @@ from standfast.stores.partial_answers import PartialAnswer, run_of
 from standfast.stores.postgres import ledger, rows
 from standfast.stores.postgres.addresses import checked_address
 from standfast.stores.postgres.connections import Connections
-from standfast.stores.postgres.news import channel, topic
+from standfast.stores.postgres.notifications import channel, topic
 from standfast.stores.postgres.tables import PostgresTables
 from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
 from standfast.stores.schema_versions import lost_identity

@@ -16,7 +16,7 @@ from standfast.errors import StandfastError
 from standfast.messages import Usage, read_json
 from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth, check_sampler, child_session
 from standfast.stores.protocol import DurableStore, session_id_of, session_key_of
-from standfast.temporal.client.run_ends import cancelled_end, end_of
+from standfast.temporal.client.ended_runs import cancelled_end, end_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import outcome_of_result, outcome_of_terminal_error, result_usage

@@ -8,8 +8,8 @@ from temporalio import activity
 from standfast.errors import SessionStoreError
 from standfast.stores.capabilities import has_waits
 from standfast.stores.waits import Board
-from standfast.temporal.activities.guards import Guard
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.activity_guards import Guard
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.posted_messages import PostedMessages
 from standfast.temporal.wire import names

@@ -19,12 +19,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import StoreError
-from standfast.runtime.at_work import scope_of
 from standfast.runtime.repeating import repeating
-from standfast.runtime.restores import current_epoch
+from standfast.runtime.restored_stores import current_epoch
+from standfast.runtime.session_marks import scope_of
 from standfast.stores.protocol import DurableStore, RunningCall
-from standfast.temporal.activities.at_work import drop_ended
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.agent_host import AgentHost
+from standfast.temporal.activities.session_marks import drop_ended
 from standfast.temporal.wire import names
 
 _LOG = logging.getLogger("standfast")

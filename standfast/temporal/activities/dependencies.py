@@ -18,8 +18,8 @@ from standfast.runtime.dependencies import dependencies
 from standfast.runtime.guardrails import Guardrails
 from standfast.runtime.pipeline_results import Kept
 from standfast.stores.protocol import session_id_of
-from standfast.temporal.activities.guards import run_hook
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.activity_guards import run_hook
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.wire.activity_types import CallReference
 from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.time_limits import time_limit

@@ -7,8 +7,8 @@ from pydantic_core import to_json
 from standfast.agent_loop import unanswered
 from standfast.checkpoints import Checkpoint, Question, signed
 from standfast.messages import Usage
-from standfast.temporal.activities.guards import Guard
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.activity_guards import Guard
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of, load_edit
 from standfast.temporal.activities.transcripts import Transcript

@@ -28,17 +28,17 @@ from standfast.errors import InputError
 from standfast.messages import ToolCall, Tripped, error_text, json_problem
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
-from standfast.runtime.dispatches import NOT_RUN, last_entry
+from standfast.runtime.call_ledger import NOT_RUN, last_entry
 from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.standing_approvals import Gives, given_by, standing_refusal
 from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
 from standfast.stores.protocol import LedgerEntry
+from standfast.temporal.activities.activity_guards import Guard, called
+from standfast.temporal.activities.agent_host import TRIES, AgentHost
 from standfast.temporal.activities.dependencies import context_of_turn, guardrails_at
-from standfast.temporal.activities.guards import Guard, called
-from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of, keep_edit, load_edit
-from standfast.temporal.client.run_ends import read_signal, was_refused
+from standfast.temporal.client.ended_runs import read_signal, was_refused
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     DecideReference,

@@ -22,18 +22,18 @@ from standfast.runtime.users_functions import output_problem
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Append
+from standfast.temporal.activities.activity_guards import Guard
 from standfast.temporal.activities.adapter_calls import ModelRefusedError, soonest
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.answers import Answered, Answers, PartialAnswerWriter
-from standfast.temporal.activities.at_work import begin_work, end_work
-from standfast.temporal.activities.behind_stores import check_conflict
-from standfast.temporal.activities.guards import Guard
-from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import asked_of, find_gates, held_by
+from standfast.temporal.activities.recorded_facts import called_tools, news, started_facts
+from standfast.temporal.activities.restored_stores import check_conflict
+from standfast.temporal.activities.session_marks import begin_work, end_work
+from standfast.temporal.activities.slow_writes import AfterAWhile, write_in_sight
+from standfast.temporal.activities.stored_outcomes import digest, split_heard
 from standfast.temporal.activities.transcripts import Transcript
-from standfast.temporal.activities.turn_facts import called_tools, news, started_facts
-from standfast.temporal.activities.writes import AfterAWhile, write_in_sight
-from standfast.temporal.activities.written_answers import digest, split_heard
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, SOURCES, THOUGHTS

@@ -27,9 +27,9 @@ from standfast.runtime.standing_approvals import decided_in_advance
 from standfast.runtime.users_functions import ask_at_gates, edit_refusal
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Session, session_id_of
+from standfast.temporal.activities.activity_guards import called
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.dependencies import guardrails_at
-from standfast.temporal.activities.guards import called
-from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import Asked, LetThrough, OpenReference
 from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SCHEMAS_BYTES, SHOWN_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments

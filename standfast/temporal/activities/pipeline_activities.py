@@ -23,11 +23,11 @@ from standfast.runtime.pipeline_steps import StepRecords
 from standfast.runtime.run_keys import list_run, restarted
 from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
-from standfast.temporal.activities.at_work import note_run
-from standfast.temporal.activities.guards import Guard
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.activity_guards import Guard
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
-from standfast.temporal.activities.written_answers import NO_ANSWER, final_answer, recorded
+from standfast.temporal.activities.session_marks import note_run
+from standfast.temporal.activities.stored_outcomes import NO_ANSWER, final_answer, recorded
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     Looked,

@@ -15,17 +15,17 @@ from standfast.agents import Agent, AgentContext
 from standfast.checkpoints import Question
 from standfast.errors import StoreBehindError
 from standfast.messages import cut
-from standfast.runtime.dispatches import has_started
+from standfast.runtime.call_ledger import has_started
 from standfast.runtime.users_functions import call_users
-from standfast.temporal.activities.at_work import end_work, is_running
+from standfast.temporal.activities.activity_guards import Guard, is_given_up
+from standfast.temporal.activities.agent_host import AgentHost
+from standfast.temporal.activities.agent_states import state_left
 from standfast.temporal.activities.dependencies import run_with_deps
-from standfast.temporal.activities.guards import Guard, is_given_up
-from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.activities.session_marks import end_work, is_running
+from standfast.temporal.activities.stored_outcomes import with_last_answer
 from standfast.temporal.activities.transcripts import Transcript
-from standfast.temporal.activities.turn_states import state_left
-from standfast.temporal.activities.written_answers import with_last_answer
-from standfast.temporal.client.run_ends import cancelled_end, end_of, find_run
+from standfast.temporal.client.ended_runs import cancelled_end, end_of, find_run
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AgentEnd, LostReference

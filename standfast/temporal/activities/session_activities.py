@@ -23,29 +23,29 @@ from standfast.agents.handoffs import every_tool
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionConflictError, StoreError
 from standfast.messages import Message, check_same, content_digest, cut, usage_of
-from standfast.runtime.at_work import is_held
+from standfast.runtime.call_ledger import NOT_RUN, claim_next, last_entry, read_result
 from standfast.runtime.dependencies import begin_context, context_of, kept_context
-from standfast.runtime.dispatches import NOT_RUN, claim_next, last_entry, read_result
-from standfast.runtime.exported import check_exported_from, exported_session
+from standfast.runtime.exported_sessions import check_exported_from, exported_session
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.message_ids import MessageAnswer, find_heard
 from standfast.runtime.pipeline_results import Kept
-from standfast.runtime.restores import current_epoch
+from standfast.runtime.restored_stores import current_epoch
+from standfast.runtime.session_marks import is_held
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore, Session, session_id_of
 from standfast.temporal.activities import open_gates
-from standfast.temporal.activities.at_work import begin_work, check_writer, end_work, is_running, note_run
-from standfast.temporal.activities.behind_stores import LOST
+from standfast.temporal.activities.activity_guards import Guard, called
+from standfast.temporal.activities.agent_host import AgentHost, not_deleted
 from standfast.temporal.activities.dependencies import guardrails_at
-from standfast.temporal.activities.guards import Guard, called
-from standfast.temporal.activities.hosts import AgentHost, not_deleted
 from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.activities.message_activities import unheard_by
 from standfast.temporal.activities.model_activities import final_reply
-from standfast.temporal.activities.said_activities import unheard_by
-from standfast.temporal.activities.turn_facts import called_before, called_tools
-from standfast.temporal.activities.written_answers import still_asked, was_written_by
+from standfast.temporal.activities.recorded_facts import called_before, called_tools
+from standfast.temporal.activities.restored_stores import LOST
+from standfast.temporal.activities.session_marks import begin_work, check_writer, end_work, is_running, note_run
+from standfast.temporal.activities.stored_outcomes import still_asked, was_written_by
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, Said, message_id_of, said_by_user, user_message

@@ -11,7 +11,7 @@ from standfast.agents import Agent
 from standfast.errors import DefinitionError
 from standfast.messages import cut, error_text
 from standfast.runtime.toolsets import with_found
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.tools import Tool, Toolset
 
 _LOG = logging.getLogger("standfast")

@@ -13,24 +13,24 @@ from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import EndStatus, Question
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message, ToolCall, cut, read_usage
+from standfast.runtime.call_ledger import answer_without_run, last_dispatch, read_result, told, with_answer
 from standfast.runtime.dependencies import heard_in
-from standfast.runtime.dispatches import answer_without_run, last_dispatch, read_result, told, with_answer
 from standfast.runtime.message_ids import ends_at_limit, keep_ending, prune_session
-from standfast.runtime.unheard import Unheard
+from standfast.runtime.unread_messages import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
-from standfast.temporal.activities.behind_stores import check_conflict, check_session
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.agent_host import AgentHost
+from standfast.temporal.activities.agent_states import begun_state, last_state
 from standfast.temporal.activities.open_gates import load_edit
-from standfast.temporal.activities.tool_activities import ToolActivities
-from standfast.temporal.activities.turn_facts import strictest
-from standfast.temporal.activities.turn_states import begun_state, last_state
-from standfast.temporal.activities.written_answers import (
+from standfast.temporal.activities.recorded_facts import strictest
+from standfast.temporal.activities.restored_stores import check_conflict, check_session
+from standfast.temporal.activities.stored_outcomes import (
     NO_ANSWER,
     _time,
     final_answer,
     recorded,
     was_written_by,
 )
+from standfast.temporal.activities.tool_activities import ToolActivities
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import RunReference, SettleReference, Source, Verdict, WrittenOutcome
 from standfast.temporal.wire.inputs import user_message

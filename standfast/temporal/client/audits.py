@@ -20,7 +20,7 @@ from standfast.errors import InputError, SessionAccessDeniedError, SessionConfli
 from standfast.messages import cut, visible
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import Act, ActOutcome, AgentStore, DecisionRecord, Ledger
-from standfast.temporal.client.changes import Change, load_changes
+from standfast.temporal.client.edit_differences import Change, load_changes
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.runs import described, our_run, quoted
 from standfast.temporal.wire import names

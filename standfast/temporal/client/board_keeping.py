@@ -23,9 +23,9 @@ from standfast.stores.capabilities import has_ledger, has_waits
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.stores.waits import Board, Waits
 from standfast.temporal.client.boards import kept_mark
-from standfast.temporal.client.items import read_items, read_state
 from standfast.temporal.client.queue_stores import noted_store
 from standfast.temporal.client.runs import answer, listed, runs_query, was_started_by_us
+from standfast.temporal.client.waiting_items import read_items, read_state
 from standfast.temporal.wire import names
 from standfast.temporal.wire.boards import ShownItem, key_of, wait_of
 

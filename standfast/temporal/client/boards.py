@@ -20,7 +20,7 @@ from standfast.runtime.stored_gates import IN_PROCESS
 from standfast.stores.capabilities import has_deletion, has_ledger, has_waits
 from standfast.stores.protocol import session_id_of
 from standfast.stores.waits import ShownWait, WaitFilter, WaitPlace, Waits
-from standfast.temporal.client.items import read_items
+from standfast.temporal.client.waiting_items import read_items
 from standfast.tools.checks import seconds
 
 _AT_ONCE = 10  # in-process runs that are checked again in one reading

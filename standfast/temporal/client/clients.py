@@ -45,14 +45,14 @@ from standfast.temporal.client.boards import (
     read_run,
     read_waiting,
 )
+from standfast.temporal.client.ended_runs import end_of
 from standfast.temporal.client.event_streams import RunEvents
-from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.client.owners import Run
-from standfast.temporal.client.run_ends import end_of
 from standfast.temporal.client.runs import NoWorkerError, answer, cancel_run, has_no_gates, listed, our_run, runs_query
 from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.client.starts import plain_images
+from standfast.temporal.client.waiting_items import read_items, read_state, unreadable
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import check_sent_id
 from standfast.temporal.wire.limits import check_json, check_names

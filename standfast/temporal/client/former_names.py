@@ -4,8 +4,8 @@ from temporalio.client import Client
 
 from standfast.errors import SessionConflictError
 from standfast.pipelines import Pipeline
+from standfast.temporal.client.ended_runs import find_run
 from standfast.temporal.client.owners import check_owner
-from standfast.temporal.client.run_ends import find_run
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import Owner
 

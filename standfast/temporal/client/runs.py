@@ -25,8 +25,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from standfast.checkpoints import EndStatus
 from standfast.errors import InputError, StandfastError, did_you_mean
 from standfast.messages import error_text
-from standfast.temporal.client.items import read_items, read_state
 from standfast.temporal.client.operator_pauses import paused_by_operators
+from standfast.temporal.client.waiting_items import read_items, read_state
 from standfast.temporal.wire import names
 from standfast.time_limits import time_limit
 

@@ -50,7 +50,7 @@ class TurnRecord(Record):
         refused: by id, the reasons why calls do not run.
         tools: by name, the tools that its calls name.
         available: all tools of the agent, if a call names one that it does not have.
-        epoch: the store's epoch when this was made; see `restores`.
+        epoch: the store's epoch when this was made; see `restored_stores`.
     """
 
     message: Message

@@ -20,7 +20,7 @@ from standfast.temporal.wire.shown_gates import within_query
 from standfast.temporal.workflows.activity_options import NOTIFY_OPTIONS, summary
 from standfast.temporal.workflows.board_rows import BoardRows
 from standfast.temporal.workflows.visibility import Refused, show_ended, show_waiting
-from standfast.temporal.workflows.waiting import Waiting
+from standfast.temporal.workflows.waiting_items import Waiting
 
 Details = Callable[[str, Sequence[Waiting], Refused], str]
 _SHOWN = 500  # characters of a message that the agent has not read yet

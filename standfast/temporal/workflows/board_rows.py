@@ -13,8 +13,8 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.boards import ShownItem, ShowReference, Whose, key_of
 from standfast.temporal.wire.results import fits
 from standfast.temporal.workflows.activity_options import SHOW_ELSEWHERE_OPTIONS, SHOW_OPTIONS
-from standfast.temporal.workflows.raw_results import read_result
-from standfast.temporal.workflows.waiting import Waiting
+from standfast.temporal.workflows.activity_results import read_result
+from standfast.temporal.workflows.waiting_items import Waiting
 
 _PUT_BYTES = 500_000  # of the items that one write adds
 _UNKNOWN = {"?": None}  # the store's rows after a reset: no item has this key

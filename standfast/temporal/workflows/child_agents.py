@@ -29,7 +29,7 @@ from standfast.temporal.wire.states import Call
 from standfast.temporal.workflows.activity_options import ATTACH_OPTIONS, summary
 from standfast.temporal.workflows.missing_workers import put_in_by_hand
 from standfast.temporal.workflows.pauses import Pauses
-from standfast.temporal.workflows.running import Running
+from standfast.temporal.workflows.run_lifetime import Running
 from standfast.tools import Cancelled, Failed, Outcome, Returned, Unknown
 
 

@@ -14,8 +14,8 @@ from temporalio.exceptions import ApplicationError
 from standfast.messages import cut, error_text
 from standfast.temporal.wire import names
 from standfast.temporal.wire.limits import AWAITED_BYTES
+from standfast.temporal.workflows.activity_results import Undecodable, read_result
 from standfast.temporal.workflows.approvals import ask
-from standfast.temporal.workflows.raw_results import Undecodable, read_result
 from standfast.tools.checks import GUARDED
 from standfast.tools.given_arguments import approved_id, bound, hash_of, plain
 

@@ -25,10 +25,10 @@ from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES, VALUES
 from standfast.temporal.wire.results import refused_before
 from standfast.temporal.wire.turn_records import edit_digest
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
+from standfast.temporal.workflows.activity_results import read_result
 from standfast.temporal.workflows.board import Board
-from standfast.temporal.workflows.coming_cancels import reset_has_come
-from standfast.temporal.workflows.raw_results import read_result
-from standfast.temporal.workflows.running import Running
+from standfast.temporal.workflows.early_cancels import reset_has_come
+from standfast.temporal.workflows.run_lifetime import Running
 
 _LOOKS = 3  # at the history, if an operator fails them
 _REFUSED = 2_000  # characters of the reason that the sender of a refused message reads

@@ -21,6 +21,7 @@ from standfast.temporal.workflows.activity_options import (
     summary,
     until_the_outage_is_over,
 )
+from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.missing_workers import (
     details_of,
     is_missing,
@@ -33,7 +34,6 @@ from standfast.temporal.workflows.missing_workers import (
 from standfast.temporal.workflows.pauses import Retries
 from standfast.temporal.workflows.run_failures import fail, is_for_good, why
 from standfast.temporal.workflows.run_parts import RunParts
-from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import shown_usage
 
 

@@ -14,8 +14,8 @@ from standfast.temporal.wire.limits import AWAITED_BYTES
 from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.inbox import Inbox, refuse_by
 from standfast.temporal.workflows.missing_workers import was_cancelled
-from standfast.temporal.workflows.running import Running
-from standfast.temporal.workflows.waiting import Waiting
+from standfast.temporal.workflows.run_lifetime import Running
+from standfast.temporal.workflows.waiting_items import Waiting
 
 
 class Retries(TypedDict, total=False):

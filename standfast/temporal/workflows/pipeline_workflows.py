@@ -30,6 +30,7 @@ from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, read_tool
 from standfast.temporal.wire.states import Call
 from standfast.temporal.wire.step_types import CameTo, OpenedPipeline, Stepped, StepReference
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
+from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.board_rows import whose
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.child_agents import agent_result
@@ -37,11 +38,10 @@ from standfast.temporal.workflows.gates import GateKeeper
 from standfast.temporal.workflows.handlers import RunHandlers
 from standfast.temporal.workflows.missing_workers import SkippedError
 from standfast.temporal.workflows.run_failures import failed, why
+from standfast.temporal.workflows.run_lifetime import carried_in, is_long, may_continue, run_to_end, until_told
 from standfast.temporal.workflows.run_parts import RunParts, read_input
-from standfast.temporal.workflows.running import carried_in, is_long, may_continue, run_to_end, until_told
-from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import Refused, pipeline_details, show_started
-from standfast.temporal.workflows.waiting import Waiting
+from standfast.temporal.workflows.waiting_items import Waiting
 from standfast.temporal.workflows.workers import Opening
 from standfast.tools import Outcome
 

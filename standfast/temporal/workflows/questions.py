@@ -18,12 +18,12 @@ from standfast.temporal.wire.inputs import said_by_user
 from standfast.temporal.wire.limits import AWAITED_BYTES, PARKED_BYTES
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.temporal.wire.states import Call
+from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.inbox import refuse_by, sent_by_update
 from standfast.temporal.workflows.messages import Messages
 from standfast.temporal.workflows.run_parts import RunParts
-from standfast.temporal.workflows.shared_state import RunState
-from standfast.temporal.workflows.waiting import Waiting
+from standfast.temporal.workflows.waiting_items import Waiting
 from standfast.tools import Asked, Failed, Outcome, Returned, Unknown
 
 _ASKING = ("question", "unknown")  # the kinds of items that wait for an answer

@@ -11,7 +11,7 @@ from standfast.temporal.workflows.board import Board, Details
 from standfast.temporal.workflows.inbox import Inbox
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.run_failures import refuse
-from standfast.temporal.workflows.running import Running
+from standfast.temporal.workflows.run_lifetime import Running
 from standfast.temporal.workflows.workers import Opening, Workers
 
 T = TypeVar("T")

@@ -11,11 +11,11 @@ from temporalio.common import SearchAttributeKey
 from standfast.messages import Usage, cut, edited_in_words, visible, visible_json
 from standfast.temporal.wire import names
 from standfast.temporal.wire.states import RunLoop
-from standfast.temporal.workflows.shared_state import RunState
+from standfast.temporal.workflows.agent_run_state import RunState
 
 if TYPE_CHECKING:
     from standfast.pipeline_loop import Done
-    from standfast.temporal.workflows.waiting import Waiting
+    from standfast.temporal.workflows.waiting_items import Waiting
 
 _GROUP_BYTES = 1_800  # the server's limit is 2,048
 # Temporal Web puts what it shows into a URL, whose length is limited.

@@ -22,6 +22,7 @@ from standfast.temporal.workflows.activity_options import (
     summary,
     until_the_store_is_back,
 )
+from standfast.temporal.workflows.activity_results import read_result
 from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.inbox import read_moment
 from standfast.temporal.workflows.missing_workers import (
@@ -41,10 +42,9 @@ from standfast.temporal.workflows.missing_workers import (
     was_cancelled,
 )
 from standfast.temporal.workflows.pauses import Pauses
-from standfast.temporal.workflows.raw_results import read_result
 from standfast.temporal.workflows.run_failures import failed, why
-from standfast.temporal.workflows.running import Running
-from standfast.temporal.workflows.waiting import Waiting
+from standfast.temporal.workflows.run_lifetime import Running
+from standfast.temporal.workflows.waiting_items import Waiting
 
 VERSIONS = 20  # with which a step is tried before it waits for a person
 T = TypeVar("T")

@@ -23,10 +23,21 @@ from standfast.messages import waiting_edit_in_words
 from standfast.stores.protocol import check_session_id
 from standfast.web.access import Person
 from standfast.web.api.calls import Doors, id_in
+from standfast.web.api.conversations import (
+    Answer,
+    Kind,
+    Talk,
+    Waits,
+    interrupt_id,
+    listen,
+    say,
+    settle,
+    texts_of,
+    together,
+)
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
-from standfast.web.api.talks import Answer, Kind, Talk, Waits, interrupt_id, listen, say, settle, texts_of, together
 
 _PARTS: dict[Kind, str] = {"thoughts": "reasoning", "text": "text"}
 _HEADER = {"x-vercel-ai-ui-message-stream": "v1"}

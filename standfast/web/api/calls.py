@@ -25,9 +25,9 @@ from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal import OnRecord, StandfastClient, start_agent, start_pipeline
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.access import Person
+from standfast.web.admission import RunPages, admit_start, tenant_for
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import Senders
-from standfast.web.bounds import RunPages, admit_start, tenant_for
 from standfast.web.contexts import Contexts
 from standfast.web.streams import Streams
 

@@ -23,10 +23,10 @@ from standfast.temporal.client.runs import listed, looked_at, our_run, runs_quer
 from standfast.time_limits import time_limit
 from standfast.web import standing
 from standfast.web.access import Person, Role
+from standfast.web.admission import admit, no_run, owns, remembered, waiting_counts, waiting_for
 from standfast.web.api import models
 from standfast.web.api.calls import Doors, act_id, said_id
 from standfast.web.api.senders import dumped
-from standfast.web.bounds import admit, no_run, owns, remembered, waiting_counts, waiting_for
 
 _MOST = 100  # of a page
 _EXPORT = 30.0  # seconds in which a run must reach a point between two actions

@@ -12,7 +12,7 @@ from support.postgres import PostgresServer, new_schema
 from support.stores import append, contents
 
 from standfast import sqlite_store
-from standfast.runtime.restores import current_epoch, note_place
+from standfast.runtime.restored_stores import current_epoch, note_place
 from standfast.stores import open_store
 
 

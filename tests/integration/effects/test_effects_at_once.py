@@ -10,7 +10,7 @@ import pytest
 
 from standfast import InputError, sqlite_store
 from standfast.effects import NotHappened, ToolDurabilityError, effect
-from standfast.effects.kept import write_kept
+from standfast.effects.kept_outcomes import write_kept
 from standfast.effects.keys import time_of
 from standfast.stores import SQLiteStore
 from standfast.tools import Returned

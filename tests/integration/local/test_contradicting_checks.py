@@ -10,9 +10,9 @@ from support.transcripts import DURABILITY, asks_for, call, tool_results
 
 from standfast import Agent, Happened, NotHappened, SessionConflictError, ToolContext, run, tool
 from standfast.effects import ToolDurabilityError, effect
-from standfast.effects.kept import write_kept
-from standfast.runtime import dispatches
-from standfast.runtime.dispatches import CONTRADICTED, last_dispatch
+from standfast.effects.kept_outcomes import write_kept
+from standfast.runtime import call_ledger
+from standfast.runtime.call_ledger import CONTRADICTED, last_dispatch
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel, crash_after_tool_results
 from standfast.tools import Returned
@@ -80,7 +80,7 @@ async def test_of_two_checks_of_a_call_the_one_that_found_it_wins_and_it_does_no
     async def verify(ctx: ToolContext) -> Any:
         scope, _, key = ctx.idempotency_key.rpartition(".")
         if not rivals:
-            rivals.append(Rival(store, scope, key, dispatches.hash_of(asked), json.dumps({"returned": "rival's"})))
+            rivals.append(Rival(store, scope, key, call_ledger.hash_of(asked), json.dumps({"returned": "rival's"})))
             await rivals[0].look()
             await act(rivals[0])
         return said

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from standfast.runtime.dispatches import has_started, last_dispatch
+from standfast.runtime.call_ledger import has_started, last_dispatch
 from standfast.stores import LedgerEntry, SQLiteStore
 from standfast.tools.attempts import call_key
 

@@ -11,7 +11,7 @@ from support.told_calls import Shop, check_told
 from support.transcripts import USER, asks, error_of, tool_contents
 
 from standfast import RunResult, is_interrupted, run
-from standfast.runtime.dispatches import (
+from standfast.runtime.call_ledger import (
     NOT_RUN,
     answer_without_run,
     has_started,

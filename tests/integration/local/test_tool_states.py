@@ -29,7 +29,7 @@ from standfast import (
     run,
     tool,
 )
-from standfast.runtime.dispatches import hash_of
+from standfast.runtime.call_ledger import hash_of
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 

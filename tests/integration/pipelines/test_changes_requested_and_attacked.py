@@ -17,7 +17,7 @@ from integration.pipelines.test_gates import writer
 from integration.pipelines.test_pipelines import echo
 from standfast import Approval, InputError, Pipeline, Step, StepContext, pipeline, tool
 from standfast.temporal import start_pipeline
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 
@@ -88,7 +88,7 @@ async def test_a_reset_to_any_point_repeats_no_effect_and_asks_nothing_again(tem
 async def test_it_goes_back_also_after_the_run_has_gone_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 25)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 25)
     asked = reviewed(max_rejections=6, show=lambda ctx: {"draft": ctx.prev["write"]["response"], "n": len(ctx.prev)})
     model = ScriptedModel(echo)
     async with temporal.worker(writer, pipelines=[asked], llm=model):

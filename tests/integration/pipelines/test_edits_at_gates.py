@@ -23,7 +23,7 @@ from standfast import (
     tool,
 )
 from standfast.temporal import load_shown, start_pipeline
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 
@@ -257,7 +257,7 @@ async def test_a_reset_to_any_point_keeps_the_edit_and_asks_nobody_again(tempora
 async def test_an_edit_goes_along_when_the_run_goes_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 25)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 25)
     people = [f"p{number}" for number in range(5)]
     asked = edited(approvers=people, quorum=5)
     async with temporal.worker(writer, drafts.agent, pipelines=[asked], llm=ScriptedModel([DRAFT, "out"])):

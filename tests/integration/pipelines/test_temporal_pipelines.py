@@ -35,7 +35,7 @@ from integration.pipelines.test_pipelines import echo
 from integration.pipelines.test_temporal_gates import gated, journal_key_of, so_many_refusals, start
 from standfast import Agent, Approval, InputError, Pipeline, SessionConflictError, Step, pipeline
 from standfast.temporal import start_pipeline
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 # --- workers that come and go, and cancels ---
@@ -162,7 +162,7 @@ async def test_any_worker_carries_a_run_until_one_has_its_pipeline(temporal: Tem
 async def test_a_long_run_continues_as_new_and_loses_nothing(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 40)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 40)
     made = (
         pipeline("w")
         .parallel("all", Step("ok", approval=Approval(approvers=["ada", "bob"], quorum=2)), Step("say", agent=writer))

@@ -19,7 +19,7 @@ from support.postgres import PostgresServer, new_schema
 from support.stores import append, contents, say
 
 from standfast import Message, StoreError
-from standfast.runtime.restores import current_epoch, note_place
+from standfast.runtime.restored_stores import current_epoch, note_place
 from standfast.stores import AtWork, DecisionRecord, NotedRun, Session, open_store
 from standfast.stores import copying as copies
 from standfast.stores.sql import tables as sql_tables

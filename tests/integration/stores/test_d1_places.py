@@ -10,7 +10,7 @@ from support.d1 import D1Server
 from support.d1_proxies import D1Proxy
 from support.stores import append, contents
 
-from standfast.runtime.restores import current_epoch, note_place
+from standfast.runtime.restored_stores import current_epoch, note_place
 from standfast.stores.d1 import places
 
 

@@ -8,11 +8,11 @@ from support.postgres import PostgresServer, new_schema
 from support.postgres_proxies import PostgresProxy
 
 from standfast.events import ReasoningDelta
-from standfast.runtime import viewers
-from standfast.runtime.viewers import Heard, load_more, news_of, until_more
+from standfast.runtime import streamed_answers
+from standfast.runtime.streamed_answers import Heard, load_more, news_of, until_more
 from standfast.stores import PartialAnswer, PostgresStore
 from standfast.stores.partial_answers import reasoning_key
-from standfast.stores.postgres import news as postgres_news
+from standfast.stores.postgres import notifications as postgres_news
 
 NEVER = 600.0
 
@@ -29,7 +29,7 @@ async def proxy(postgres: PostgresServer) -> AsyncIterator[PostgresProxy]:
 
 @pytest.fixture(autouse=True)
 def viewers_only_look_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(viewers, "AT_LEAST_EVERY", NEVER)
+    monkeypatch.setattr(streamed_answers, "AT_LEAST_EVERY", NEVER)
     monkeypatch.setattr(postgres_news, "RETRIES", 0.05)
 
 

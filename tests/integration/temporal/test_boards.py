@@ -19,7 +19,7 @@ from standfast import Agent, Approval, InputError, NotConfirmedError, pipeline, 
 from standfast.stores import Board, ShownWait, Wait, WaitFilter
 from standfast.temporal import StandfastClient, StandfastPlugin, start_pipeline
 from standfast.temporal.client.board_keeping import Mended, mend_board
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 
@@ -381,10 +381,11 @@ async def stays_shown(temporal: Temporal, run: Run, monkeypatch: pytest.MonkeyPa
         return found if found and found[0].board.run_id != first else None
 
     monkeypatch.setattr(temporal.store, "show_waits", show_and_note)
-    monkeypatch.setattr(running, "EVENTS", len(await events(run)))
+    monkeypatch.setattr(run_lifetime, "EVENTS", len(await events(run)))
     await run.signal("reject", {"gate": "nope"})
     (after,) = await until(is_of_new_run)
-    monkeypatch.setattr(running, "EVENTS", 4_000)  # else each run of a pipeline is as long before it judges anything
+    # Otherwise each run of a pipeline is as long before it judges anything.
+    monkeypatch.setattr(run_lifetime, "EVENTS", 4_000)
     assert after.wait.key == before.wait.key
     assert all(boards), boards
 

@@ -12,7 +12,7 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from standfast import Agent, Approval, pipeline, tool
 from standfast.temporal import start_pipeline
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 
@@ -47,7 +47,7 @@ async def test_a_run_at_a_gate(temporal: Temporal, monkeypatch: pytest.MonkeyPat
     async with temporal.worker(careful, llm=ScriptedModel(ships_once)):
         run = await temporal.start(careful)
         await pending(run)
-    monkeypatch.setattr(running, "EVENTS", len(await events(run)))
+    monkeypatch.setattr(run_lifetime, "EVENTS", len(await events(run)))
     await run.signal("reject", NOBODY)
     await run.cancel()
     async with temporal.worker(careful, llm=ScriptedModel(ships_once)):
@@ -61,7 +61,7 @@ async def test_a_run_whose_next_turn_is_due(temporal: Temporal, monkeypatch: pyt
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
         run = await temporal.start(clerk)
         await pending(run)
-    monkeypatch.setattr(running, "EVENTS", len(await events(run)))
+    monkeypatch.setattr(run_lifetime, "EVENTS", len(await events(run)))
     await run.signal("answer", {"text": "Ada", "tool_call_id": "c1"})
     await run.cancel()
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
@@ -72,7 +72,7 @@ async def test_a_pipeline_at_a_gate(temporal: Temporal, monkeypatch: pytest.Monk
     async with temporal.worker(pipelines=[release]):
         run: Run = await start_pipeline(temporal.client, release, run_key=temporal.name, task_queue=temporal.name)
         await pending(run)
-    monkeypatch.setattr(running, "EVENTS", len(await events(run)))
+    monkeypatch.setattr(run_lifetime, "EVENTS", len(await events(run)))
     await run.signal("reject", {"gate": "ship", "decision": 3})
     await run.cancel()
     async with temporal.worker(pipelines=[release]):

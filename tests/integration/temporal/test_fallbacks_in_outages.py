@@ -12,7 +12,7 @@ from support.temporal_runs import Run, Temporal, check_healthy, pending, result,
 from support.transcripts import asks_for, call, result_of, shape
 
 from standfast import Agent, LLMResponse, Loop, Message, ModelError, RetryPolicy, Usage, tool
-from standfast.temporal.activities import guards
+from standfast.temporal.activities import activity_guards
 from standfast.temporal.workflows import model_calls
 from standfast.testing import ScriptedModel
 
@@ -29,7 +29,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(model_calls, "model_options", soon)
     monkeypatch.setattr(model_calls, "OUTAGE_WAITS", (timedelta(seconds=0.1), timedelta(seconds=0.3)))
-    monkeypatch.setattr(guards, "HEARTBEAT_EVERY", 0.2)  # a cancel comes with one
+    monkeypatch.setattr(activity_guards, "HEARTBEAT_EVERY", 0.2)  # a cancel comes with one
 
 
 class Providers:

@@ -13,7 +13,7 @@ from support.transcripts import calls, shape
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 
 from standfast import Agent, Approval, InputError, Message, SessionAccessDeniedError, SessionConflictError, run, tool
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 GREETER = Agent("greeter")
@@ -293,7 +293,7 @@ async def test_a_message_without_an_id_is_heard_once_after_any_reset(
 async def test_messages_that_are_sent_again_after_a_run_has_moved_count_once(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 12)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 12)
     agent, model = asked_for_two_posts(effects := list[str]())
     async with temporal.worker(agent, llm=model):
         first = await temporal.start(agent, "one", message_id="m1")

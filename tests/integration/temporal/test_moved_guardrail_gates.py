@@ -38,7 +38,7 @@ from standfast import (
     tool,
 )
 from standfast.temporal import load_arguments
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 BOB = Approval(message="Pay?", approvers=["bob"])
@@ -91,7 +91,7 @@ async def test_after_a_reset_nobody_is_asked_again_and_no_guardrail_is(temporal:
 async def test_an_agent_that_was_called_with_an_edit_is_asked_once_after_every_reset(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, moves: bool
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 30 if moves else 4_000)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 30 if moves else 4_000)
     heard: list[str] = []
     boss, writer, models = stopped_agent(heard, Approval(approvers=["ada", "bob"], quorum=2))
     async with temporal.worker(boss, writer, llm=models):
@@ -139,7 +139,7 @@ async def test_a_run_that_was_reset_behind_the_first_answer_asks_the_second_alon
 async def test_a_run_that_grows_long_between_two_questions_goes_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 60)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 60)
     ran: list[int] = []
     agent = both(ran)
     async with temporal.worker(agent, llm=pays(500)):

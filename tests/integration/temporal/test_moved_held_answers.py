@@ -27,7 +27,7 @@ from standfast import (
 )
 from standfast.temporal import load_shown
 from standfast.temporal.client.clients import RunsInProcess
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 
@@ -78,7 +78,7 @@ async def test_what_time_has_decided_stays_so_after_a_reset(temporal: Temporal) 
 async def test_a_run_that_grows_long_while_an_answer_waits_goes_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 60)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 60)
     model, agent = refunding(), clerk(outputs=[HELD])
     async with temporal.worker(agent, llm=model):
         handle = await temporal.start(agent)

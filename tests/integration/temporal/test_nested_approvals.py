@@ -17,7 +17,7 @@ from temporalio.worker import Worker
 from integration.temporal.test_completed_by_hand import complete
 from standfast import Agent, Approval, Message, ToolContext, pipeline, tool
 from standfast.temporal import start_pipeline
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 
@@ -72,7 +72,7 @@ async def approve(temporal: Temporal, child: Run) -> None:
 async def test_an_agent_that_is_called_asks_people_also_when_it_has_gone_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 30)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 30)
     family = Family()
     async with family.worker(temporal):
         boss = await temporal.start("boss")

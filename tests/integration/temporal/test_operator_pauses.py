@@ -11,7 +11,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from standfast import Agent, sqlite_store
 from standfast.temporal import connect, dev_server
-from standfast.temporal.activities.at_work import drop_ended
+from standfast.temporal.activities.session_marks import drop_ended
 from standfast.temporal.client.servers import temporal_binary
 from standfast.testing import ScriptedModel
 

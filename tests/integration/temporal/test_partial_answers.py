@@ -22,7 +22,7 @@ from standfast import (
     TextDelta,
 )
 from standfast.llm import ToolDescription
-from standfast.runtime.viewers import Heard, load_more
+from standfast.runtime.streamed_answers import Heard, load_more
 from standfast.stores import PartialAnswer, SQLiteStore
 from standfast.stores.partial_answers import reasoning_key
 from standfast.temporal import StandfastPlugin

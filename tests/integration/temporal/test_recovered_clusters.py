@@ -12,7 +12,7 @@ from support.temporal_runs import Run, Temporal, check_healthy, failure, pending
 from support.transcripts import asks_for, call, kind_of
 
 from standfast import Agent, Approval, NotConfirmedError, tool
-from standfast.runtime.restores import current_epoch
+from standfast.runtime.restored_stores import current_epoch
 from standfast.stores import open_store
 from standfast.testing import ScriptedModel
 

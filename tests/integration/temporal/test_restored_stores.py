@@ -18,7 +18,7 @@ from support.temporal_runs import Run, Temporal, check_healthy, failure, pending
 from support.transcripts import asks_for, call, kind_of, result_of
 
 from standfast import Agent, Approval, NotConfirmedError, StoreError, sqlite_store, tool
-from standfast.runtime.restores import begin_epoch, current_epoch, note_place
+from standfast.runtime.restored_stores import begin_epoch, current_epoch, note_place
 from standfast.stores import SQLiteStore, open_store
 from standfast.testing import ScriptedModel
 from standfast.tools.attempts import call_key

@@ -17,7 +17,7 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError
 
 from standfast import Agent, DefinitionError, pipeline, tool
-from standfast.runtime import restores
+from standfast.runtime import restored_stores
 from standfast.runtime.retention import Pruning
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastPlugin, start_pipeline
@@ -39,7 +39,7 @@ def counts(store: SQLiteStore) -> dict[str, int]:
     with closing(sqlite3.connect(store._path)) as db:
         found = {table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
         found["model_replies"] -= db.execute(
-            "SELECT count(*) FROM model_replies WHERE run_key IN (?, ?)", (restores.NOTES, kept_mark("default"))
+            "SELECT count(*) FROM model_replies WHERE run_key IN (?, ?)", (restored_stores.NOTES, kept_mark("default"))
         ).fetchone()[0]  # of the store itself
     return {table: count for table, count in found.items() if count}
 
@@ -233,7 +233,7 @@ async def test_a_session_of_a_version_that_did_not_note_its_runs_is_deleted_with
     unnoted(temporal.store)
     await temporal.store.delete_session(temporal.session())
     with closing(sqlite3.connect(temporal.store._path)) as db:
-        replies = [reply for (reply,) in db.execute(_REPLIES, (restores.NOTES, kept_mark("default")))]
+        replies = [reply for (reply,) in db.execute(_REPLIES, (restored_stores.NOTES, kept_mark("default")))]
     assert replies == ['{"deleted":true}'] * 2
 
 

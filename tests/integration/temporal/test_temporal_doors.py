@@ -24,7 +24,7 @@ from integration.local.test_tool_approvals import posts, world
 from standfast import Agent, Approval
 from standfast.errors import InputError, NotConfirmedError
 from standfast.temporal.client.runs import cancel_run, looked_at
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 ADA = Approval(approvers=["ada"])
@@ -96,7 +96,7 @@ async def test_what_a_run_refuses_is_told_to_its_sender_alone_and_of_decisions_t
 async def test_what_is_known_of_a_signal_is_known_when_the_run_has_gone_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 60)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 60)
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
         handle = await temporal.start("a")

@@ -34,7 +34,7 @@ from standfast import (
     tool,
 )
 from standfast.temporal import StandfastClient
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 
@@ -72,7 +72,7 @@ async def test_a_gate_outlives_its_worker(temporal: Temporal) -> None:
 async def test_a_run_that_grows_long_at_a_gate_goes_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 60)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 60)
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     async with temporal.worker(Agent("a", tools=[post]), llm=posts("one", "two")):
         handle = await temporal.start("a")
@@ -104,7 +104,7 @@ async def test_a_run_that_grows_long_at_a_gate_goes_on_as_new(
 async def test_no_approval_is_lost_when_a_run_goes_on_as_new_amid_exports(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", most)
+    monkeypatch.setattr(run_lifetime, "EVENTS", most)
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
         handle = await temporal.start("a")

@@ -23,11 +23,11 @@ from temporalio.worker import Worker
 
 from standfast import Agent, InputError, Loop, Message, run, tool
 from standfast.llm import ToolDescription
-from standfast.runtime.dispatches import NOT_RUN
+from standfast.runtime.call_ledger import NOT_RUN
 from standfast.temporal import StandfastPlugin
 from standfast.temporal.activities import open_gates
 from standfast.temporal.wire import names
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 
 
@@ -333,7 +333,7 @@ async def test_a_cancel_after_a_reset_to_the_beginning_answers_the_calls_that_th
 async def test_a_gate_that_has_gone_on_as_new_does_not_open_again_after_its_call_was_answered(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", 12)
+    monkeypatch.setattr(run_lifetime, "EVENTS", 12)
     shop = Shop("cancelled at a gate")
     async with temporal.worker(shop.agent, llm=shop.llm):
         first = await temporal.start(shop.agent)

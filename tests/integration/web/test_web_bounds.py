@@ -24,9 +24,9 @@ from standfast.temporal.wire import names
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, SlackActions, TeamsActions, create_app, overview
 from standfast.web.api.calls import Doors
+from standfast.web.api.conversations import interrupt_id
 from standfast.web.api.operations import OPERATIONS
 from standfast.web.api.senders import Senders
-from standfast.web.api.talks import interrupt_id
 from standfast.web.contexts import Contexts
 from standfast.web.mcp_tools import Offers
 from standfast.web.visitors import Rates

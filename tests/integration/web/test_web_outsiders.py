@@ -14,7 +14,7 @@ from support.transcripts import asks_for, call
 from standfast import Agent
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app
-from standfast.web.api.talks import interrupt_id
+from standfast.web.api.conversations import interrupt_id
 from standfast.web.visitors import AT_ONCE
 
 OLGA = {"Authorization": f"Bearer {TOKENS['olga']}"}

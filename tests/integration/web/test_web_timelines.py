@@ -39,7 +39,7 @@ from standfast import (
 )
 from standfast.stores import Board, SQLiteStore, Wait
 from standfast.temporal import StandfastClient, load_arguments, start_pipeline
-from standfast.temporal.workflows import running
+from standfast.temporal.workflows import run_lifetime
 from standfast.testing import ScriptedModel
 from standfast.web import run_page
 from standfast.web.timelines import fold
@@ -233,7 +233,7 @@ EDITED = "Edited by ada: amount: 129.9 → 80"
 async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, events_of_a_run: int
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", events_of_a_run)
+    monkeypatch.setattr(run_lifetime, "EVENTS", events_of_a_run)
     agent = refunds()
     async with (
         temporal.worker(agent, llm=ScriptedModel([REFUND, "done"])),
@@ -283,7 +283,7 @@ async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown
 async def test_a_large_edit_is_read_whole_before_it_is_approved(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, events_of_a_run: int
 ) -> None:
-    monkeypatch.setattr(running, "EVENTS", events_of_a_run)
+    monkeypatch.setattr(run_lifetime, "EVENTS", events_of_a_run)
     agent = refunds()
     async with temporal.worker(agent, llm=ScriptedModel([REFUND, "done"])), browser(temporal) as client:
         run = await temporal.start(agent)

@@ -14,7 +14,7 @@ from temporalio.converter import DataConverter, ExternalStorage, StorageDriver
 from standfast.errors import InputError, StandfastError
 from standfast.temporal.activities.gate_activities import _digest
 from standfast.temporal.client.converters import DATA_CONVERTER, with_codec
-from standfast.temporal.client.run_ends import read_signal
+from standfast.temporal.client.ended_runs import read_signal
 from standfast.temporal.wire.turn_records import edit_digest
 
 

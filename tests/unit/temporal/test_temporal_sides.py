@@ -13,7 +13,7 @@ TEMPORAL = LIBRARY / "temporal"
 SIDES = {
     "wire": {"wire"},
     "workflows": {"workflows", "wire"},
-    "activities": {"activities", "wire"},  # and `client.run_ends`: who waits for another run is its client
+    "activities": {"activities", "wire"},  # and `client.ended_runs`: who waits for another run is its client
     "client": {"client", "wire"},
 }
 MODULES = sorted(path for path in TEMPORAL.rglob("*.py") if path.parent != TEMPORAL)
@@ -59,7 +59,7 @@ def test_every_module_stands_on_a_side_and_the_plugin_above() -> None:
 def test_no_import_crosses_a_side(path: Path) -> None:
     used = [one.split(".") for one in ours(path) if one.split(".")[0] in ("", "temporal")]
     assert [one for one in used if len(one) == 1] == []  # what the packages give out is for users
-    shared = ["temporal", "client", "run_ends"] if path.parent.name == "activities" else None
+    shared = ["temporal", "client", "ended_runs"] if path.parent.name == "activities" else None
     assert {one[1] for one in used if one != shared} <= SIDES[path.parent.name]
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from support.forms import sent_by
 
 from standfast import InputError
-from standfast.web.api.talks import response_schema
+from standfast.web.api.conversations import response_schema
 from standfast.web.edits import editable_of, faults_of, read_edit
 from standfast.web.forms import filled_form
 from standfast.web.rendering import templates

@@ -7,7 +7,7 @@ import pytest
 from standfast.events import AnswerDelta, ReasoningDelta, TextDelta, TurnEnded
 from standfast.web.api.ag_ui import _Translation as AGUI
 from standfast.web.api.ai_sdk import _Translation as AISDK
-from standfast.web.api.talks import Answer, Piece
+from standfast.web.api.conversations import Answer, Piece
 
 
 def thought(text: str, offset: int = 0) -> AnswerDelta:

@@ -22,7 +22,7 @@ from standfast.llm import LLM, LLMAdapter, ToolDescription, tools_to_description
 from standfast.llm.providers import named
 from standfast.messages import with_article
 from standfast.pipelines import Pipeline
-from standfast.runtime.restores import begin_epoch, current_epoch, note_place
+from standfast.runtime.restored_stores import begin_epoch, current_epoch, note_place
 from standfast.runtime.retried_writes import retry_write
 from standfast.stores.capabilities import durable_store, has_deletion, has_waits
 from standfast.stores.deletion import DELETED, NotedRun
@@ -102,7 +102,7 @@ class AgentHost:
         self._start, self._attempts = uuid4().hex, itertools.count()
         self.in_hand: set[bytes] = set()  # the task tokens of activities that run
         self.scope = ""  # of the store's holds
-        self.epoch, self._has_noted_place = 0, False  # of the store; see `restores`
+        self.epoch, self._has_noted_place = 0, False  # of the store; see `restored_stores`
         self.is_known = False  # the worker holds its name, so that other workers can tell whether it is alive
         self.search, self.build = False, ""  # the build of the code distinguishes a deploy from a restart
         self.stream = False  # models stream their answers, for viewers

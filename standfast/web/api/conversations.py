@@ -31,11 +31,11 @@ from standfast.events import (
 )
 from standfast.temporal.client.event_streams import read_event_id
 from standfast.web.access import Person, Role
+from standfast.web.admission import admit
 from standfast.web.api.calls import Begun, Doors, act_id
 from standfast.web.api.models import StartRun
-from standfast.web.asked import load_whole
-from standfast.web.bounds import admit
 from standfast.web.edits import editable_of
+from standfast.web.gate_contents import load_whole
 
 ANSWERED = ("approval", "question", "unknown", "pause")  # items that a person can end
 _FIRST = "0/1.0"  # represents none

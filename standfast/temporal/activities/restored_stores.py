@@ -1,7 +1,8 @@
 """Detects that a store is older than a run: it was restored from a backup, or has lost acknowledged writes.
 
 A run knows the number of its session's last message, the recorded turns, and the calls that have a result. A store that
-lacks one of these is behind the run. The activity that detects this begins a new epoch of the store: see `restores`.
+lacks one of these is behind the run. The activity that detects this begins a new epoch: see
+`runtime.restored_stores`.
 """
 
 from contextlib import suppress
@@ -11,10 +12,10 @@ from typing import Literal
 from temporalio import activity
 
 from standfast.errors import InputError, StandfastError, StoreBehindError
-from standfast.runtime.dispatches import claim_next, last_dispatch
-from standfast.runtime.restores import current_epoch
+from standfast.runtime.call_ledger import claim_next, last_dispatch
+from standfast.runtime.restored_stores import current_epoch
 from standfast.stores.protocol import DurableStore, Session, session_id_of
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import RunReference
 from standfast.temporal.wire.turn_records import TurnRecord, read_record

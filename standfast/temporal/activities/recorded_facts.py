@@ -11,7 +11,7 @@ from typing import Any
 
 from standfast.agents import Agent
 from standfast.messages import ToolCall
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.wire.activity_types import Declared
 from standfast.temporal.wire.snapshots import ToolFacts, read_tool_facts
 from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_record

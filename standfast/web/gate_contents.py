@@ -9,7 +9,7 @@ from typing import Any
 from standfast.errors import StandfastError
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore
-from standfast.temporal.client.asked import is_cut, load_item
+from standfast.temporal.client.gate_contents import is_cut, load_item
 
 _PAGE = 20_000  # characters
 _ON_CARD = 100_000  # bytes of a gate's contents, up to which a card has no link to all of it

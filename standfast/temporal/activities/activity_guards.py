@@ -24,7 +24,7 @@ from standfast.errors import (
 from standfast.llm.provider_errors import may_pass
 from standfast.messages import error_text
 from standfast.runtime.users_functions import call_users
-from standfast.temporal.activities.hosts import TRIES, AgentHost
+from standfast.temporal.activities.agent_host import TRIES, AgentHost
 from standfast.temporal.wire import names
 
 T = TypeVar("T")

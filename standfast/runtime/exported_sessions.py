@@ -5,8 +5,8 @@ Under that session's id, a store may have a different session, with its own mess
 
 from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionAccessDeniedError
-from standfast.runtime.at_work import check_not_at_work
 from standfast.runtime.inputs import RunInput
+from standfast.runtime.session_marks import check_not_at_work
 from standfast.stores.protocol import AgentStore, Session, session_id_of, session_key_of
 
 

@@ -6,8 +6,8 @@ The activity that writes the results to the session also writes the last of thes
 from collections.abc import Iterable
 
 from standfast.agents import Agent
-from standfast.runtime.dispatches import read_result
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.runtime.call_ledger import read_result
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.wire.activity_types import RunReference, SettleReference, WrittenOutcome
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
 from standfast.tools import KeptState

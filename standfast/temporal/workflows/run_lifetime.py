@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError, FailureError
 
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.board import Board
-from standfast.temporal.workflows.coming_cancels import cancel_has_come
+from standfast.temporal.workflows.early_cancels import cancel_has_come
 from standfast.temporal.workflows.run_failures import fail, why
 
 HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")

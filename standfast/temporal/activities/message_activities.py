@@ -9,13 +9,13 @@ from temporalio import activity
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message
 from standfast.runtime.message_ids import was_pruned
-from standfast.runtime.unheard import KeptMessage, Unheard
+from standfast.runtime.unread_messages import KeptMessage, Unheard
 from standfast.stores.protocol import DurableStore, Session
-from standfast.temporal.activities.guards import Guard
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.activity_guards import Guard
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import Transcript
-from standfast.temporal.client.run_ends import was_refused
+from standfast.temporal.client.ended_runs import was_refused
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AnsweredReference, KeepReference, Kept, WrittenOutcome
 from standfast.temporal.wire.inputs import Said, said_by_user, said_id, user_message, with_id

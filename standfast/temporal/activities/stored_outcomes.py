@@ -10,9 +10,9 @@ from pydantic_core import to_json
 from standfast.agent_loop import last_answer, not_started
 from standfast.checkpoints import Question
 from standfast.messages import Message
-from standfast.runtime.dispatches import last_entry, read_result
+from standfast.runtime.call_ledger import last_entry, read_result
 from standfast.stores.protocol import DurableStore, LedgerEntry, Session
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.wire.activity_types import FinishReference, RunReference, WrittenOutcome
 from standfast.temporal.wire.inputs import Said, user_message
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome

@@ -8,7 +8,7 @@ from standfast.stores.capabilities import has_deletion
 from standfast.stores.deletion import NotedRun
 from standfast.stores.protocol import DurableStore, Session
 from standfast.stores.workers import AtWork
-from standfast.temporal.client.run_ends import find_run
+from standfast.temporal.client.ended_runs import find_run
 from standfast.temporal.wire.activity_types import Located
 
 _MOST = 100  # marks that are checked in one pass
