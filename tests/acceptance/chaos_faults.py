@@ -33,7 +33,7 @@ class Told:
     Args:
         call: with the arguments that the place shows.
         text: the call's outcome in words.
-        is_edited: it says that somebody has changed the arguments.
+        is_edited: it says that someone has changed the arguments.
     """
 
     where: str

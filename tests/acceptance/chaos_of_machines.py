@@ -84,7 +84,7 @@ class ChaosOfMachines:
     Args:
         seed: of all that is left to chance here.
         environment: of the workers' application.
-        recoveries: seconds until a run went on without a dead worker, with the type of the activity that it had in
+        recoveries: seconds until a run continued without a dead worker, with the type of the activity that it had in
             hand; `calm` are those during which nothing else was wrong.
         faults: what did not end as it should.
     """
@@ -261,7 +261,7 @@ class ChaosOfMachines:
     # --- sessions and pipelines ---
 
     async def live(self, case: str) -> None:
-        """Let a session have a run, to which somebody may say more."""
+        """Let a session have a run, to which someone may say more."""
         turns = [self.chance.choice(TURNS) for _ in range(self.chance.randint(2, 4))]
         async with self._few:
             said = f"{case}: {' '.join(turns)}"

@@ -3,7 +3,7 @@
 Each session has several runs: on Temporal under one of two workflow ids, or in a process. While they run, workers are
 killed, runs are terminated, timed out, cancelled, reset and exported, operators act on activities by hand, people
 decide, edit and answer, and users say more. However a run ends, it may be reset, and its message sent again.
-Some calls are lost by two runs, one after the other, each at a point of its own. The books (`Books`) keep what people
+Some calls are lost by two runs, one after the other, each at a different point. The books (`Books`) keep what people
 were told; `chaos_faults` compares them with effects and transcripts, and replays every history.
 """
 
@@ -59,7 +59,7 @@ class Chaos:
     def __init__(self, world: World, seed: int, **options: Any) -> None:
         self.world, self.seed, self.books, self.options = world, seed, Books(), options
         self.chance = random.Random(seed)
-        self._fates: dict[str, random.Random] = {}  # by case, of its runs: whatever else goes on beside them
+        self._fates: dict[str, random.Random] = {}  # by case, of its runs: whatever else happens beside them
         self._names: Iterator[str] = (f"w{number}" for number in count())
         self._words: Iterator[str] = (f"#{number}" for number in count())
         self.people = People(StandfastClient(world.client), self.books, self.chance, partial(next, self._words))
@@ -145,7 +145,7 @@ class Chaos:
             await asyncio.gather(deciding, return_exceptions=True)
 
     async def end_of(self, run: Run) -> dict[str, Any]:
-        """Return the result of a run, or of what it was reset to; one that does not end says where it stands."""
+        """Return the result of a run, or of what it was reset to; one that does not end reports its state."""
         handle: Any = self.world.client.get_workflow_handle(run.id)
         try:
             async with asyncio.timeout(ENDS_WITHIN):
@@ -236,7 +236,7 @@ class Chaos:
                 stop.unlink()
 
     async def _lose_at(self, case: str, plan: str, stop: Path) -> None:
-        """Terminate a run and kill its worker where that stands, unless the run ends before it comes there."""
+        """Terminate a run and kill its worker where the worker is, unless the run ends before it comes there."""
         reached = Path(f"{stop}.reached")
         reached.unlink(missing_ok=True)
         run = await self.start(case, plan, id=f"{case}/{self.world.queue}")
@@ -311,7 +311,7 @@ class Chaos:
             await self.operate(run)
 
     async def operate(self, run: Run) -> None:
-        """Act by hand on an activity of a run, one of a type that nobody has acted on if there soon is one."""
+        """Act by hand on an activity of a run, one of a type that no one has acted on if there soon is one."""
         one, until = None, time.monotonic() + 2
         while time.monotonic() < until and (one is None or one.activity_type.name in self._operated):
             pending = (await run.describe()).raw_description.pending_activities

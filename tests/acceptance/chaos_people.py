@@ -18,13 +18,13 @@ TELLERS = ("ada", "bob")
 
 @dataclass(slots=True)
 class Books:
-    """What people were told while it went on.
+    """The reports that people received during the chaos.
 
     Args:
         approved, rejected: calls, by those whose decision was said to count.
         amounts: by call and amount, who approved it, shown it or by an edit, and was told that this counts.
         refused: calls at which a decision was said not to count, and why.
-        unsure: calls about which somebody was told that it is not confirmed.
+        unsure: calls about which someone was told that it is not confirmed.
         said: messages that were said to be accepted, each once however often it was sent.
         answered: the calls of answers that were said to count, by text; no two have the same.
         not_answers: the calls of answers that were said not to count, by text.
@@ -48,7 +48,7 @@ class People:
     """People who look after runs, whoever dies meanwhile.
 
     Args:
-        word: returns a word that nobody has said before: "#" and a number.
+        word: returns a word that no one has said before: "#" and a number.
     """
 
     def __init__(self, client: StandfastClient, books: Books, chance: random.Random, word: Callable[[], str]) -> None:
@@ -92,7 +92,7 @@ class People:
             books.notes.append(f"{call}: {decision} by {by}, {amount} {options}")
 
     async def answer(self, workflow_id: str, call: str) -> None:
-        """Answer a call's question, one in five times without asking what became of the answer."""
+        """Answer a call's question, one in five times without asking for the outcome of the answer."""
         text, books = f"answer {self._word()}.", self._books
         if self._chance.random() < 0.2:
             with contextlib.suppress(RPCError):  # it has ended

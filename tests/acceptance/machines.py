@@ -1,4 +1,4 @@
-"""Machines: workers that share nothing but a PostgreSQL store and a Temporal server, each behind a link of its own.
+"""Machines: workers that share nothing but a PostgreSQL store and a Temporal server, each behind its own link.
 
 A machine has a folder, a host name and an address. The two servers are behind links, ports at that address, so a
 machine can be cut off from both while its workers live. Where a user may have namespaces, each worker sees its own
@@ -179,7 +179,7 @@ class Machine:
         worker = WorkerProcess(name, process, log)
         try:
             await worker.until(f"on queue {queue} is ready")
-        except BaseException:  # nobody else knows of it
+        except BaseException:  # no one else knows of it
             await worker.kill()
             raise
         return worker
@@ -202,7 +202,7 @@ def _as_host(name: str) -> list[str]:
 
 
 class EndedError(AssertionError):
-    """A worker has ended by itself; with what it printed."""
+    """A worker has ended; with what it printed."""
 
 
 class WorkerProcess:

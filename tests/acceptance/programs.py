@@ -35,14 +35,14 @@ def left_running(environment: dict[str, str]) -> list[str]:
     """Return the commands of the processes that have this environment's mark."""
     mark, found = f"{MARK}={environment[MARK]}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended in the meantime
             if mark in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
     return found
 
 
 def listening(shown: str) -> list[str]:
-    """Return the addresses in a text at which somebody listens."""
+    """Return the addresses in a text at which someone listens."""
     found = []
     for port in set(re.findall(r"127\.0\.0\.1:(\d+)", shown)):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), timeout=5):
@@ -105,7 +105,7 @@ class Terminal:
             return False
         try:
             text = os.read(self._file, 65536)
-        except OSError:  # everybody has closed the other side
+        except OSError:  # everyone has closed the other side
             return False
         self.shown += text.decode(errors="replace").replace("\r\n", "\n")
         return bool(text)

@@ -71,7 +71,7 @@ class Outside:
     """What a process has to do with the test: where it stops, and what it leaves behind.
 
     Args:
-        name: of the process; only its own files stop it, and those for anybody.
+        name: of the process; only its own files stop it, and those for anyone.
         pace: seconds that it stays at each point at most, for tests that kill at random.
     """
 
@@ -322,7 +322,7 @@ class StoppingStore(SQLiteStore):
 
 
 def put_run_into_keys() -> None:
-    """Break standfast: let the keys of calls be the run's, so that each run of a session has a ledger of its own."""
+    """Break standfast: let the keys of calls be the run's, so that each run of a session has its own ledger."""
 
     whole = Session.key.fget  # type: ignore[attr-defined]
     Session.key = property(lambda session: f"{whole(session)}.{activity.info().workflow_run_id}")  # type: ignore[method-assign,assignment]
@@ -354,7 +354,7 @@ async def work(
     Args:
         dead_after: seconds of silence after which the server gives an activity up; above 3, after which a worker says
             that it lives.
-        silent: it never says so, and so never hears that nobody waits for a call any more.
+        silent: it never says so, and so never hears that no one waits for a call any more.
     """
     if mutant:
         put_run_into_keys()

@@ -259,7 +259,7 @@ class World:
         assert process.returncode == 0, output
         return output
 
-    # --- what came of it ---
+    # --- the outcome ---
 
     def count(self, what: str, case: str) -> int:
         """Return how many "effects", or looks by `verify` ("verified"), the calls of a case had."""

@@ -14,7 +14,7 @@ from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import LOST, World, world
 from standfast import RunResult, run
 
-# The case: the tool that its model calls, and where the call stands when the run is cancelled.
+# The case: the tool that its model calls, and where the call is when the run is cancelled.
 CASES = {
     "safe": ("look", "after-effect"),
     "unsafe": ("charge", "after-effect"),
@@ -52,7 +52,7 @@ async def continued(world: World, case: str) -> str:
 
 
 async def cancelled(world: World, case: str) -> Ended:
-    """Cancel a run in its call. What cannot be broken off goes on when its worker has heard of the cancel."""
+    """Cancel a run in its call. What cannot be broken off continues when its worker has learned of the cancel."""
     tool, point = CASES[case]
     handle = await world.start_and_stop(case, tool, point, worker="a")
     await handle.cancel()

@@ -93,7 +93,7 @@ async def told(
                 answer = json.dumps({"failed": content})
                 await answer_without_run(world.store, turn_scope(session.key, 2), position, call, answer)
     chaos = Chaos(world, 0)
-    chaos.books.unsure |= {call.id for call in calls}  # nobody has approved any
+    chaos.books.unsure |= {call.id for call in calls}  # no one has approved any
     for call, (effects, amount) in zip(calls, happened, strict=True):
         for _ in range(effects):
             append(world.folder / "effects.txt", call.id)

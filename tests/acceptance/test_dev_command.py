@@ -41,7 +41,7 @@ def dev(environment: dict[str, str], folder: Path, *options: str | Path, port: s
 
 
 class Temporal:
-    """The `temporal` command, as somebody uses it who has never heard of standfast."""
+    """The `temporal` command, as someone uses it who has never heard of standfast."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -197,7 +197,7 @@ def test_the_page_starts_what_the_application_defines_and_knows_it_when_its_file
 
         def starts() -> list[str]:
             page = terminal.read_until(r"The page is at (http://[\d.:]+)")[1]
-            with urllib.request.urlopen(f"{page}/start") as shown:  # on this machine nobody has to sign in
+            with urllib.request.urlopen(f"{page}/start") as shown:  # on this machine no one has to sign in
                 return re.findall(r'<a href="/start/(\w+)">', shown.read().decode())
 
         assert starts() == ["clerk"]

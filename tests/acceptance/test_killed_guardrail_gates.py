@@ -83,7 +83,7 @@ def test_who_dies_at_the_gates_of_a_message_and_its_answer_asks_the_model_and_ea
 
 
 async def until_it_ends(folder: Path, agent: str, address: str, window: str) -> tuple[dict[str, Any], str]:
-    """Return the result of a run whose worker dies, and its journal key; everybody who is asked approves."""
+    """Return the result of a run whose worker dies, and its journal key; everyone who is asked approves."""
     queue, client = uuid4().hex, await connect(address)
     people = StandfastClient(client)
     run = await start_agent(client, agent, message="go", session_id=queue, task_queue=queue)
@@ -97,7 +97,7 @@ async def until_it_ends(folder: Path, agent: str, address: str, window: str) -> 
 
     async def decide() -> None:
         while True:
-            with contextlib.suppress(StandfastError):  # it dies: nobody can tell whether that counted
+            with contextlib.suppress(StandfastError):  # it dies: no one can tell whether that counted
                 for item in await people.pending(run.id):
                     by: Any = {"by": item["approvers"][0], "digest": item["digest"]}
                     await people.decide(run.id, item["name"], "approve", **by)

@@ -1,6 +1,6 @@
 """A worker dies by SIGKILL around guardrails, tools that change the state, what they depend on, and handoffs.
 
-One kill serves all cases of a world: each case is a run that stands at its point when the worker dies.
+One kill serves all cases of a world: each case is a run that is at its point when the worker dies.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ HANDED = 'completed: {"handed_over_to": "mate"}'
 
 
 class Case(NamedTuple):
-    """A run, and where it stands when its worker dies; then how it ends.
+    """A run, and where it is when its worker dies; then how it ends.
 
     Args:
-        at: the point, and what stands there: "{}" is the case, "{}.1" its first call, "{}.end" its last answer.
+        at: the point, and what is there: "{}" is the case, "{}.1" its first call, "{}.end" its last answer.
         results: what its calls came to, in short: "did 1" is the result of the first.
         state: the calls that have changed the state.
         effects: of all handlers.
@@ -59,7 +59,7 @@ CASES = {
     ),
     "answer": Case("tally", ("in-check-of-answer", "{}"), ["did 1"], [1], 1, 1, 2, 1, [0, 1, 1]),
     "bad-answer": Case("tally", ("before-reply", "{}.end"), ["did 1"], [1], 1, 1, 2, 1, [0, 1, 1]),
-    # An answer that is kept is found with its verdicts: nobody is asked again.
+    # An answer that is kept is found with its verdicts: no one is asked again.
     "call-kept": Case("tally_badly+tally", ("after-reply", "{}.2"), [REFUSED, "did 2"], [2], 1, 1, 1, 2, [0, 1]),
     "bad-answer-kept": Case("tally", ("after-reply", "{}.end"), ["did 1"], [1], 1, 1, 1, 1, [0, 1]),
     "bad-said-kept": Case("#bad-said", ("after-reply", "{}.end"), [], [], 0, 1, 0, 0, []),

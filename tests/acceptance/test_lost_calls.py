@@ -1,6 +1,6 @@
-"""A worker dies by SIGKILL with a call at every point of its life; another one goes on with its runs.
+"""A worker dies by SIGKILL with a call at every point of its life; another one continues its runs.
 
-One kill serves all cases of a world: each case is a run whose call stands at its point when the worker dies.
+One kill serves all cases of a world: each case is a run whose call is at its point when the worker dies.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from temporalio.client import WorkflowHistory
 
 from acceptance.temporal_world import LOST, World, world
 
-# The case: the tool that its model calls, and where the call stands when its worker dies.
+# The case: the tool that its model calls, and where the call is when its worker dies.
 CLAIMED = {  # another worker finds the claim in the store, and reports the loss
     "unsafe-claimed": ("charge", "after-claim"),
     "unsafe-effect": ("charge", "after-effect"),
@@ -29,7 +29,7 @@ CLAIMED = {  # another worker finds the claim in the store, and reports the loss
     "verify-nobody-knows": ("transfer", "after-effect"),
     "verify-raises": ("transfer", "after-effect"),
 }
-UNCLAIMED = {  # there is no claim yet, or no longer: the server misses the worker's heartbeats, if nobody is faster
+UNCLAIMED = {  # there is no claim yet, or no longer: the server misses the worker's heartbeats, if no one is faster
     "unsafe-unclaimed": ("charge", "before-claim"),
     "safe-unclaimed": ("look", "before-claim"),
     "verify-unclaimed": ("transfer", "before-claim"),
@@ -150,13 +150,13 @@ async def aftermath(
 
 @pytest.fixture(params=["restarted", "second"])
 def after(request: pytest.FixtureRequest, aftermath: dict[str, dict[str, Ended]]) -> dict[str, Ended]:
-    """Return what became of claimed calls when a worker was restarted, and when there was a second one."""
+    """Return the outcome of claimed calls when a worker was restarted, and when there was a second one."""
     return aftermath[request.param]
 
 
 @pytest.fixture
 def unclaimed(aftermath: dict[str, dict[str, Ended]]) -> dict[str, Ended]:
-    """Return what became of the other calls when there was a second worker."""
+    """Return the outcome of the other calls when there was a second worker."""
     return aftermath["unclaimed"]
 
 
@@ -257,7 +257,7 @@ def test_a_call_of_a_worker_frozen_after_its_claim_stays_unknown_when_it_goes_on
 ) -> None:
     effects, *results = outcome(aftermath["frozen"]["frozen-effect"])
     assert results == [[f"failed: {LOST}"], [LOST]]
-    assert effects <= 1  # it goes on, or hears first that nobody waits for it any more
+    assert effects <= 1  # it continues, or hears first that no one waits for it any more
 
 
 def test_a_frozen_worker_is_not_taken_for_a_dead_one(aftermath: dict[str, dict[str, Ended]]) -> None:

@@ -59,7 +59,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 class Machines:
-    """Machines with a worker each, on a queue of their own, and what they share."""
+    """Machines with a worker each, on their own queue, and what they share."""
 
     def __init__(self, folder: Path, address: str, server: PostgresServer) -> None:
         self._folder, self._address, self._server = folder, address, server
@@ -114,7 +114,7 @@ async def test_another_machine_goes_on_when_a_worker_dies_in_a_call(machines: Ma
     result = await asyncio.wait_for(started.result(), 60)
     await third.kill()
     assert result["status"] == "complete"
-    assert "tool-durability-error" in result["response"]  # nobody knows whether it has happened
+    assert "tool-durability-error" in result["response"]  # no one knows whether it has happened
     workers = (first, second, third)
     assert [worker.begun("look") for worker in workers] == [1, 1, 0]
     assert [worker.begun("charge") for worker in workers] == [0, 1, 0]

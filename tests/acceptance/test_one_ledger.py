@@ -10,7 +10,7 @@ from acceptance.temporal_world import LOST, World, until
 
 
 async def start(world: World, case: str, message: str | None = None, *, desk: str = "desk") -> Any:
-    """Start a run of a case's session under a workflow id of its own."""
+    """Start a run of a case's session under its own workflow id."""
     return await world.client.start_workflow(
         "teller",
         {"message": message, "session_id": case},

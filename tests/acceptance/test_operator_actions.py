@@ -128,7 +128,7 @@ async def test_a_reset_in_the_second_turn_repeats_no_effect_of_either(shared: Wo
 # --- activity pause, unpause, update-options, reset ---
 
 ATTEMPTS = "update-options --retry-maximum-attempts 5"
-# The case: the tool, and what an operator does while it runs. A plain function goes on; the others are broken off.
+# The case: the tool, and what an operator does while it runs. A plain function continues; the others are broken off.
 ACTIONS = {
     "pause": ("charge_plainly", ["pause", "wait", "unpause"]),
     "pause-with-attempts": ("charge_plainly", [ATTEMPTS, "pause", "wait", "unpause"]),
@@ -160,7 +160,7 @@ class Ended(NamedTuple):
 
 
 async def operate(world: World, run: Run, activity_id: str, actions: list[str]) -> None:
-    """Do what an operator would; "wait" until the call's worker has heard of it."""
+    """Do what an operator would; "wait" until the call's worker has learned of it."""
     for action in actions:
         command, *options = action.split()
         if command == "wait":
@@ -207,7 +207,7 @@ async def all_killed(world: World) -> list[Ended]:
 async def after(
     tmp_path_factory: pytest.TempPathFactory, address: str, shared: World
 ) -> AsyncIterator[dict[str, Ended]]:
-    """Return what became of the runs that an operator acted on."""
+    """Return the outcome of the runs that an operator acted on."""
     async with world(tmp_path_factory.mktemp("killed"), address) as doomed, asyncio.timeout(60):
         living = asyncio.gather(*(operated(shared, case) for case in ACTIONS))
         dead = await all_killed(doomed)

@@ -21,14 +21,14 @@ from standfast.temporal.client.owners import Run
 from standfast.web.rendering import run_path
 
 RUNS, PEOPLE = 4, 4
-SILENT = 5  # seconds after which an activity of a dead worker is begun anew
+SILENT = 5  # seconds after which an activity of a dead worker is begun again
 SECRET = "a secret of the links for tests"
 _UNSURE = (502, 503, 504)  # it may count; whoever sent it looks, or sends it again
 
 
 @dataclass
 class Page:
-    """The page as a process of its own, and what it told whom about each run."""
+    """The page as a separate process, and what it told whom about each run."""
 
     folder: Path
     address: str

@@ -90,7 +90,7 @@ async def test_words_appear_on_the_page_as_they_come(temporal: Temporal, chromiu
         await page.evaluate("() => { window.sameDocument = true }")
         model.go_on()
         await expect(says).to_have_text("<b>Hello", timeout=20_000)
-        for hidden in (True, False) * 2:  # somebody looks at another page, and comes back
+        for hidden in (True, False) * 2:  # someone looks at another page, and comes back
             await page.evaluate(LOOK_AWAY, hidden)
         model.go_on()
         await expect(says).to_have_text("<b>Hello you", timeout=20_000)

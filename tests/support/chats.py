@@ -34,7 +34,7 @@ def slack_id(name: str) -> str:
 
 
 def teams_id(name: str) -> str:
-    """Return the id of somebody's object in the directory."""
+    """Return the id of someone's object in the directory."""
     return f"00000000-0000-4000-8000-{name.encode().hex():0>12}"
 
 
@@ -47,7 +47,7 @@ ACCESS = Access(people=[known(person) for person in (*PEOPLE, *BOUNDED)])
 
 @asynccontextmanager
 async def page_for(temporal: Temporal, access: Access = ACCESS, **chats: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Serve the page at a port of its own; yields a client as a chat is one."""
+    """Serve the page on a separate port; yields a client as a chat is one."""
     page = create_app(temporal.client, access=access, store=temporal.store, **chats)
     async with served(page) as address, httpx.AsyncClient(base_url=address, timeout=60) as client:
         yield client

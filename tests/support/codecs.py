@@ -9,7 +9,7 @@ ENCODING = b"binary/secret"
 
 
 class Reversed(PayloadCodec):
-    """Nobody reads by chance what it has encoded."""
+    """No one reads by chance what it has encoded."""
 
     key = b"ours"
 

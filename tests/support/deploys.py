@@ -54,7 +54,7 @@ def clerk(*tools: Any, **options: Any) -> Agent:
 
 
 class LosesCalls:
-    """A store whose worker is lost when it has claimed a call, and cannot look up what became of it."""
+    """A store whose worker is lost when it has claimed a call, and cannot look up its outcome."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -71,6 +71,6 @@ class LosesCalls:
 
 
 async def is_being_settled(run: Run) -> bool:
-    """Whether it is being looked up, in vain, what became of a call."""
+    """Whether the outcome of a call is being looked up in vain."""
     found = (await run.describe()).raw_description.pending_activities
     return any(item.activity_type.name == "standfast.settle" and item.attempt > 1 for item in found)

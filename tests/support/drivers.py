@@ -155,7 +155,7 @@ class InProcess:
 
 
 def looked_at(waiting: InterruptedResponse, decision: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a decision of somebody who has looked at what waits, and so has its digest."""
+    """Return a decision of someone who has looked at what waits, and so has its digest."""
     decision = {"gate": waiting.approvals[0].gate, **decision} if waiting.approvals else decision
     digest = next((item.digest for item in waiting.approvals if item.gate == decision["gate"]), None)
     return {**decision} if digest is None else {"digest": digest, **decision}

@@ -32,7 +32,7 @@ class _Counted(Coroutine[Any, Any, Any]):
 
 
 class Places:
-    """The places at which a run has waited so far; it is cancelled at those that somebody wishes.
+    """The places at which a run has waited so far; it is cancelled at those that someone wishes.
 
     Args:
         kind: "late" cancels when what the run waits for may just be there, and not at once; "all" cancels the tasks of

@@ -186,7 +186,7 @@ class HoldsByTheHoldersClock(Rows):
 
 
 class HoldsThatAreLost(SQLiteStore):
-    """One that goes on writing when it has lost its holds."""
+    """One that continues writing when it has lost its holds."""
 
 
 # --- objects ---

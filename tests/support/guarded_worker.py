@@ -1,4 +1,4 @@
-"""A worker of a user's own, without a plugin, whose activity dies after its effect: `guarded_worker ADDRESS QUEUE …`.
+"""A user's worker, without a plugin, whose activity dies after its effect: `guarded_worker ADDRESS QUEUE …`.
 
     python -m support.guarded_worker ADDRESS QUEUE STORE LEDGER (bare | guarded | safe | verified) DEATHS
 

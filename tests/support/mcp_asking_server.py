@@ -1,4 +1,4 @@
-"""An MCP server that asks back, as a process: `python mcp_asking_server.py FILE [PORT]`; FILE hears of every effect.
+"""An MCP server that asks back, as a process: `python mcp_asking_server.py FILE [PORT]`; FILE records every effect.
 
 If there is a `FILE.key`, it takes the state that it has given before it was started again.
 """

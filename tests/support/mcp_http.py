@@ -15,7 +15,7 @@ class GatewayedServer:
     def __init__(self, tools: Any = None) -> None:
         self.effects: list[str] = []
         self.given: list[Any] = []  # the parameters of the calls
-        self.structured: Any = None  # in the place of words
+        self.structured: Any = None  # in place of words
         self.refuses: int | None = None  # the status of all answers
         self.seen: list[tuple[str, dict[str, str]]] = []  # the methods that were asked for, and the headers
         self.release = asyncio.Event()

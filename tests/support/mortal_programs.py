@@ -1,6 +1,6 @@
 """Programs of the frameworks' tests: their tool charges a card, and its process dies behind the charge.
 
-A program is started again until it ends by itself, as a supervisor would do it.
+A program is started again until it ends, as a supervisor would do it.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ async def bare_and_guarded(folder: Path, run: Callable[[Path, str], Awaitable[Co
 
 
 async def run_until_complete(module: str, folder: Path, *words: str) -> Completed:
-    """Start `python -m module FOLDER words…` until it ends by itself."""
+    """Start `python -m module FOLDER words…` until it ends."""
     path = f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     environment = {**os.environ, "PYTHONPATH": path}
     for deaths in range(10):

@@ -1,4 +1,4 @@
-"""A worker of a user's own whose guarded activities stop where they are told: `operated_worker ADDRESS QUEUE FOLDER`.
+"""A user's worker whose guarded activities stop where they are told: `operated_worker ADDRESS QUEUE FOLDER`.
 
 An activity stops at a point of its case while the file `CASE.POINT` is in the folder. Each effect is a line in a file.
 With a window, such as "before claim", as a further word the process is killed there; see `dying_effects`.

@@ -10,7 +10,7 @@ from standfast.temporal import approval
 
 @workflow.defn
 class Release:
-    """A workflow of a user's that asks once, with a workflow task before the gate and one behind it."""
+    """A user's workflow that asks once, with a workflow task before the gate and one behind it."""
 
     @workflow.run
     async def run(self, message: str) -> Any:
@@ -127,7 +127,7 @@ class Undecided:
 
 @workflow.defn
 class Approver:
-    """A workflow that has a signal of its own of the name that `approval` needs."""
+    """A workflow that has its own signal with the name that `approval` needs."""
 
     @workflow.run
     async def run(self) -> Any:

@@ -31,7 +31,7 @@ def versions() -> list[Path]:
 
 
 class PostgresServer:
-    """A server with a new, empty cluster, on a loopback port of its own."""
+    """A server with a new, empty cluster, on a separate loopback port."""
 
     def __init__(self, programs: Path, folder: Path, *options: str) -> None:
         self.programs, self._folder = programs, folder
@@ -115,7 +115,7 @@ class PostgresServer:
         return done.stdout.strip()
 
     def ask_for_password(self, user: str) -> None:
-        """Ask this user for a password from now on; nobody else is asked."""
+        """Ask this user for a password from now on; no one else is asked."""
         rules = Path(self._data) / "pg_hba.conf"
         rules.write_text(f"host all {user} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
         self.sql("SELECT pg_reload_conf()")

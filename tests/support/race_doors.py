@@ -26,7 +26,7 @@ from support.temporal_runs import Temporal, until
 Decides = Literal["approve", "reject"]
 SECRET = "a secret of workers and the page"
 _POSTED = 3.0  # seconds in which a message comes if no worker dies
-_PATIENCE = 20.0  # seconds that somebody waits for an update, which waits for a worker without an end
+_PATIENCE = 20.0  # seconds that someone waits for an update, which waits for a worker without an end
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Press:
-    """A decision of somebody on what an item shows.
+    """A decision of someone on what an item shows.
 
     Args:
         amount: shipped instead of what was asked.

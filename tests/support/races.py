@@ -1,9 +1,9 @@
 """Lets people race: several decide at once through all doors, while deadlines, ends, resets and crashes come.
 
-Each race is judged by what is in the store afterwards. Nobody was told that their decision counts when it does not, or
+Each race is judged by what is in the store afterwards. No one was told that their decision counts when it does not, or
 that it does not when it does; one decision counted, or a quorum; and what was approved ran once, as it was approved.
 
-`python -m support.races [RACES]` runs 1,000 in tests/, with two workers, and prints what came of each pair of doors.
+`python -m support.races [RACES]` runs 1,000 in tests/, with two workers, and prints the outcomes of each pair of doors.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ Rival = Literal["cancel", "terminate", "reset", "reset without messages", "kille
 AT_ONCE = 28  # races
 _TESTS = Path(__file__).parents[1]
 _PAIRS = list(combinations_with_replacement(DOORS, 2))
-_LAST = 15.0  # seconds after which those decide who end a run that nobody else has ended
+_LAST = 15.0  # seconds after which those decide who end a run that no one else has ended
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Race:
 
 @dataclass
 class Told:
-    """What somebody was told."""
+    """What someone was told."""
 
     who: str
     decision: str
@@ -81,7 +81,7 @@ class Ended:
 
     Args:
         late: decisions that a run was just recording when it was reset, and that were in the store only after the next
-            run had looked for them. They stand there, nobody was told that they count, and another one did.
+            run had looked for them. They stand there, no one was told that they count, and another one did.
     """
 
     race: Race
@@ -144,7 +144,7 @@ class World:
     async def run(self, race: Race) -> Ended:
         run = await self._start(race)
         items = await until(lambda: self._shown_or_over(run, 2 if race.gate == "both" else 1))
-        if not isinstance(items, list):  # its gate was closed, by its deadline, before anybody saw it
+        if not isinstance(items, list):  # its gate was closed, by its deadline, before anyone saw it
             return await self._judge(Ended(race, []), run)
         since = datetime.fromisoformat(items[0]["since"])
         presses = [asyncio.create_task(self._press(race, run, items, place, since)) for place in range(len(race.doors))]
@@ -209,7 +209,7 @@ class World:
             self._workers.append(self._worker())
 
     async def _end(self, race: Race, run: Run) -> list[Told]:
-        """Wait for the end of a run; if nobody has decided what it waits for, two people approve what it shows now."""
+        """Wait for the end of a run; if no one has decided what it waits for, two people approve what it shows now."""
         told: list[Told] = []
         handle, begun = self.temporal.client.get_workflow_handle(run.id), time.monotonic()
         while (await handle.describe()).close_time is None:
@@ -231,7 +231,7 @@ class World:
 
     @staticmethod
     def _take_late(ended: Ended, last: str) -> int:
-        """Take out what a run that was reset has recorded too late, if the last run has a decision of its own."""
+        """Take out what a run that was reset has recorded too late, if the last run has its own decision."""
         told = {told.who for told in ended.told if told.said.counts is not None}
         own = [row for row in ended.counted if _is_of(row, last)]
         repeated = {(row.by, row.decision) for row in own}
@@ -294,7 +294,7 @@ def _wrongly_told(ended: Ended) -> list[str]:
 def _wrong_at(gate: str, ended: Ended, shipped: list[int]) -> list[str]:
     """Return what is wrong at a gate; take what it approved from what was shipped."""
     found, race = list[str](), ended.race
-    is_whole = ended.status == "completed"  # nobody has ended it from outside
+    is_whole = ended.status == "completed"  # no one has ended it from outside
     rows = [row for row in ended.counted if row.gate == gate]
     approvals, needed = [row for row in rows if row.decision == "approve"], 2 if race.gate == "quorum" else 1
     rejections = len(rows) - len(approvals)
@@ -317,7 +317,7 @@ def _wrong_at(gate: str, ended: Ended, shipped: list[int]) -> list[str]:
 
 @asynccontextmanager
 async def world(address: str, folder: Path) -> AsyncIterator[World]:
-    """Give a world in a folder, with a task queue of its own."""
+    """Give a world in a folder, with its own task queue."""
     store, effects = str(folder / "races.db"), folder / "effects"
     effects.touch()
     async with AsyncExitStack() as stack:
@@ -368,7 +368,7 @@ def tell(text: str) -> None:
 
 
 def report(done: Sequence[Ended]) -> str:
-    """Return what came of the races, by pairs of doors, and by what came between."""
+    """Return the outcomes of the races, by pairs of doors, and by what came between."""
     pairs, rivals = Counter[tuple[str, str, str]](), Counter[tuple[str, str]]()
     words = {True: "counted", False: "refused", None: "not confirmed"}
     for ended in done:

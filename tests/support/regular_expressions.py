@@ -1,9 +1,9 @@
 """Finds every regular expression of the code, and runs each on hostile texts; also the functions that read such data.
 
-A program of its own, since `re` lets nothing else run until it is done: only the kernel can end one that never is. Its
+A separate program, since `re` lets nothing else run until it is done: only the kernel can end one that never is. Its
 last line names the expression at which it was ended.
 
-Each text has seconds of its own, so that one on which a single expression takes quadratic time is noticed.
+Each text has its own time limit, so that one on which a single expression takes quadratic time is noticed.
 """
 
 import ast
@@ -37,7 +37,7 @@ def expressions() -> dict[tuple[str, int], set[str]]:
     """Return the expressions that are written down for `re`, with their flags, and how each is used.
 
     Raises:
-        NameError: one is made while the program runs, and nobody can tell what it will be.
+        NameError: one is made while the program runs, and no one can tell what it will be.
     """
     found: dict[tuple[str, int], set[str]] = {}
     trees = {path: ast.parse(path.read_text()) for path in sources()}
@@ -67,7 +67,7 @@ def expressions() -> dict[tuple[str, int], set[str]]:
 
 
 def declared() -> list[str]:
-    """Return the patterns of arguments and fields, which pydantic reads with an engine of its own."""
+    """Return the patterns of arguments and fields, which pydantic reads with its own engine."""
     return [
         _value(path, keyword.value)
         for path in sources()
@@ -98,7 +98,7 @@ def hostile_texts(pattern: str, flags: int = 0) -> Iterator[str]:
 
 
 def _beginnings(pattern: str, flags: int) -> Iterator[tuple[str, str]]:
-    """Yield what a text begins with, and what it goes on with."""
+    """Yield what a text begins with, and what it continues with."""
     for example in _examples(_parser.parse(pattern, flags)):
         for at in range(len(example) + 1):
             beside = example[max(0, at - 1) : at + 1]
@@ -161,7 +161,7 @@ def run(pattern: str, flags: int, methods: set[str]) -> None:
 
 
 def hostile_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield calls, with names, of functions that show or compare what anybody may have written."""
+    """Yield calls, with names, of functions that show or compare what anyone may have written."""
     from standfast.agent_loop.transcripts import read_transcript, repair_transcript
     from standfast.llm.json_tool_calls import plain_messages
     from standfast.messages import changed_lines, line_difference, person, visible, visible_json

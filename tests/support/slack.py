@@ -1,6 +1,6 @@
 """Slack in tests: a server that takes what Slack's API takes, and people who press buttons and send forms.
 
-Limits, methods and payloads are those of Slack's reference (https://docs.slack.dev/reference): `block-kit/blocks`,
+Limits, methods and payloads follow Slack's reference (https://docs.slack.dev/reference): `block-kit/blocks`,
 `methods/chat.postMessage`, `interaction-payloads/block_actions-payload`, `…/view_interactions-payload`, and
 https://docs.slack.dev/authentication/verifying-requests-from-slack for signatures.
 """
@@ -96,11 +96,11 @@ class Slack(ModelServer):
 
     @property
     def message(self) -> dict[str, Any]:
-        """The latest message, as it is now."""
+        """The latest message, in its current form."""
         return self.messages[max(self.messages)]
 
     def press(self, button: str, user: str = "U0ADA", team: str = TEAM, **changes: Any) -> dict[str, Any]:
-        """Return what Slack sends when somebody presses a button of the latest message."""
+        """Return what Slack sends when someone presses a button of the latest message."""
         ts, message = max(self.messages), self.message
         action = dict(buttons(message)[button])
         return self.pressing(action, message, ts, user, team) | changes
@@ -127,7 +127,7 @@ class Slack(ModelServer):
         }
 
     def fill(self, user: str = "U0ADA", team: str = TEAM, **typed: str | None) -> dict[str, Any]:
-        """Return what Slack sends when somebody sends the latest form, with other words in fields of these labels."""
+        """Return what Slack sends when someone sends the latest form, with other words in fields of these labels."""
         view, values = self.views[-1], {}
         for block in view["blocks"]:
             element, label = block["element"], block["label"]["text"].partition(" (")[0]

@@ -1,6 +1,6 @@
 """Microsoft Teams in tests: the Bot Connector, its keys, Microsoft's sign-in, and people who press buttons of cards.
 
-Addresses and payloads are those of Microsoft's documents: "Authentication with the Bot Connector API", "Bot Connector
+Addresses and payloads follow Microsoft's documents: "Authentication with the Bot Connector API", "Bot Connector
 REST API reference", and "Universal Action Model" (`adaptiveCard/action`, its request and its responses).
 """
 
@@ -140,13 +140,13 @@ class Teams:
 
     @property
     def card(self) -> dict[str, Any]:
-        """The latest card, as everybody sees it."""
+        """The latest card, as everyone sees it."""
         return card_of(self.messages[max(self.messages)])
 
     def press(
         self, button: str, user: str = "ada", *, card: dict[str, Any] | None = None, tenant: str = TENANT, **typed: str
     ) -> dict[str, Any]:
-        """Return what the Bot Connector sends when somebody presses a button of a card, with what they typed in it."""
+        """Return what the Bot Connector sends when someone presses a button of a card, with what they typed in it."""
         self.pressed += 1
         shown = self.card if card is None else card
         action = buttons(shown)[button]

@@ -110,10 +110,10 @@ class Temporal:
         return await result(await self.start(agent, message, **options))
 
     async def end_all(self) -> None:
-        """End the runs of this test that nobody looks after any more."""
+        """End the runs of this test that no one looks after any more."""
         await self.move_queue()
         async for left in self.client.list_workflows(f"TaskQueue = '{self.name}' AND ExecutionStatus = 'Running'"):
-            with contextlib.suppress(RPCError):  # it has ended meanwhile
+            with contextlib.suppress(RPCError):  # it has ended in the meantime
                 await self.client.get_workflow_handle(left.id).terminate("its test is over")
 
     async def messages(self, session: str = "s") -> list[Message]:
@@ -167,7 +167,7 @@ async def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
 
 
 async def pending(handle: Run, count: int = 1) -> list[dict[str, Any]]:
-    """Return what waits for a person, as soon as it is so much."""
+    """Return what waits for a person, as soon as there is that much."""
 
     async def enough() -> list[dict[str, Any]]:
         found = await waiting(handle)
@@ -226,7 +226,7 @@ async def status(handle: Run) -> dict[str, Any]:
 async def _answered(handle: Run, query: str) -> Any:
     """Return the answer to a query, which is asked again every few seconds, since the server loses some answers.
 
-    A worker in a process of its own may not have begun to poll yet.
+    A worker in a separate process may not have begun to poll yet.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SECONDS):

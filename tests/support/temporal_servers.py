@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def start_program(code: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start a Python program in a session of its own, as a terminal would."""
+    """Start a Python program in a separate session, as a terminal would."""
     return subprocess.Popen(
         [sys.executable, "-P", "-W", "error", "-c", code, *arguments],
         stdout=subprocess.PIPE,
@@ -20,7 +20,7 @@ def start_program(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that nobody has buried yet does not."""
+    """Tell whether a process runs; one that no one has buried yet does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -88,7 +88,7 @@ class TLSFront:
 
     port: int
     api_key: str | None  # that each call must have
-    service: str | None  # that nobody may call, such as "OperatorService"
+    service: str | None  # that no one may call, such as "OperatorService"
     calls: list[dict[str, str]] = field(default_factory=list)
 
     @property
@@ -170,7 +170,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tar
                         answer = Encoder().encode([NeverIndexedHeaderTuple(*header) for header in _REFUSAL])
                         writer.write(_frame(_HEADERS, _END_STREAM | _END_HEADERS, stream, answer))
                     else:
-                        # Encoded anew: the server does not see all blocks, and would lose count of the table.
+                        # Encoded again: the server does not see all blocks, and would lose count of the table.
                         to_server.write(
                             _frame(_HEADERS, first & _END_STREAM | _END_HEADERS, stream, encoder.encode(headers))
                         )

@@ -16,7 +16,7 @@ ISOLATE, END = "\u2068", "\u2069"
 
 
 def drawn(text: str) -> str:
-    """Return what `visible` makes of a text, with brackets in the place of what isolates."""
+    """Return what `visible` makes of a text, with brackets in place of what isolates."""
     return visible(text).replace(ISOLATE, "[").replace(END, "]")
 
 

@@ -29,7 +29,7 @@ STATUSES = {
 MAY_MAKE_STATES = {
     "temporal/wire/states.py:",  # an empty one, to leave out what is as in a new one
     "temporal/wire/states.py:read_state",  # what `write_state` wrote
-    "temporal/activities/session_activities.py:_found",  # the same with references in the place of arguments
+    "temporal/activities/session_activities.py:_found",  # the same with references in place of arguments
     "temporal/activities/open_gates.py:with_references",  # the same
     "temporal/activities/gate_activities.py:_denied",  # the rule of a gate that an older record has not
     "temporal/activities/model_activities.py:_gates",  # only to ask it which calls need approval
@@ -50,7 +50,7 @@ MAY_MAKE_OUTCOMES = {
     "temporal/workflows/child_agents.py:run_agent",  # it was lost with an earlier run, or is too deep
     "temporal/workflows/child_agents.py:_failure",  # the child's workflow has failed
     "temporal/workflows/messages.py:recall_answer",  # a person has answered
-    "temporal/workflows/questions.py:ask",  # the same, or nobody has
+    "temporal/workflows/questions.py:ask",  # the same, or no one has
     "temporal/workflows/questions.py:_resolve",  # a person says what it came to
 }
 # Where a driver looks at a status: to show it, to wait, or to know which of its own ways to end is meant.

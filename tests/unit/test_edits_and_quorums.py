@@ -30,7 +30,7 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Act:
-    """What somebody does `after` the last: approve, edit (to an amount) or reject, on what they see or saw before."""
+    """What someone does `after` the last: approve, edit (to an amount) or reject, on what they see or saw before."""
 
     by: str
     what: str
@@ -77,7 +77,7 @@ def opened(approval: Approval, who: tuple[str, ...], **options: Any) -> Gate:
 
 
 def decided(gate: Gate, act: Act, seen: str, kept: Callable[[Decision], Decision]) -> tuple[Gate, Decision | None]:
-    """Return the gate after somebody's act, and the decision if it counts."""
+    """Return the gate after someone's act, and the decision if it counts."""
     edit = {**SHOWN, "amount": act.amount} if act.what == "edit" else None
     what: Any = "reject" if act.what == "reject" else "approve"
     decision = Decision(gate="c1", decision=what, by=act.by, digest=seen, edit=edit)

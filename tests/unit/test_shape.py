@@ -305,7 +305,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "model_replies",
         "gate_decisions",
         "partial_answers",
-        "partial_answers",  # made anew
+        "partial_answers",  # made again
         "sessions_at_work",
         "workers",
         "store_identity",

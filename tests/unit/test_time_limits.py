@@ -8,7 +8,7 @@ from standfast.time_limits import time_limit
 
 
 async def end_of(limit: float | None, *, cancelled_before: bool, cancels_itself: bool = False) -> type[BaseException]:
-    """Return the error with which a wait under a limit ends, in a task of its own."""
+    """Return the error with which a wait under a limit ends, in a separate task."""
 
     async def work() -> type[BaseException]:
         if cancelled_before:

@@ -16,7 +16,7 @@ from standfast.stores import SQLiteStore
 
 
 class DeferredError(Exception):
-    """A framework's own: the tool waits for somebody, and has not run."""
+    """A framework's own: the tool waits for someone, and has not run."""
 
 
 class CountingStore:

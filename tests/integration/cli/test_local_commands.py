@@ -65,7 +65,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def test_a_conversation_in_the_terminal(app: str) -> None:
-    """Questions are answered and calls approved in place; the session is kept, and goes on."""
+    """Questions are answered and calls approved in place; the session is kept, and continues."""
     lines = ["hello", "ask which?", "savings", "charge", "edit {oops", 'edit {"amount": 7}', "charge", "reject no"]
     said = await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="\n".join(lines))
     assert [line for line in said.splitlines() if line.startswith(("you", "so", "which"))] == [

@@ -24,7 +24,7 @@ MANY = 40
 
 
 class Provider:
-    """A provider that is down until somebody mends it."""
+    """A provider that is down until someone mends it."""
 
     def __init__(self) -> None:
         self.is_up = False

@@ -183,7 +183,7 @@ async def test_a_worker_whose_queue_was_given_to_another_store_is_alive_and_not_
     async with worker(temporal, tmp_path, "--health", f"127.0.0.1:{health}"):
         await until(lambda: _has(f"{at}/ready", "ok"))
         await temporal.move_queue()
-        assert (await fetched(f"{at}/ready"))[0] == 200  # nobody has the queue now, and a look does not take it
+        assert (await fetched(f"{at}/ready"))[0] == 200  # no one has the queue now, and a look does not take it
         await check_queue(temporal.client, temporal.name, temporal.store)
         status, text = await fetched(f"{at}/ready")
         assert (status, f"has the store {await temporal.store.identity()}" in text) == (503, True), text

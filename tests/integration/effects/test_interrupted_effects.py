@@ -98,7 +98,7 @@ async def test_so_may_one_whose_claim_was_written_and_not_acknowledged(store: SQ
 
     with pytest.raises(StoreError, match="connection was lost"):
         await charge("a")
-    while await store.load_entries("effect/charge/a/steps/call", ["0/charge"]):  # it is given back meanwhile
+    while await store.load_entries("effect/charge/a/steps/call", ["0/charge"]):  # it is given back in the meantime
         entries = await store.load_entries("effect/charge/a/steps/call", ["0/charge"])
         if entries["0/charge"].state == "abandoned":
             break

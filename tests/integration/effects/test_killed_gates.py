@@ -22,7 +22,7 @@ WINDOWS = {
 
 
 async def killed(server: DevServer, folder: Path, window: str) -> tuple[int, str]:
-    """Let a worker be killed at a write, and return what came of its effect with the next worker."""
+    """Let a worker be killed at a write, and return the outcome of its effect with the next worker."""
     folder.mkdir()
     shop = Shop(await connect(server.address), server.address, folder)
     async with shop.worker(window) as process:

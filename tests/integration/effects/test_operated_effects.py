@@ -161,7 +161,7 @@ async def operated(shop: Shop, activity: str, action: str) -> Ended:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def after(shop: Shop) -> dict[tuple[str, str], Ended]:
-    """Return what came of each action on an activity that stands behind its effect."""
+    """Return the outcome of each action on an activity that stands behind its effect."""
     cases = [(activity, action) for activity in ("charge", "deaf", "seen") for action in ACTIONS]
     at_once = asyncio.Semaphore(6)
 
@@ -319,7 +319,7 @@ async def test_an_approval_that_is_sent_again_does_not_count_for_the_workflow_th
     again = await shop.start("approved", "again", "gate")
     await shop.opens(again)
     await shop.people.decide(run.id, "approved", "approve", **approval)  # its sender had not heard of the first
-    with pytest.raises(InputError):  # of somebody who still looks at what the first one has shown
+    with pytest.raises(InputError):  # of someone who still looks at what the first one has shown
         await shop.people.decide(run.id, "approved", "approve", by="ada", digest=item["digest"])
     await shop.opens(again)
     await shop.approve(again)

@@ -355,7 +355,7 @@ async def test_a_decision_with_a_new_run_is_refused_since_nobody_has_seen_its_ca
 async def test_a_decision_before_its_call_is_asked_for_is_refused_and_does_not_wait(
     where: Callable[[], dict[str, Any]],
 ) -> None:
-    """Nobody has seen the arguments of the call."""
+    """No one has seen the arguments of the call."""
     posted, post = world(Approval())
     agent = Agent("a", tools=[ask, post])
     script = ScriptedModel(

@@ -287,7 +287,7 @@ async def test_what_we_tell_the_model_of_its_answer_is_not_put_to_guardrails(dri
     ended = await driver.run(agent, ScriptedModel(["one", "[1]"]))
     assert (ended.status, ended.output, seen) == ("complete", [1], ["go"])
     quoted = ended.messages[2].content
-    again = await driver.run(agent, ScriptedModel([]), message=quoted)  # somebody else may not say the same
+    again = await driver.run(agent, ScriptedModel([]), message=quoted)  # someone else may not say the same
     assert (again.status, seen) == ("guardrail-tripped", ["go", quoted])
 
 

@@ -274,7 +274,7 @@ async def test_an_id_needs_a_message_a_session_and_a_store_that_keeps_it(store: 
 
 
 class OnlySessions:
-    """A store of somebody's own, with the methods of `AgentStore` alone."""
+    """A store of someone's own, with the methods of `AgentStore` alone."""
 
     def __init__(self, store: SQLiteStore) -> None:
         for name in ("hold", "let_go", "load_session", "save_session", "load_messages", "append_messages"):

@@ -66,7 +66,7 @@ async def test_who_spoke_in_an_earlier_run_of_the_session_does_not_approve(store
     await run(agent, message="post it later", llm=ScriptedModel(["yes"]), user_id="ada", **given)  # type: ignore[arg-type]
     session = await store.load_session("s")
     assert session is not None
-    await store.save_session(session.model_copy(update={"user_id": None}))  # it is everybody's
+    await store.save_session(session.model_copy(update={"user_id": None}))  # it is everyone's
     waiting = await waits(agent, posts("hi"), user_id="bob", **given)
     for by in ("ada", "bob"):
         with pytest.raises(InputError, match=f"{by} has asked for it"):

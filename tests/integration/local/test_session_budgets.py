@@ -97,7 +97,7 @@ async def test_an_answer_that_did_not_fit_was_paid_for(driver: Driver) -> None:
 
 
 async def test_a_session_that_is_spent_says_nothing_again_but_its_last_answer(driver: Driver) -> None:
-    """Run without a message it goes on where it is, which is at its end."""
+    """Run without a message it continues where it is, which is at its end."""
     agent = Agent("a", loop=Loop(session_token_budget=50))
     model = ScriptedModel([says("all of it", 100)])
     assert (await driver.run(agent, model)).status == "complete"

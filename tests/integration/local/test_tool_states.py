@@ -262,7 +262,7 @@ async def test_a_process_that_dies_keeps_a_change_with_its_result_or_not_at_all(
     driver = ScriptedModel([LOOKS, "done"])
     await run(agent, llm=driver, store=store, session_id="s")
     said = dict(tool_contents(await store.load_messages("s")))
-    assert said["l1"] == ('["again"]' if number == 2 else '["a","again"]')  # nobody knows what became of c1
+    assert said["l1"] == ('["again"]' if number == 2 else '["a","again"]')  # the outcome of c1 is unknown
 
 
 async def test_a_run_that_is_reset_to_each_of_its_tasks_has_every_change_once(temporal: Temporal) -> None:

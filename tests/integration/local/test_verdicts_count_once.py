@@ -70,7 +70,7 @@ async def test_a_failed_payment_is_asked_about_again_before_it_is_tried_again(tm
     assert bank.paid == [5, 5, 5]
     rows = await store.load_decisions(f"orders/{RUN_KEY}")
     assert [row.refused for row in rows] == [None] * 3
-    assert len({row.digest for row in rows}) == 3  # each was on a gate of its own
+    assert len({row.digest for row in rows}) == 3  # each was on a separate gate
 
 
 async def test_who_looked_before_the_failure_has_not_approved_what_is_asked_after_it(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ async def test_a_server_that_cannot_be_reached_may_be_later(provider: str, addre
 
 
 async def test_a_certificate_that_is_not_valid_may_be_renewed(provider: str, tmp_path: Path) -> None:
-    """A run would wait for that, and loses nothing: it ends by no fault that somebody can mend."""
+    """A run would wait for that, and loses nothing: it ends by no fault that someone can mend."""
     own = Authority(tmp_path, "stranger").certificate("127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.cert, own.key)

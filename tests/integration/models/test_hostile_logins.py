@@ -27,7 +27,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def token_endpoint(answer: bytes | None, *, seconds: float = 0, asked: list[str]) -> AsyncIterator[str]:
-    """Serve one answer to everybody; without one, close the connection instead."""
+    """Serve one answer to everyone; without one, close the connection instead."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()

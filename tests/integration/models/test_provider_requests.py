@@ -132,7 +132,7 @@ async def test_words_that_are_not_those_that_were_said_leave_the_thoughts_before
 
 
 async def test_thoughts_that_were_cut_off_or_end_an_answer_are_not_sent() -> None:
-    """Without a signature they are refused; at the end of a message of the model's, too."""
+    """Without a signature they are refused; at the end of a message of the model's as well."""
     cut = Reasoning(provider="anthropic", blocks=({"type": "thinking", "thinking": "Hm", "signature": ""},))
     body = await sent("anthropic", [*HI, said("", thought=cut), *HI])
     assert [message["role"] for message in body["messages"]] == ["user", "user"]
@@ -179,7 +179,7 @@ MARKS: list[Any] = [
 @pytest.mark.parametrize("mark", MARKS, ids=str)
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
 async def test_marks_that_are_none_of_ours_do_no_harm(name: str, mark: Any) -> None:
-    """A transcript that somebody brings may have anything."""
+    """A transcript that someone brings may have anything."""
     thought = Reasoning(provider=name, blocks=(mark, {"standfast": "text", "length": 5}))
     body = json.dumps(await sent(name, [*HI, said("hello", "c1", thought=thought), done("c1")]))
     assert "hello" in body

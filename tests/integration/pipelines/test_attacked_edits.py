@@ -96,7 +96,7 @@ async def begun(folder: Path, killed: str, how: str, *given: str) -> asyncio.sub
 
 
 async def said(folder: Path, killed: str = "", *given: str) -> str:
-    """Run the program in a process of its own; return what it says, or "killed"."""
+    """Run the program in a separate process; return what it says, or "killed"."""
     ran = await begun(folder, killed, "in process", *given)
     words = (await ran.communicate())[0].decode().strip()
     return "killed" if ran.returncode == -signal.SIGKILL else words

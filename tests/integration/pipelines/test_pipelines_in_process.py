@@ -129,7 +129,7 @@ async def test_only_the_step_that_failed_runs_again(store: SQLiteStore) -> None:
     model = says('{"title": "B"}')
     went = await run_pipeline(flow, llm=model, store=store, run_key="k")
     assert (went.status, len(model.calls)) == ("complete", 1)
-    assert [message.role for message in model.calls[0].messages] == ["system", "user"]  # of a session of its own
+    assert [message.role for message in model.calls[0].messages] == ["system", "user"]  # of a separate session
 
 
 async def test_every_decision_is_recorded(store: SQLiteStore) -> None:

@@ -105,7 +105,7 @@ async def test_of_many_keys_the_last_are_named(pipelines: PipelineDriver) -> Non
 
 @pytest.mark.parametrize("who", [{"user_id": "bob", "tenant_id": "acme"}, {"tenant_id": "acme"}, {}], ids=str)
 async def test_owners_with_one_key_do_not_meet(pipelines: PipelineDriver, who: dict[str, Any]) -> None:
-    """Who asks for the run of somebody else reads what they read if there is none."""
+    """Who asks for the run of someone else reads what they read if there is none."""
     flow = counting(pipelines.temporal)
     await pipelines.run(flow, NO_MODEL, run_key="k", **ADA)
     read = []

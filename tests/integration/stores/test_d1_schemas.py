@@ -50,7 +50,7 @@ async def test_a_version_goes_on_with_a_database_to_which_the_next_one_has_added
     async with d1.store(name) as store:
         await append(store, "hello")
         assert await contents(store) == ["hello"]
-    await prepare(db, MIGRATIONS + ADDED)  # which goes on after the rollback
+    await prepare(db, MIGRATIONS + ADDED)  # which continues after the rollback
 
 
 async def test_a_worker_goes_on_while_a_newer_one_migrates(d1: D1Server, name: str, db: Database) -> None:

@@ -40,7 +40,7 @@ clerk = Agent("clerk", tools=[charge])
 
 
 async def decided(store: Any, session_id: str = "s") -> None:
-    """Have a session with a call that somebody has let through, with changed arguments."""
+    """Have a session with a call that someone has let through, with changed arguments."""
     turns = [asks_for(call("charge", "c1", who=SECRET)), f"charged {SECRET}"]
     model = ScriptedModel(turns)
     asked = await run(clerk, message=f"charge {SECRET}", session_id=session_id, store=store, llm=model)

@@ -103,7 +103,7 @@ async def test_rights_that_are_missing_are_said(postgres: PostgresServer) -> Non
     tables = f"ALL TABLES IN SCHEMA {schema}"
     postgres.sql(f"GRANT USAGE ON SCHEMA {schema} TO guest; GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO guest")
     async with postgres_store(postgres.dsn(user="guest"), schema=schema) as store:
-        assert await append(store, "b") == 2  # nobody has to own a store in order to use it
+        assert await append(store, "b") == 2  # no one has to own a store in order to use it
         assert await store.hold("s")
         assert await store.hold_scope()
 

@@ -51,7 +51,7 @@ async def proxy(postgres: PostgresServer) -> AsyncIterator[PostgresProxy]:
 async def test_a_hold_is_seen_by_other_stores_until_it_is_let_go(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_holds, "GRACE", LONG)  # nobody is waited for who has let go
+    monkeypatch.setattr(postgres_holds, "GRACE", LONG)  # no one is waited for who has let go
     schema = new_schema()
     async with postgres.store(schema) as one, postgres.store(schema) as other:
         assert await one.hold("s")

@@ -42,7 +42,7 @@ async def test_a_version_goes_on_with_a_schema_to_which_the_next_one_has_added_s
     async with postgres.store(schema) as store:
         await append(store, "hello")
         assert await contents(store) == ["hello"]
-    await migrated(postgres, schema, MIGRATIONS + ADDED)  # which goes on after the rollback
+    await migrated(postgres, schema, MIGRATIONS + ADDED)  # which continues after the rollback
 
 
 async def test_a_worker_goes_on_while_a_newer_one_migrates(postgres: PostgresServer) -> None:

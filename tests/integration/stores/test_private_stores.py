@@ -144,7 +144,7 @@ async def test_a_row_that_nobody_could_have_written_is_damage_that_is_named(
         with pytest.raises(StoreError) as caught:
             await LOOKS[table](store)
         assert str(caught.value).startswith(f"The store has {row} {'of' if table == 'tool_ledger' else 'in'} {path}, ")
-        assert "input_value" not in str(caught.value)  # what stands there is the session's
+        assert "input_value" not in str(caught.value)  # what is there is the session's
         if table == "agent_sessions":
             with pytest.raises(StoreError, match="has session s in "):
                 await store.list_sessions()

@@ -68,7 +68,7 @@ async def test_a_version_goes_on_with_a_file_to_which_the_next_one_has_added_som
     async with sqlite_store(path) as store:
         await append(store, "hello")
         assert await contents(store) == ["hello"]
-    await migrated(path, MIGRATIONS + added)  # which goes on after the rollback
+    await migrated(path, MIGRATIONS + added)  # which continues after the rollback
 
 
 async def test_a_file_that_was_changed_under_older_versions_is_refused_by_them_and_left_alone(tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ async def test_a_store_that_another_thread_closes_finishes_what_its_own_does(tmp
         if threading.get_ident() != here:
             return None
         works.set()
-        while not store._thread._lock.locked():  # until somebody closes it
+        while not store._thread._lock.locked():  # until someone closes it
             time.sleep(0.001)
         return "closed" if is_closed(db) else "open"
 

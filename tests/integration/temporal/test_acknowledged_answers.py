@@ -162,7 +162,7 @@ async def _waits_for(run: Run, *calls: str) -> bool:
 
 
 async def test_every_turn_that_asked_finds_its_answers_after_a_reset(temporal: Temporal) -> None:
-    """Nobody is asked again, in later turns either: their answers are in the transcript, and another would differ.
+    """No one is asked again, in later turns either: their answers are in the transcript, and another would differ.
 
     They are taken in as they were given, not as the model asked for them: the run counts messages.
     """

@@ -45,7 +45,7 @@ async def shown(temporal: Temporal, **wanted: Any) -> list[ShownWait]:
 
 
 async def is_shown(temporal: Temporal, count: int = 1, **wanted: Any) -> list[ShownWait]:
-    """Return what the store shows, as soon as it is so much."""
+    """Return what the store shows, as soon as there is that much."""
 
     async def enough() -> list[ShownWait] | None:
         found = await shown(temporal, **wanted)
@@ -63,7 +63,7 @@ async def is_empty(temporal: Temporal) -> None:
 
 
 def looking(temporal: Temporal, client: Client | None = None) -> StandfastClient:
-    """Return somebody who looks at the store."""
+    """Return someone who looks at the store."""
     return StandfastClient(client or temporal.client, store=temporal.store, timeout="2s")
 
 

@@ -1,6 +1,6 @@
 """A cancel that arrives together with the cause of a continue-as-new reaches the run.
 
-The SDK takes in the signals of a task before the cancel, and the run goes on with them. Here both wait for a worker.
+The SDK takes in the signals of a task before the cancel, and the run continues with them. Here both wait for a worker.
 """
 
 from typing import Any

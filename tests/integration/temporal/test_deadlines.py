@@ -85,7 +85,7 @@ async def test_answers_after_their_time_do_not_count_in_the_run_that_goes_on_as_
     await until_over(items[0])
     for number in (1, 2, 3):
         await handle.signal("answer", {"text": "late", "tool_call_id": f"c{number}", "id": f"a{number}"})
-    monkeypatch.setattr(run_lifetime, "EVENTS", len(await events(handle)))  # it goes on as new as soon as it may
+    monkeypatch.setattr(run_lifetime, "EVENTS", len(await events(handle)))  # it continues as new as soon as it may
     latest: Run = temporal.client.get_workflow_handle(handle.id)
     async with (await temporal.elsewhere()).worker(agent, llm=model):
         assert (await result(handle))["status"] == "complete"

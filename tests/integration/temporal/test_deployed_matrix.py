@@ -34,7 +34,7 @@ class Application:
 
     def __init__(self) -> None:
         self.effects: list[str] = []
-        self.go_on, self.down = threading.Event(), False  # handlers have a loop of their own
+        self.go_on, self.down = threading.Event(), False  # handlers have their own loop
 
     def agent(self, *, name: str = "clerk", move: str | None = "move", gate: Any = MAY, **options: Any) -> Agent:
         tools: list[Any] = [ask, self.long(), self.move("gated", gate)]
@@ -99,7 +99,7 @@ GONE = '{"error": "Tool \\"move\\" not found. Available tools: '
 
 
 async def tended(temporal: Temporal, run: Run) -> None:
-    """Do what a run waits for until it has ended. It must not wait for what nobody sees."""
+    """Do what a run waits for until it has ended. It must not wait for what no one sees."""
 
     tended: list[Any] = []
 

@@ -103,7 +103,7 @@ async def test_who_was_removed_from_a_pipelines_gate_does_not_decide_at_it(tempo
 
 async def test_who_was_removed_does_not_decide_with_either_driver(driver: Driver) -> None:
     approval = {"gate": "c1", "decision": "approve"}
-    rules = iter([BOTH])  # when the gate is opened; everybody who decides is judged by the other
+    rules = iter([BOTH])  # when the gate is opened; everyone who decides is judged by the other
     changing = clerk(pay(lambda asked: next(rules, ADA)))
     ended = await driver.run(
         changing, ScriptedModel(PAYS), decisions=[approval | {"by": "bob"}, approval | {"by": "ada"}]

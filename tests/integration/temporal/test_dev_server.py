@@ -91,7 +91,7 @@ async def test_a_workflow_is_found_by_every_search_attribute() -> None:
     async with dev_server() as server, asyncio.timeout(60):
         client = await connect(server.address)
         await start(client, search_attributes=attributes)
-        # The index is written a moment later, and nobody is told.
+        # The index is written a moment later, and no one is told.
         while [run.id async for run in client.list_workflows(query)] != ["w"]:
             await asyncio.sleep(0.01)
 

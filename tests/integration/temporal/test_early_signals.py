@@ -117,7 +117,7 @@ async def test_a_skip_at_a_pause_is_refused_at_once(temporal: Temporal, monkeypa
 
 
 def sends(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Return what is set when somebody has sent a signal."""
+    """Return what is set when someone has sent a signal."""
     has_sent, signal = asyncio.Event(), WorkflowHandle.signal
 
     async def sending(self: Any, *given: Any, **options: Any) -> None:

@@ -139,7 +139,7 @@ async def test_a_look_at_what_became_of_a_call_that_somebody_ends_by_hand_waits_
     async with temporal.worker(one.agent, llm=one.model):
         run = await temporal.start(one.agent)
         await until(one.inside.is_set)
-        await fail(temporal, run, "pay", "ActivityReset", [])  # so that the run looks for the attempt that goes on
+        await fail(temporal, run, "pay", "ActivityReset", [])  # so that the run looks for the attempt that continues
         if put_in in UNREADABLE:
             await complete(temporal, run, "standfast.settle", UNREADABLE[put_in])
         else:

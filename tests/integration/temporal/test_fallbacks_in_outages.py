@@ -240,7 +240,7 @@ class Late:
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("by", ["a person", "the deadline"])
 async def test_calls_that_a_model_asks_for_after_the_run_gave_up_never_run(temporal: Temporal, by: str) -> None:
-    """Not even when the session goes on: its next run would have found them without a result."""
+    """Not even when the session continues: its next run would have found them without a result."""
     late, till = Late(asks_for(call("pay", "c2", amount=7), tokens=100)), Till(set(), Providers())
     agent = Agent("clerk", tools=[till.tool()], loop=Loop(answer_timeout=1 if by == "the deadline" else 60))
     async with temporal.worker(agent, llm=late):

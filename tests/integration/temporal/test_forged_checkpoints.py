@@ -248,7 +248,7 @@ async def test_what_an_unsigned_export_says_of_decisions_counts_only_where_the_s
             if where == "its session":
                 with pytest.raises(InputError, match="waits for approval of call c1 in the workflow"):
                     await run(agent, checkpoint=exported, llm=posts(), **given)
-                return  # a run on Temporal goes on there
+                return  # a run on Temporal continues there
             waiting = await run(agent, checkpoint=exported, llm=posts(), **given)
             assert is_interrupted(waiting)
             assert ([item.gate for item in waiting.approvals], posted) == (asked, [])

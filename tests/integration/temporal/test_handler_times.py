@@ -86,7 +86,7 @@ async def test_a_handler_that_may_still_run_is_not_run_again_though_verify_does_
 
 
 async def settled(run: Run) -> bool:
-    """Whether somebody has looked what came of a call."""
+    """Whether anyone has looked up the outcome of a call."""
     history = await run.fetch_history()
     kinds = [event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events]
     return names.SETTLE in kinds

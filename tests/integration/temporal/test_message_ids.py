@@ -20,7 +20,7 @@ GREETER = Agent("greeter")
 
 
 class Flag:
-    """An event for several event loops: the worker's handlers have one of their own."""
+    """An event for several event loops: the worker's handlers have their own."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -137,7 +137,7 @@ async def test_a_message_is_heard_once_by_whichever_way_it_is_sent(temporal: Tem
         release.set()
         assert (await result(handle))["response"] == "answer to two"
 
-        # The next run of the session knows them, too.
+        # The next run of the session knows them as well.
         release.clear()
         handle = await temporal.start(GREETER, "three", message_id="m3")
         await people.message(handle.id, "two", message_id="m2")

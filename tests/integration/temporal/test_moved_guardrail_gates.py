@@ -285,11 +285,11 @@ async def test_an_agent_that_a_tool_runs_waits_on_temporal_and_cannot_in_process
     assert ran == [500]
 
 
-# --- checkpoints, which anybody may have written ---
+# --- checkpoints, which anyone may have written ---
 
 
 def stripped(checkpoint: Any) -> dict[str, Any]:
-    """Return a checkpoint from which somebody has taken its gates and what guardrails have said."""
+    """Return a checkpoint from which someone has taken its gates and what guardrails have said."""
     plain: dict[str, Any] = checkpoint.model_dump(mode="json")
     for message in plain["messages"]:
         message.pop("tripped", None)

@@ -214,7 +214,7 @@ async def test_a_checkpoint_with_an_answer_that_waits_goes_on_on_temporal(tempor
     async with temporal.worker(agent, llm=model, **key):
         handle = await temporal.start(agent, None, checkpoint=waits.checkpoint.model_dump(mode="json"))
         (item,) = await pending(handle)
-        # Of one that nobody has signed, the model is asked for the answer again.
+        # Of one that no one has signed, the model is asked for the answer again.
         assert item["shown"][0]["text"] == ("a refund" if is_signed else "another refund")
         await decided(temporal, handle)
         assert (await result(handle))["status"] == "complete"

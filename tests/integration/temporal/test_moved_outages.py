@@ -29,7 +29,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Provider:
-    """A provider that is down until somebody mends it; it counts its answers, which are paid for."""
+    """A provider that is down until someone mends it; it counts its answers, which are paid for."""
 
     def __init__(self) -> None:
         self.is_up, self.answers = False, 0
@@ -41,7 +41,7 @@ class Provider:
 
 
 async def waits(run: Run, provider: Provider) -> None:
-    """Wait until the run is in the activity that goes on until the outage is over."""
+    """Wait until the run is in the activity that continues until the outage is over."""
     assert [item["name"] for item in await pending(run)] == ["model"]
     calls = len(provider.model.calls)
     await until(lambda: len(provider.model.calls) > calls + 1)

@@ -269,7 +269,7 @@ async def test_junk_in_the_place_of_an_agents_result_waits_for_a_person(temporal
 
 @workflow.defn(name="payer", sandboxed=False)
 class Payer:
-    """A workflow of a user's that has an agent's name."""
+    """A user's workflow that has an agent's name."""
 
     @workflow.run
     async def run(self, data: Any = None) -> Any:

@@ -105,7 +105,7 @@ async def second() -> None: ...
 
 @workflow.defn(sandboxed=False)
 class Release:
-    """Waits at a gate, and meanwhile for two activities, of which the first has a queue of its own."""
+    """Waits at a gate, and meanwhile for two activities, of which the first has its own queue."""
 
     @workflow.run
     async def run(self, queue: str) -> list[str]:

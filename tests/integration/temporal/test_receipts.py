@@ -1,6 +1,6 @@
 """Everything acknowledged is in the store, even if an operator completes the storing activity by hand.
 
-The activity's result has a receipt, which what somebody puts in has not: it is done again.
+The activity's result has a receipt, which what someone puts in has not: it is done again.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from standfast.temporal.activities.transcripts import Transcript
 
 @workflow.defn(name="own")
 class Own:
-    """A workflow of a user's own, with a gate."""
+    """A user's workflow, with a gate."""
 
     @workflow.run
     async def run(self) -> Any:

@@ -57,7 +57,7 @@ def back_up(cluster: PostgresServer) -> None:
 
 
 def recover(cluster: PostgresServer, *settings: str) -> None:
-    """Put the backup in the place of the data, and start the server, which recovers from the archive."""
+    """Put the backup in place of the data, and start the server, which recovers from the archive."""
     cluster.kill()
     data = Path(cluster._data)
     data.rename(data.with_name("lost"))
@@ -92,7 +92,7 @@ async def decide(temporal: Temporal, run: Run, gate: str) -> None:
 
 
 async def begun(temporal: Temporal, cluster: PostgresServer, address: str) -> Run:
-    """Return a run that waits at its second gate, after a backup at its first, where a point of recovery is, too."""
+    """Return a run that waits at its second gate, after a backup at its first, where a point of recovery is as well."""
     async with open_store(address) as store, temporal.worker(poster, llm=posts_twice(), store=store):
         run = await temporal.start(poster)
         await pending(run)

@@ -166,7 +166,7 @@ async def test_what_a_terminated_run_has_not_taken_ends_no_wait_of_the_next(
 async def test_what_came_when_nothing_waited_for_it_ends_no_wait_after_a_reset(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pause that ended by itself is open again after the reset."""
+    """A pause that ended automatically is open again after the reset."""
     ask_models_once(monkeypatch)
     monkeypatch.setattr(model_calls, "OUTAGE_WAITS", (timedelta(seconds=0.2), timedelta(seconds=0.2)))
     waits, people = Waits("pause"), temporal.people

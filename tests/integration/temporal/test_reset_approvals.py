@@ -41,7 +41,7 @@ def one_run(temporal: Temporal, run_id: str | None) -> Run:
 
 
 async def asked(run: Run, count: int = 1) -> list[dict[str, Any]]:
-    """Return what waits as soon as the workflow asks so much; nobody can ask it before its first gate."""
+    """Return what waits as soon as the workflow asks so much; no one can ask it before its first gate."""
 
     async def enough() -> list[dict[str, Any]]:
         with contextlib.suppress(WorkflowQueryFailedError):
@@ -63,7 +63,7 @@ async def check_replays(temporal: Temporal, run: Run) -> None:
 
 
 async def ends_after_resets(temporal: Temporal, run: Run, **options: Any) -> list[Any]:
-    """Return the results after a reset to each workflow task of a run, if nobody decides again."""
+    """Return the results after a reset to each workflow task of a run, if no one decides again."""
     ends = []
     async for again in resets(temporal, run, **options):
         ends.append(await result(again))

@@ -33,7 +33,7 @@ def back_up(path: Path, backup: Path) -> None:
 
 
 def restore(backup: Path, path: Path) -> None:
-    """Put a backup in the place of a store that nobody has open, into the same file."""
+    """Put a backup in place of a store that no one has open, into the same file."""
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     path.write_bytes(backup.read_bytes())

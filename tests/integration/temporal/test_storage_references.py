@@ -41,7 +41,7 @@ async def test_a_reference_that_somebody_sends_wedges_no_run(temporal: Temporal,
 
 @workflow.defn(name="own")
 class Own:
-    """A workflow of a user's own, with a gate."""
+    """A user's workflow, with a gate."""
 
     @workflow.run
     async def run(self) -> Any:

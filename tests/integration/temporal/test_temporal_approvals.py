@@ -19,7 +19,7 @@ from standfast.testing import ScriptedModel, time_skipping_server
 
 @workflow.defn
 class Release:
-    """A workflow of a user's that asks twice."""
+    """A user's workflow that asks twice."""
 
     @workflow.run
     async def run(self, patience: float | None = None) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ class Release:
 
 @workflow.defn(sandboxed=False)  # which would load this module again for each of many runs
 class Shipment:
-    """A workflow of a user's that is busy while it asks."""
+    """A user's workflow that is busy while it asks."""
 
     @workflow.run
     async def run(self, queue: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Scenario:
     """A run that is long enough to go on in several runs of a chain.
 
     Args:
-        agent: made anew for each driver.
+        agent: made again for each driver.
         script: what the model answers.
         answers: to the questions on the way.
     """

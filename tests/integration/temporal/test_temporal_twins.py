@@ -79,7 +79,7 @@ def shorten(messages: Sequence[Message]) -> list[Message]:
 
 
 def make_agent(dice: random.Random, *, asks: bool) -> Agent:
-    """Make an agent; one that asks has no limit that counts turns, since a resume in process begins to count anew."""
+    """Make an agent; one that asks has no limit that counts turns, since a resume in process begins to count again."""
     maybe = dice.random
     counting: dict[str, Any] = {
         "stuck_threshold": dice.randint(0, 3),

@@ -46,7 +46,7 @@ EVE = {"user_id": "eve", "tenant_id": "evil"}
 
 @contextlib.asynccontextmanager
 async def question(temporal: Temporal, **who: Any) -> AsyncIterator[Run]:
-    """Give somebody's run that waits for the answer to call c1."""
+    """Give someone's run that waits for the answer to call c1."""
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
         handle = await temporal.start(clerk, **who)
         await pending(handle)

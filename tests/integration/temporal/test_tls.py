@@ -194,7 +194,7 @@ async def test_a_run_is_started_found_and_approved_on_such_a_server(
 
 @contextlib.asynccontextmanager
 async def worker(folder: Path, queue: str, environment: dict[str, str]) -> AsyncIterator[Path]:
-    """Run `standfast worker` as a process of its own until a block ends; yields the file that it writes to."""
+    """Run `standfast worker` as a separate process until a block ends; yields the file that it writes to."""
     written = folder / "worker.log"
     command = [sys.executable, "-m", "standfast", "worker", "app.py", "--task-queue", queue]
     with written.open("w") as file:
@@ -325,7 +325,7 @@ async def test_certificates_that_cannot_be_used_are_the_callers_fault(
         await connect(cloud.address, api_key=KEY)
 
 
-# --- search attributes that nobody may list ---
+# --- search attributes that no one may list ---
 
 
 async def test_search_attributes_are_found_where_they_cannot_be_listed(cloud: TLSFront, pki: PKI) -> None:

@@ -207,7 +207,7 @@ async def _skips(run: Run) -> bool:
 async def test_a_question_that_was_told_as_unanswered_takes_no_answer_after_a_reset(
     temporal: Temporal, answer_timeout: float
 ) -> None:
-    """Nobody answers in time, or the run is reset to before it asked and then cancelled."""
+    """No one answers in time, or the run is reset to before it asked and then cancelled."""
     agent = Agent("a", tools=[ask], loop=Loop(answer_timeout=answer_timeout))
     llm = ScriptedModel([asks_for(call("ask", "c1", question="?")), *["done"] * 9])
     async with temporal.worker(agent, llm=llm):

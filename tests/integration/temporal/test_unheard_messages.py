@@ -205,7 +205,7 @@ async def test_what_was_heard_by_who_died_before_noting_it_is_not_heard_again(
 
 
 async def unnoted(temporal: Temporal) -> list[str]:
-    """Return what nobody has taken note of as heard."""
+    """Return what no one has taken note of as heard."""
     session = await temporal.store.load_session(temporal.session())
     assert session is not None
     return [one.id for one in await Unheard(session, temporal.store).load([])]

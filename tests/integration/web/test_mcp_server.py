@@ -1,4 +1,4 @@
-"""Models of MCP clients start runs, read what came of them, and decide nothing unless they are let: over HTTP by token,
+"""Models of MCP clients start runs, read their results, and decide nothing unless they are let: over HTTP by token,
 and over stdio, where the server is a process that may die at any moment.
 """
 

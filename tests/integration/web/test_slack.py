@@ -1,6 +1,6 @@
 """Slack: people decide with message buttons and forms, and the messages show the decision.
 
-The payloads are those of Slack's reference; see `support.slack`.
+The payloads follow Slack's reference; see `support.slack`.
 """
 
 import json

@@ -116,7 +116,7 @@ async def test_what_a_message_cannot_show_whole_is_not_approved_from_it(
         assert list(buttons(slack.message)) == ["Reject", "Open"]
         assert "cannot be approved from here" in texts(slack.message)
         reject = slack.press("Reject")
-        for other in ("approve", "edit"):  # as only somebody with the app's token could post it
+        for other in ("approve", "edit"):  # as only someone with the app's token could post it
             forged = {**reject["actions"][0], "action_id": f"standfast.{other}"}
             await send(page, {**reject, "actions": [forged]})
         await until(lambda: len(slack.told) == 2)

@@ -44,7 +44,7 @@ async def test_whoever_may_not_decide_is_told_so_alone_and_nothing_is_decided(
         assert all(why in text.replace("&quot;", '"') for _, text in slack.told)
         assert (slack.message, slack.views) == (before, [])
         await send(page, slack.press("Edit…"))
-        answer = (await send(page, slack.fill(user, team))).json()  # in somebody else's form
+        answer = (await send(page, slack.fill(user, team))).json()  # in someone else's form
         assert why in answer["errors"]["comment"]
         assert [item["name"] for item in await pending(run)] == ["c1"]
         assert await decisions(temporal, run) == []

@@ -1,6 +1,6 @@
 """Microsoft Teams: people decide with card buttons and forms, and the cards show the decision.
 
-The payloads are those of Microsoft's documents; see `support.teams`.
+The payloads follow Microsoft's documents; see `support.teams`.
 """
 
 import json
@@ -55,7 +55,7 @@ async def test_a_form_has_a_field_for_each_argument_and_what_was_typed_is_what_r
         await until(lambda: teams.messages)
         before = teams.card
         form = await answered(page, teams, teams.press("Edit…"))
-        assert teams.card == before  # nobody else sees the form
+        assert teams.card == before  # no one else sees the form
         assert await answered(page, teams, teams.press("Back", card=form)) == before
         for tags, label, why in (
             ("[", "tags (JSON): ", "not valid JSON"),
@@ -178,7 +178,7 @@ async def test_what_a_card_cannot_show_whole_is_not_approved_from_it(
         assert list(buttons(teams.card)) == ["Reject…", "Open"]
         assert "cannot be approved from here" in texts(teams.card)
         reject = teams.press("Reject…")
-        for other in ("approve", "edit"):  # as only somebody with the bot's secret could post it
+        for other in ("approve", "edit"):  # as only someone with the bot's secret could post it
             forged = {**reject["value"]["action"], "verb": f"standfast.{other}"}
             said = await answered(page, teams, {**reject, "value": {"action": forged}})
             assert "does not show all of this" in said

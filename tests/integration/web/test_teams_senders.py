@@ -49,7 +49,7 @@ async def test_whoever_may_not_decide_is_told_so_alone_and_nothing_is_decided(te
                 teams.press("Approve", user),
                 teams.press("Edit…", user),
                 teams.press("Reject…", user),
-                teams.press("Approve", user, card=form),  # in somebody else's form
+                teams.press("Approve", user, card=form),  # in someone else's form
                 teams.press("Reject", user, card=reasons),
             ):
                 said = await answered(page, teams, press)

@@ -250,7 +250,7 @@ async def test_without_people_it_listens_on_this_machine_alone(temporal: Tempora
     transport = httpx.ASGITransport(app=app, client=("10.0.0.7", 4711))
     async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}") as client:
         assert (await client.get("/")).status_code == 401
-    async with browser(temporal) as client:  # on this machine, but passed on for somebody else
+    async with browser(temporal) as client:  # on this machine, but passed on for someone else
         assert (await client.get("/", headers={"X-Forwarded-For": "203.0.113.9"})).status_code == 303
 
 

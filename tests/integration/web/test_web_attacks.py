@@ -171,7 +171,7 @@ async def test_who_guesses_tokens_has_to_wait_and_is_in_the_log(
         statuses = [(await client.post("/login", data=wrong)).status_code for _ in range(8)]
         assert statuses == [401] * 5 + [429] * 3
         right = {"Authorization": f"Bearer {TOKENS['olga']}"}
-        assert (await client.get("/runs", headers=right)).status_code == 200  # somebody else is at that address
+        assert (await client.get("/runs", headers=right)).status_code == 200  # someone else is at that address
         assert (await client.get("/login")).status_code == 200
     logged = [record.getMessage() for record in caplog.records if record.name == "standfast.web"]
     assert logged[4:] == [f"A wrong token from {HOST}, the 5 in a row; wrong tokens from there are ignored for 1 s"]

@@ -357,7 +357,7 @@ async def test_an_agent_is_started_with_a_form_for_its_context(temporal: Tempora
         started = await client.post("/start/seller", data=kept | {"context.name": "Acme", "context.vip": "on"})
         assert started.headers["Location"] == f"/runs/seller/{session}?said=start"
         assert (await result(handle_of(temporal, "seller")))["status"] == "complete"
-        # As it is shown, the form says nothing of the context: the session goes on with its own.
+        # As it is shown, the form says nothing of the context: the session continues with its own.
         again = await client.post("/start/seller", data=sent | {"key": "another"})
         assert again.status_code == 303
         assert (await result(handle_of(temporal, "seller")))["status"] == "complete"

@@ -62,7 +62,7 @@ clerk = Agent("clerk")
 
 @contextmanager
 def page_that_stops(temporal: Temporal, folder: Path, stop: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Serve the page by a process of its own, which stops at a place of each request."""
+    """Serve the page by a separate process, which stops at a place of each request."""
     (folder / "shop.py").write_text(APPLICATION)
     (folder / "stopped").mkdir()
     given = {"STOP": stop, "STOPPED": str(folder / "stopped"), "STORE": str(folder / "standfast.db")}
@@ -132,7 +132,7 @@ async def sent_to_a_page_that_is_killed(temporal: Temporal, folder: Path, stop: 
 
 
 async def trail(temporal: Temporal, run_id: str) -> list[tuple[str, str, str, Any]]:
-    """Return what the command shows of a run, with what each act came to."""
+    """Return what the command shows of a run, with the outcome of each act."""
     shown = await data(temporal, "show", run_id, "--audit", "--store", str(temporal.store._path))
     return [(row["by"], row["decision"], row["outcome"], row.get("comment")) for row in shown["audit"]]
 

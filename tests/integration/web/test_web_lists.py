@@ -98,7 +98,7 @@ async def test_a_filter_is_saved_by_name_and_forgotten(temporal: Temporal) -> No
 
 
 async def chosen(client: httpx.AsyncClient, act: str, *runs: Run) -> dict[str, str]:
-    """Do an act to several runs, and return what came of each."""
+    """Do an act to several runs, and return the outcome of each."""
     page = (await client.get("/runs?status=waiting")).text
     form = {name: re.findall(rf'name="{name}" value="(\w+)"', page)[0] for name in ("csrf", "key")}
     answer = await client.post("/batch", data={**form, "act": act, **{f"run:{run.id}": "on" for run in runs}})

@@ -24,7 +24,7 @@ AGENT = Agent("clerk", tools=[charge])
 
 @asynccontextmanager
 async def shop(temporal: Temporal, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """An application of somebody's own, with the page at /ops."""
+    """An application of someone's own, with the page at /ops."""
     page = create_app(temporal.client, access=Access(people=PEOPLE), store=temporal.store, **options)
 
     async def home(request: Any) -> PlainTextResponse:

@@ -1,6 +1,6 @@
 """A graph of LangChain's whose tools read and change its state, and whose process dies; see `support.foreign_shops`.
 
-It dies behind the charge, behind the stamp, and once more when the stamp's change is kept, before the graph goes on.
+It dies behind the charge, behind the stamp, and once more when the stamp's change is kept, before the graph continues.
 """
 
 import os

@@ -33,7 +33,7 @@ from standfast.temporal.client.clients import RunsInProcess
 
 @dataclass
 class Conversation:
-    """One conversation, in a process of its own."""
+    """One conversation, in a separate process."""
 
     folder: Path
     kind: str
@@ -99,7 +99,7 @@ class Conversation:
         return agent
 
     async def approve(self, durability: StandfastDurability) -> None:
-        """Approve what waits, as a person does, of whom nobody knows whether the process will hear it."""
+        """Approve what waits, as a person does, of whom no one knows whether the process will hear it."""
         self.die_at("at-the-gate")
         if "outside" in self.window:
             async with open_store(self.place) as page:
@@ -118,7 +118,7 @@ class Conversation:
         while True:
             try:
                 output = await self._output(agent)
-            except SessionConflictError:  # who has died holds it for a while, where nobody can tell
+            except SessionConflictError:  # who has died holds it for a while, where no one can tell
                 if not self.died.exists():
                     raise
                 await asyncio.sleep(0.1)

@@ -1,6 +1,6 @@
 """An agent of pydantic-ai that sells something: `shop FOLDER (bare | guarded) DEATHS [ADDRESS QUEUE (new | old)]`.
 
-Without an address it runs in this process, and goes on with the messages that an earlier one has kept. With one it is
+Without an address it runs in this process, and continues with the messages that an earlier one has kept. With one it is
 a worker of Temporal, which starts the workflow, or joins it, and waits for its end.
 """
 

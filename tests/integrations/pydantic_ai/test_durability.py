@@ -26,9 +26,9 @@ WINDOWS = [
     "after-the-result-is-kept",
     "before-the-last-answer",
     "after-write-2000",  # the last answer is kept
-    "after-write-2000000000",  # the turn is over, and nobody has heard of it
+    "after-write-2000000000",  # the turn is over, and no one has learned of it
 ]
-PAID_AGAIN = {"before-the-answer-is-kept", "before-the-last-answer"}  # nobody can know that the model has answered
+PAID_AGAIN = {"before-the-answer-is-kept", "before-the-last-answer"}  # no one can know that the model has answered
 UNKNOWN = {"after-the-claim", "in-the-tool", "before-the-result-is-kept"}
 
 

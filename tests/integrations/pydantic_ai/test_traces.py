@@ -12,7 +12,7 @@ from support.mortal_programs import run_until_complete
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        # The run that has died has no span of its own, nor has its lost call. What is read of the store has none again.
+        # The run that has died has no span, nor has its lost call. What is read of the store has none again.
         ("durable", [["chat", False, 10], ["chat", False, 10], ["invoke_agent", False, 20]]),
         # Each request is a run of pydantic-ai's. Its tools are called by us, without a span.
         ("ours", [["chat", False, 10], ["invoke_agent", False, 10], ["chat", False, 10], ["invoke_agent", False, 10]]),

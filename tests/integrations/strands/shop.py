@@ -1,6 +1,6 @@
 """A Strands agent whose tool dies behind its charge: `shop FOLDER (bare | guarded) DEATHS`.
 
-Started again, it goes on from its session without a prompt, and prints what the model has read.
+Started again, it continues from its session without a prompt, and prints what the model has read.
 """
 
 import json

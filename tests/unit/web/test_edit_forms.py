@@ -245,7 +245,7 @@ def test_what_was_typed_is_shown_again_with_the_error_beside_it() -> None:
     assert {name: text.replace("\r\n", "\n") for name, text in typed.items()} == again
     assert 'aria-invalid="true"' in page
     assert "no number" in page
-    assert "<details>" in page  # nobody has typed JSON
+    assert "<details>" in page  # no one has typed JSON
 
 
 def test_a_value_that_is_not_an_object_has_a_form_too() -> None:

@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from standfast.integrations.pydantic_ai import StandfastDurability
 
     class EveryRun(StandfastDurability):
-        """Makes a run durable that has no conversation of its own, under an id like that which it would have had."""
+        """Makes a run durable that lacks its own conversation, under an id like that which it would have had."""
 
         def get_default_conversation_id(self, run_id: str) -> str | None:
             return str(uuid4())
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         given = options.get("capabilities") or ()
         if not any(isinstance(one, BaseDurabilityCapability) for one in given):
             name = options.get("name") or ""
-            name = name if NAME.fullmatch(name) else "agent"  # each run has a conversation of its own
+            name = name if NAME.fullmatch(name) else "agent"  # each run has its own conversation
             options["capabilities"] = [*given, EveryRun(store, name=name)]
         make(agent, *arguments, **options)
 
