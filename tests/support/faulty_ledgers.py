@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from standfast import SessionConflictError
 from standfast.stores import Append, AtWork, DecisionRecord, LedgerEntry, RunningCall, Session, SQLiteStore
-from standfast.stores.sql.rows import message_rows
+from standfast.stores.sql.rows import Write, message_rows
 from standfast.stores.sqlite.rows import append_rows, ledger_entry
 
 
@@ -178,7 +178,7 @@ class LooksWhoIsAtWorkThenAppends(SQLiteStore):
             raise SessionConflictError("another run is at work")
         rows = message_rows(messages)
         unknown = session.model_copy(update={"journal_key": None})
-        return await self._do(lambda db: append_rows(db, unknown, rows, known["write_key"], None))
+        return await self._do(lambda db: append_rows(db, Write(unknown, rows, known["write_key"])))
 
 
 class LetsEndedRunsAnswer(SQLiteStore):

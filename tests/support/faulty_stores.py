@@ -12,7 +12,7 @@ from uuid import uuid4
 from standfast import Message, SessionConflictError, StoreError
 from standfast.stores import Session, SQLiteStore
 from standfast.stores.locks import SessionLocks
-from standfast.stores.sql.rows import message_rows
+from standfast.stores.sql.rows import Write, message_rows
 from standfast.stores.sqlite.rows import append_rows
 
 # --- sessions ---
@@ -102,7 +102,7 @@ class PrunesInTwoSteps(SQLiteStore):
                 last = row[0] - len(kept)
                 db.execute("DELETE FROM agent_messages WHERE session_id = ?", (session_id,))
                 db.execute("UPDATE agent_sessions SET last_seq = ? WHERE id = ?", (last, session_id))
-                append_rows(db, Session(id=session_id, agent_name="greeter"), message_rows(kept), None, None)
+                append_rows(db, Write(Session(id=session_id, agent_name="greeter"), message_rows(kept)))
 
         await self._do(work)
 

@@ -44,15 +44,6 @@ class Connections:
         """
         return self._loops.here().holds.holder(name)
 
-    def holder_above(self, journal_key: str) -> tuple[str, str] | None:
-        """Return the name and the holder of the run that a journal key belongs to, if this process holds it."""
-        name = journal_key
-        while name:
-            if (holder := self.holder(name)) is not None:
-                return name, holder
-            name = name.rpartition("/")[0]
-        return None
-
     @property
     def holds(self) -> Holds:
         """The holds of the running loop, even if the database is unreachable."""

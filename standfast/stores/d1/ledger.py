@@ -1,6 +1,5 @@
 """The ledger of the D1 store, its audit trail and its partial answers. Each write is one batch."""
 
-from typing import Literal
 from uuid import uuid4
 
 from standfast.errors import InputError, StoreError
@@ -96,39 +95,6 @@ async def _check_worker(db: Database, worker: str, holder: str | None) -> None:
             f"The worker {worker} had not renewed its hold in the store in time, so another worker reports its calls "
             "as lost just now. Nothing was begun; try again in a second"
         )
-
-
-async def abandon(db: Database, scope: str, call_key: str, owner: str) -> LedgerEntry:
-    values = {"scope": scope, "call": call_key, "owner": owner}
-    *_, rows = await db.batch(
-        [statement(sql.ABANDON, **values), statement(sql.END_CALL, owner=owner), statement(sql.ENTRY, **values)]
-    )
-    return _entry(db, rows, scope, call_key)
-
-
-async def finish(
-    db: Database, scope: str, call_key: str, owner: str, state: Literal["done", "failed"], result: str
-) -> bool:
-    values = {"scope": scope, "call": call_key, "owner": owner, "state": state, "result": result}
-    done, _ = await db.batch(
-        [statement(f"{sql.FINISH} RETURNING 1 AS done", **values), statement(sql.END_CALL, owner=owner)]
-    )
-    if done:
-        return True
-    entry = _entry(db, await db.one(statement(sql.ENTRY, **values)), scope, call_key)
-    return (entry.owner, entry.state, entry.result) == (owner, state, result)
-
-
-async def settle(db: Database, scope: str, call_key: str) -> LedgerEntry:
-    values = _at(scope, call_key)
-    asked = [guard(sql.IS_OPEN, **values), statement(sql.SETTLE, **values), statement(sql.ENTRY, **values)]
-    for _ in range(TRIES):
-        try:
-            *_, rows = await db.batch(asked)
-            return _entry(db, rows, scope, call_key)
-        except RefusedByGuardError:
-            await _check_open(db, scope, call_key)
-    raise crowded(db.name, f"call {call_key} of run {scope}")
 
 
 async def begin_call(db: Database, running: RunningCall, holder: str | None) -> None:

@@ -5,7 +5,7 @@ fails, nothing was done. The writer then looks closer, and raises an error or tr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -14,11 +14,11 @@ from standfast.errors import SessionConflictError
 from standfast.stores.d1.database import TRIES, Database, crowded
 from standfast.stores.d1.holds import OURS, fence, has_hold
 from standfast.stores.d1.statements import Statement, chunks, guard, statement
-from standfast.stores.protocol import Session, first_kept_index
+from standfast.stores.protocol import Session
 from standfast.stores.sql import statements as sql
 from standfast.stores.sql import waits
 from standfast.stores.sql.dialect import Query, RefusedByGuardError, Row
-from standfast.stores.sql.rows import MESSAGE, conflict, session_values, superseded
+from standfast.stores.sql.rows import MESSAGE, Write, conflict, session_values, superseded
 from standfast.stores.waits import Board, Wait
 
 _FIELDS = MESSAGE.split(", ")
@@ -53,41 +53,9 @@ _ADD_ONE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A session and its next messages.
-
-    Args:
-        write_key: the writer's key, or a key for this write alone. Sent again, the write changes nothing.
-        expected_seq, expected_version: as for `append_messages_atomic`.
-        holder: the hold under which it is written; None without a hold.
-    """
-
-    session: Session
-    rows: list[Row]
-    write_key: str
-    expected_seq: int | None
-    expected_version: int | None
-    holder: str | None
-
-    @property
-    def id(self) -> str:
-        return self.session.id
-
-
-def write_of(
-    session: Session,
-    rows: list[Row],
-    write_key: str | None,
-    expected_seq: int | None,
-    expected_version: int | None,
-    holder: str | None,
-) -> Write:
-    return Write(session, rows, write_key or _new_key(), expected_seq, expected_version, holder)
-
-
-def _new_key() -> str:
-    return f"once:{uuid4().hex}"
+def keyed(write: Write) -> Write:
+    """Return a write with a key, so that it changes nothing when it is sent again."""
+    return write if write.write_key else replace(write, write_key=f"once:{uuid4().hex}")
 
 
 def _statements(write: Write) -> list[Statement]:
@@ -190,42 +158,16 @@ def check_held(name: str, is_held: bool) -> None:
         )
 
 
-async def append_more(db: Database, session: Session, rows: list[Row], holder: str | None) -> int | None:
+async def append_more(db: Database, write: Write) -> int | None:
     """Append to a session without saving it. Return its last number, or None if there is none."""
-    key = _new_key()
-    values = {"id": session.id, "last_write": key}
-    may = guard(f"NOT {_HAS_KEY} AND {_IS_HELD}", **values, held=session.id, holder=holder)
-    count = statement(_COUNT_MESSAGES, id=session.id, count=len(rows))
+    values = {"id": write.id, "last_write": write.write_key}
+    may = guard(f"NOT {_HAS_KEY} AND {_IS_HELD}", **values, held=write.id, holder=write.holder)
+    count = statement(_COUNT_MESSAGES, id=write.id, count=len(write.rows))
     try:
-        found = (await db.batch([may, count, *_adds(session, rows, key)]))[1]
+        found = (await db.batch([may, count, *_adds(write.session, write.rows, write.write_key)]))[1]
         return int(found[0][0]) if found else None
     except RefusedByGuardError:  # its hold is lost, or it was sent twice
-        write = Write(session, rows, key, None, None, holder)
         return (await _look(db, [write]))[0]
-
-
-async def prune_rows(db: Database, session_id: str, keep: int) -> None:
-    made, rows = await db.batch(
-        [
-            statement("SELECT created_at, last_seq FROM agent_sessions WHERE id = :id", id=session_id),
-            statement(sql.ROLES, id=session_id),
-        ]
-    )
-    first = first_kept_index([role for _, role in rows], keep)
-    if first and made:
-        created, last = made[0]
-        before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
-        # Not to a session of the same id that was created again in the meantime.
-        await db.one(
-            statement(
-                "DELETE FROM agent_messages WHERE session_id = :id AND seq < :before AND EXISTS (SELECT 1 FROM"
-                " agent_sessions WHERE id = :id AND created_at = :created AND last_seq >= :last)",
-                id=session_id,
-                before=before,
-                created=created,
-                last=last,
-            )
-        )
 
 
 # --- replies ---

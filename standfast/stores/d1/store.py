@@ -4,11 +4,10 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from standfast.errors import InputError
 from standfast.extras import MissingExtraError, install
-from standfast.messages import Message
 from standfast.stores.d1 import ledger, rows
 from standfast.stores.d1.connections import Connections
 from standfast.stores.d1.database import API, D1Binding, HttpBinding
@@ -16,10 +15,10 @@ from standfast.stores.d1.holds import LEASE
 from standfast.stores.d1.statements import LARGEST
 from standfast.stores.d1.tables import D1Tables
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
+from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session
 from standfast.stores.schema_versions import lost_identity
 from standfast.stores.sql.dialect import Query
-from standfast.stores.sql.rows import message_rows
+from standfast.stores.sql.rows import Write
 from standfast.stores.sql.store import SQLStore
 from standfast.stores.waits import Board, Wait
 
@@ -79,32 +78,13 @@ class D1Store(SQLStore):
     # --- sessions and messages ---
 
     async def save_session(self, session: Session) -> None:
-        write = rows.write_of(session, [], None, None, None, self._holder(session.id))
-        await self._do(rows.append_rows, write)
+        await self._append(Write(session, [], holder=self._holder(session.id)))
 
-    async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
-        session = session.model_copy(update={"id": session_id})
-        last = await self._do(rows.append_more, session, message_rows(messages), self._holder(session_id))
-        if last is None:
-            raise InputError(f"Session {session_id} must be saved before messages are appended to it")
+    async def _append(self, write: Write) -> int:
+        return await self._do(rows.append_rows, rows.keyed(write))
 
-    async def append_messages_atomic(
-        self,
-        session_id: str,
-        messages: Sequence[Message],
-        session: Session,
-        *,
-        write_key: str | None = None,
-        expected_seq: int | None = None,
-        expected_version: int | None = None,
-    ) -> int:
-        session = session.model_copy(update={"id": session_id})
-        holder = self._holder(session_id)
-        write = rows.write_of(session, message_rows(messages), write_key, expected_seq, expected_version, holder)
-        return await self._do(rows.append_rows, write)
-
-    async def prune_messages(self, session_id: str, keep: int) -> None:
-        await self._do(rows.prune_rows, session_id, keep)
+    async def _append_more(self, write: Write) -> int | None:
+        return await self._do(rows.append_more, rows.keyed(write))
 
     # --- ledger and replies ---
 
@@ -114,36 +94,14 @@ class D1Store(SQLStore):
         holder = None if running is None else self._holder(running.worker)
         return await self._do(ledger.claim, scope, call_key, owner, arguments_hash, running, holder)
 
-    async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
-        return await self._do(ledger.abandon, scope, call_key, owner)
-
-    async def finish(
-        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
-    ) -> bool:
-        return await self._do(ledger.finish, scope, call_key, owner, state, result)
-
     async def begin_call(self, running: RunningCall) -> None:
         await self._do(ledger.begin_call, running, self._holder(running.worker))
 
-    async def settle(self, scope: str, call_key: str) -> LedgerEntry:
-        return await self._do(ledger.settle, scope, call_key)
-
-    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
-        writes = [
-            rows.write_of(
-                one.session,
-                message_rows(one.messages),
-                one.write_key,
-                one.expected_seq,
-                None,
-                self._holder(one.session.id),
-            )
-            for one in appends
-        ]
+    async def _append_reply(self, writes: Sequence[Write], journal_key: str, turn: int, reply: str) -> str:
         return await self._do(rows.append_reply, writes, journal_key, turn, reply)
 
-    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
-        return await self._do(rows.save_reply, journal_key, turn, reply, self._connections.holder_above(journal_key))
+    async def _save_reply(self, journal_key: str, turn: int, reply: str, held: tuple[str, str] | None) -> str:
+        return await self._do(rows.save_reply, journal_key, turn, reply, held)
 
     def _decision(self, record: DecisionRecord) -> Query:
         return ledger.decision(record)

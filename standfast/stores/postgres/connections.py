@@ -79,6 +79,10 @@ class Connections:
 
         await self.do(work)
 
+    def holder(self, name: str) -> str | None:
+        holds = self.here().holds
+        return None if holds is None else holds.holder(name)
+
     async def opened(self) -> "Opened":
         """Return the resources of the running loop, after checking that the database is a store."""
         return await self.here().opened()

@@ -3,14 +3,13 @@
 Each is atomic, and one round trip in the usual case.
 """
 
-from typing import Literal
-
 from standfast.errors import InputError, StoreError
 from standfast.stores.deletion import CLOSED, closed
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.postgres.database import Database
 from standfast.stores.postgres.rows import has_hold
 from standfast.stores.protocol import LedgerEntry, RunningCall
+from standfast.stores.sql import statements as sql
 from standfast.stores.sql.rows import RUNNING, fields, read_entry
 
 # The age of a claim instead of its time: the clocks of the database and of its clients may differ.
@@ -42,6 +41,9 @@ _BEGIN = (
     + _RUN.format(values=f"SELECT $1::text, $2::text, $3::text, $4::text, $5::text WHERE {_IS_OURS}")
     + " RETURNING 1"
 ).format(worker="$2", fence="$6")
+_ENDED = f"WITH ended AS ({sql.END_CALL})"
+ABANDON = f"{_ENDED} {sql.ABANDON} RETURNING {sql.ENTRY_COLUMNS}"
+FINISH = f"{_ENDED} {sql.FINISH} RETURNING 1"
 _SETTLE = (
     "WITH made AS (INSERT INTO @tool_ledger (run_key, call_key, state) SELECT $1::text, $2::text, 'abandoned'"
     f" WHERE NOT EXISTS ({_FOUND}) AND NOT EXISTS"
@@ -49,13 +51,6 @@ _SETTLE = (
     f" ON CONFLICT DO NOTHING RETURNING {_ENTRY})"
     f" SELECT * FROM made UNION ALL {_FOUND}"
 )
-
-
-async def ledger_entry(db: Database, scope: str, call_key: str, store: str) -> LedgerEntry:
-    row = await db.row(_FOUND, scope, call_key)
-    if row is None:
-        raise InputError(f"Call {call_key} of run {scope} is not in the ledger")
-    return read_entry(row, scope, call_key, store)
 
 
 async def claim(
@@ -99,41 +94,6 @@ async def _check_open(db: Database, scope: str, call_key: str) -> None:
     is_closed = "SELECT 1 FROM @tool_ledger WHERE run_key = $1 AND call_key = $2"
     if await db.row(is_closed, _name(scope), CLOSED) and not await db.row(_FOUND, scope, call_key):
         raise closed(scope)
-
-
-async def abandon(db: Database, scope: str, call_key: str, owner: str, store: str) -> LedgerEntry:
-    row = await db.row(
-        "WITH ended AS (DELETE FROM @running_calls WHERE owner = $3) UPDATE @tool_ledger SET state = 'abandoned'"
-        f" WHERE run_key = $1 AND call_key = $2 AND owner = $3 AND state = 'claimed' RETURNING {_ENTRY}",
-        scope,
-        call_key,
-        owner,
-    )
-    return await ledger_entry(db, scope, call_key, store) if row is None else read_entry(row, scope, call_key, store)
-
-
-async def finish(
-    db: Database,
-    scope: str,
-    call_key: str,
-    owner: str,
-    state: Literal["done", "failed"],
-    result: str,
-    store: str,
-) -> bool:
-    row = await db.row(
-        "WITH ended AS (DELETE FROM @running_calls WHERE owner = $3) UPDATE @tool_ledger SET state = $4, result = $5"
-        " WHERE run_key = $1 AND call_key = $2 AND owner = $3 AND state = 'claimed' RETURNING 1",
-        scope,
-        call_key,
-        owner,
-        state,
-        result,
-    )
-    if row is not None:
-        return True
-    entry = await ledger_entry(db, scope, call_key, store)
-    return (entry.owner, entry.state, entry.result) == (owner, state, result)
 
 
 async def settle(db: Database, scope: str, call_key: str, store: str) -> LedgerEntry:

@@ -6,16 +6,14 @@ were committed before it began. An UPDATE or ON CONFLICT also sees rows that wer
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from standfast.errors import SessionConflictError
 from standfast.stores.postgres.database import Database
-from standfast.stores.protocol import Session, first_kept_index
 from standfast.stores.sql import waits
-from standfast.stores.sql.dialect import Query, Row
-from standfast.stores.sql.rows import MESSAGE, OF_ANOTHER_RUN, WRITTEN, conflict, session_values, superseded
+from standfast.stores.sql.dialect import Query
+from standfast.stores.sql.rows import MESSAGE, OF_ANOTHER_RUN, WRITTEN, Write, conflict, session_values, superseded
 from standfast.stores.waits import Board, Wait
 
 UNIQUE_VIOLATION = "23505"
@@ -89,58 +87,33 @@ def aware(at: datetime | None) -> datetime | None:
     return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A session and its next messages.
+def _values(write: Write, keys: list[str | None] | None = None, count: int = 1) -> list[Any]:
+    """Return the values of a write.
 
     Args:
-        appends: one or more consecutive appends to one session.
-        expected_version: as for `append_messages_atomic`.
-        fence: the hold under which it is written; None without a hold.
+        keys: the key of each message, if the write consists of several.
+        count: how many writes it consists of.
     """
-
-    session: Session
-    rows: list[Row]
-    keys: list[str | None]
-    write_key: str | None
-    expected_seq: int | None
-    expected_version: int | None
-    fence: str | None
-    count: int = 1
-
-    def values(self) -> list[Any]:
-        session = session_values(self.session)
-        by_column = [list(column) for column in zip(*self.rows, strict=True)] or [[] for _ in _KINDS]
-        return [
-            *(session[name] for name in _VALUES),
-            self.write_key,
-            self.count,
-            len(self.rows),
-            aware(self.session.created_at),
-            self.fence,
-            self.keys,
-            *by_column,
-        ]
-
-
-def write_of(
-    session: Session,
-    rows: list[Row],
-    write_key: str | None,
-    expected_seq: int | None,
-    expected_version: int | None,
-    fence: str | None,
-) -> Write:
-    keys: list[str | None] = [write_key, *[None] * len(rows)][: len(rows)]
-    return Write(session, rows, keys, write_key, expected_seq, expected_version, fence)
+    session = session_values(write.session)
+    by_column = [list(column) for column in zip(*write.rows, strict=True)] or [[] for _ in _KINDS]
+    return [
+        *(session[name] for name in _VALUES),
+        write.write_key,
+        count,
+        len(write.rows),
+        aware(write.session.created_at),
+        write.holder,
+        [write.write_key, *[None] * len(write.rows)][: len(write.rows)] if keys is None else keys,
+        *by_column,
+    ]
 
 
 async def append_rows(db: Database, write: Write) -> int:
     """Save the session and its next messages, once by their key, and return the number of its last message."""
     if write.expected_seq:
-        done = await db.row(_CONTINUE, *write.values(), write.expected_seq, write.expected_version)
+        done = await db.row(_CONTINUE, *_values(write), write.expected_seq, write.expected_version)
     elif write.expected_seq == 0 and not write.expected_version:
-        done = await db.row(_CREATE, *write.values())
+        done = await db.row(_CREATE, *_values(write))
     else:
         done = None
     if done is not None:
@@ -152,7 +125,7 @@ async def append_rows(db: Database, write: Write) -> int:
 async def append_closely(db: Database, write: Write) -> int:
     """Do the same in a transaction that the caller has begun, and give the reason if it is refused."""
     session_id = write.session.id
-    await check_fence(db, session_id, write.fence)
+    await check_fence(db, session_id, write.holder)
     while True:
         row = await db.row(
             "SELECT last_seq, version, created_at, last_write FROM @agent_sessions WHERE id = $1 FOR UPDATE", session_id
@@ -168,9 +141,9 @@ async def append_closely(db: Database, write: Write) -> int:
         if write.expected_seq not in (None, last) or write.expected_version not in (None, version) or made_anew:
             raise conflict(session_id, last, write.expected_seq)
         if row is None:
-            done = await db.row(_CREATE, *write.values())
+            done = await db.row(_CREATE, *_values(write))
         else:
-            values = write.values()
+            values = _values(write)
             values[12] = None  # the key of a writer without expectations need not be the session's
             done = await db.row(_CONTINUE, *values, last, version)
         if done is not None:
@@ -199,47 +172,33 @@ async def has_hold(db: Database, name: str, holder: str) -> bool:
     return await db.row("SELECT 1 FROM @holds WHERE name = $1 AND holder = $2 FOR SHARE", name, holder) is not None
 
 
-async def append_more(
-    db: Database, session_id: str, rows: list[Row], session: Session, fence: str | None
-) -> int | None:
+async def append_more(db: Database, write: Write) -> int | None:
     """Append to a session without saving it. Return its last number, or None if there is none."""
-    columns_of = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in _KINDS]
     found = await db.row(
         f"WITH {_OURS}, written AS (UPDATE @agent_sessions SET last_seq = last_seq + $12, version = version + 1"
         f" WHERE id = $1 AND {_IS_OURS} RETURNING last_seq), added AS ({_add(2, user='$13', tenant='$15')})"
         " SELECT last_seq FROM written",
-        session_id,
-        [None] * len(rows),
-        *columns_of,
-        len(rows),
-        session.user_id,
-        fence,
-        session.tenant_id,
+        write.id,
+        [None] * len(write.rows),
+        *([list(column) for column in zip(*write.rows, strict=True)] or [[] for _ in _KINDS]),
+        len(write.rows),
+        write.session.user_id,
+        write.holder,
+        write.session.tenant_id,
     )
     if found is None:
-        await check_fence(db, session_id, fence)
+        await check_fence(db, write.id, write.holder)
         return None
     return int(found[0])
 
 
-async def save_session(db: Database, session: Session, fence: str | None) -> None:
-    values = write_of(session, [], None, None, None, fence).values()[:14]
+async def save_session(db: Database, write: Write) -> None:
     done = await db.row(
-        f"WITH {_OURS} {_NEW} WHERE {_IS_OURS} ON CONFLICT (id) DO UPDATE SET {_ADVANCE} RETURNING 1", *values
+        f"WITH {_OURS} {_NEW} WHERE {_IS_OURS} ON CONFLICT (id) DO UPDATE SET {_ADVANCE} RETURNING 1",
+        *_values(write)[:14],
     )
     if done is None:
-        await check_fence(db, session.id, fence)
-
-
-async def prune_rows(db: Database, session_id: str, keep: int) -> None:
-    async with db.transaction():
-        # Locked, so that no session of the same id is created again in the meantime.
-        await db.row("SELECT 1 FROM @agent_sessions WHERE id = $1 FOR SHARE", session_id)
-        rows = await db.rows("SELECT seq, role FROM @agent_messages WHERE session_id = $1 ORDER BY seq", session_id)
-        first = first_kept_index([role for _, role in rows], keep)
-        if first:
-            before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
-            await db.rows("DELETE FROM @agent_messages WHERE session_id = $1 AND seq < $2", session_id, before)
+        await check_fence(db, write.id, write.holder)
 
 
 # --- replies ---
@@ -276,7 +235,8 @@ async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, 
     """Store a reply and make the writes in order, all or nothing. Return the stored reply."""
     together = _together(writes)
     if together is not None and together.expected_seq:
-        values = (*together.values(), together.expected_seq, None, journal_key, turn, reply)
+        keys = [key for write in writes for key in (write.write_key, *[None] * (len(write.rows) - 1))]
+        values = (*_values(together, keys, len(writes)), together.expected_seq, None, journal_key, turn, reply)
         try:
             if await db.row(_CONTINUE_WITH_REPLY, *values) is not None:
                 return reply
@@ -301,16 +261,8 @@ def _together(writes: Sequence[Write]) -> Write | None:
         if write.session.id != first.session.id or write.expected_seq != after or not write.rows:
             return None
         after = (after or 0) + len(write.rows)
-    return Write(
-        session=last.session,
-        rows=[row for write in writes for row in write.rows],
-        keys=[key for write in writes for key in write.keys],
-        write_key=last.write_key,
-        expected_seq=first.expected_seq,
-        expected_version=None,
-        fence=first.fence,
-        count=len(writes),
-    )
+    rows = [row for write in writes for row in write.rows]
+    return Write(last.session, rows, last.write_key, first.expected_seq, None, first.holder)
 
 
 # --- the board ---

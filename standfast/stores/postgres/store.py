@@ -3,24 +3,23 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal
+from typing import Any
 
-from standfast.errors import InputError, StoreError
-from standfast.messages import Message
+from standfast.errors import StoreError
 from standfast.stores.partial_answers import PartialAnswer, run_of
 from standfast.stores.postgres import ledger, rows
 from standfast.stores.postgres.addresses import checked_address
 from standfast.stores.postgres.connections import Connections
 from standfast.stores.postgres.notifications import channel, topic
 from standfast.stores.postgres.tables import PostgresTables
-from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
+from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session
 from standfast.stores.schema_versions import lost_identity
 from standfast.stores.sql import statements as sql
 from standfast.stores.sql.dialect import Query
 from standfast.stores.sql.rows import (
+    Write,
     decision_values,
     index_key,
-    message_rows,
 )
 from standfast.stores.sql.store import SQLStore
 from standfast.stores.waits import Board, Wait
@@ -72,54 +71,18 @@ class PostgresStore(SQLStore):
         if (holds := self._connections.here().holds) is not None:
             await holds.leave(session_id)
 
-    def _fence(self, name: str) -> str | None:
-        """Return the holder name under which this process holds a session or a run. Its writes are refused once the
-        hold is lost.
-        """
-        holds = self._connections.here().holds
-        return None if holds is None else holds.holder(name)
-
-    def _fence_above(self, journal_key: str) -> tuple[str, str] | None:
-        """Return the name and the holder of the run that a journal key belongs to, if this process holds it."""
-        name = journal_key
-        while name:
-            if (holder := self._fence(name)) is not None:
-                return name, holder
-            name = name.rpartition("/")[0]
-        return None
-
     # --- sessions and messages ---
 
     async def save_session(self, session: Session) -> None:
-        await self._do(lambda db: rows.save_session(db, session, self._fence(session.id)))
+        write = Write(session, [], holder=self._connections.holder(session.id))
+        await self._do(lambda db: rows.save_session(db, write))
 
-    async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
-        added = message_rows(messages)
-        fence = self._fence(session_id)
-        last = await self._do(lambda db: rows.append_more(db, session_id, added, session, fence), again=False)
-        if last is None:
-            raise InputError(f"Session {session_id} must be saved before messages are appended to it")
-
-    async def append_messages_atomic(
-        self,
-        session_id: str,
-        messages: Sequence[Message],
-        session: Session,
-        *,
-        write_key: str | None = None,
-        expected_seq: int | None = None,
-        expected_version: int | None = None,
-    ) -> int:
-        if session.id != session_id:
-            session = session.model_copy(update={"id": session_id})
-        write = rows.write_of(
-            session, message_rows(messages), write_key, expected_seq, expected_version, self._fence(session_id)
-        )
+    async def _append(self, write: Write) -> int:
         # Without a key, the second of two writes is one more, or is refused as another writer's.
-        return await self._do(lambda db: rows.append_rows(db, write), again=write_key is not None)
+        return await self._do(lambda db: rows.append_rows(db, write), again=write.write_key is not None)
 
-    async def prune_messages(self, session_id: str, keep: int) -> None:
-        await self._do(lambda db: rows.prune_rows(db, session_id, keep))
+    async def _append_more(self, write: Write) -> int | None:
+        return await self._do(lambda db: rows.append_more(db, write), again=False)
 
     # --- ledger and replies ---
 
@@ -138,44 +101,30 @@ class PostgresStore(SQLStore):
                 owner,
                 arguments_hash,
                 running,
-                None if running is None else self._fence(running.worker),
+                None if running is None else self._connections.holder(running.worker),
                 self._name,
             )
         )
 
     async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
-        return await self._do(lambda db: ledger.abandon(db, scope, self._key(call_key), owner, self._name))
+        values = {"scope": scope, "call": self._key(call_key), "owner": owner}
+        found = await self._executor.rows((ledger.ABANDON, values))
+        return self._read_entry(found, scope, call_key) if found else await self._entry(scope, call_key)
 
-    async def finish(
-        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
-    ) -> bool:
-        return await self._do(
-            lambda db: ledger.finish(db, scope, self._key(call_key), owner, state, result, self._name)
-        )
+    async def _finish(self, values: dict[str, Any]) -> bool:
+        return bool(await self._executor.rows((ledger.FINISH, values)))
 
     async def begin_call(self, running: RunningCall) -> None:
-        await self._do(lambda db: ledger.begin_call(db, running, self._fence(running.worker)))
+        await self._do(lambda db: ledger.begin_call(db, running, self._connections.holder(running.worker)))
 
     async def settle(self, scope: str, call_key: str) -> LedgerEntry:
         return await self._do(lambda db: ledger.settle(db, scope, self._key(call_key), self._name))
 
-    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
-        writes = [
-            rows.write_of(
-                one.session,
-                message_rows(one.messages),
-                one.write_key,
-                one.expected_seq,
-                None,
-                self._fence(one.session.id),
-            )
-            for one in appends
-        ]
+    async def _append_reply(self, writes: Sequence[Write], journal_key: str, turn: int, reply: str) -> str:
         return await self._do(lambda db: rows.append_reply(db, writes, journal_key, turn, reply))
 
-    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
-        fence = self._fence_above(journal_key)
-        return await self._do(lambda db: rows.save_reply(db, journal_key, turn, reply, fence))
+    async def _save_reply(self, journal_key: str, turn: int, reply: str, held: tuple[str, str] | None) -> str:
+        return await self._do(lambda db: rows.save_reply(db, journal_key, turn, reply, held))
 
     def _decision(self, record: DecisionRecord) -> Query:
         return sql.RECORD_DECISION, decision_values(record) | {"at": rows.aware(record.at)}

@@ -79,7 +79,13 @@ class Statements(Protocol):
 
 
 class Executor(Statements, Protocol):
-    """A database that also runs plans."""
+    """A database that also runs plans, and knows its holds."""
+
+    def holder(self, name: str) -> str | None:
+        """Return the holder under which this process holds a session, a run or a worker; None if it does not, or if a
+        hold cannot be lost. Writes under a hold are refused once it is lost.
+        """
+        ...
 
     async def run(self, plan: Plan, *, name: str, alone_on: str) -> None:
         """Run the queries of a plan and its changes, all or none, as if nothing else were written in the meantime.

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -67,6 +68,28 @@ def columns(selected: str) -> str:
 def named(selected: str, row: Sequence[Any]) -> dict[str, Any]:
     """Return the values of a row by field name."""
     return dict(zip(fields(selected), row, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A session and its next messages.
+
+    Args:
+        rows: the messages, as `message_rows` returns them.
+        write_key, expected_seq, expected_version: as for `append_messages_atomic`.
+        holder: the holder under whose hold it is written; None without a hold.
+    """
+
+    session: Session
+    rows: list[tuple[Any, ...]]
+    write_key: str | None = None
+    expected_seq: int | None = None
+    expected_version: int | None = None
+    holder: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.session.id
 
 
 def session_values(session: Session) -> dict[str, Any]:

@@ -23,7 +23,15 @@ SESSIONS = (
 )
 SOME_SESSIONS = f"{SESSIONS} LIMIT :most"
 MESSAGES = f"SELECT {MESSAGE} FROM @agent_messages WHERE session_id = :id AND seq > :after ORDER BY seq"
-ROLES = "SELECT seq, role FROM @agent_messages WHERE session_id = :id ORDER BY seq"
+ROLES = (
+    "SELECT m.seq, m.role, s.created_at, s.last_seq FROM @agent_sessions AS s JOIN @agent_messages AS m"
+    " ON m.session_id = s.id WHERE s.id = :id ORDER BY m.seq"
+)
+# Not from a session of the same id that was created again in the meantime.
+PRUNE = (
+    "DELETE FROM @agent_messages WHERE session_id = :id AND seq < :before AND EXISTS (SELECT 1 FROM @agent_sessions"
+    " WHERE id = :id AND created_at = :created AND last_seq >= :last)"
+)
 
 ADVANCE = (
     ", ".join(f"{name} = :{name}" for name in (*WRITTEN, "last_write")).replace(":updated_at", ":now")
@@ -48,11 +56,12 @@ FINISH = f"UPDATE @tool_ledger SET state = :state, result = :result WHERE {_OWN_
 SETTLE = (
     "INSERT INTO @tool_ledger (run_key, call_key, state) VALUES (:scope, :call, 'abandoned') ON CONFLICT DO NOTHING"
 )
-_ENTRY = "state, owner, arguments_hash, result, SINCE[claimed_at] AS since"
-ENTRY = f"SELECT {_ENTRY} FROM @tool_ledger WHERE {_CALL}"
-ENTRIES = f"SELECT call_key, {_ENTRY} FROM @tool_ledger WHERE run_key = :scope AND call_key AMONG[:calls]"
+ENTRY_COLUMNS = "state, owner, arguments_hash, result, SINCE[claimed_at] AS since"
+ENTRY = f"SELECT {ENTRY_COLUMNS} FROM @tool_ledger WHERE {_CALL}"
+ENTRIES = f"SELECT call_key, {ENTRY_COLUMNS} FROM @tool_ledger WHERE run_key = :scope AND call_key AMONG[:calls]"
 TAKE_OVER = (
-    f"UPDATE @tool_ledger SET owner = :owner, claimed_at = :now WHERE {_CALL} AND state = 'claimed' RETURNING {_ENTRY}"
+    f"UPDATE @tool_ledger SET owner = :owner, claimed_at = :now WHERE {_CALL} AND state = 'claimed'"
+    f" RETURNING {ENTRY_COLUMNS}"
 )
 # Whether a call has an entry, or its session was not deleted.
 IS_OPEN = (

@@ -1,23 +1,26 @@
 """The operations that are the same in every SQL store: each is a statement, or a batch of them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Self
+from typing import Any, Literal, Self
 
 from standfast.agent_loop import StandingApproval
 from standfast.errors import InputError
 from standfast.messages import Message
-from standfast.stores.deletion import Dropped, Noted, NotedRun
+from standfast.stores.deletion import Dropped, Noted, NotedRun, closed
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session
+from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session, first_kept_index
 from standfast.stores.sql import deletion, standing, waits
 from standfast.stores.sql import statements as sql
 from standfast.stores.sql.dialect import Executor, Query, RefusedByGuardError, Row, guard
 from standfast.stores.sql.rows import (
     RUNNING,
     WORK,
+    Write,
     decision_values,
+    message_rows,
     named,
     read_decision,
     read_entry,
@@ -29,7 +32,7 @@ from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 from standfast.stores.workers import AtWork
 
 
-class SQLStore:
+class SQLStore(ABC):
     """The part of a durable store that is the same in every SQL database.
 
     Args:
@@ -78,6 +81,52 @@ class SQLStore:
                 sessions.append(read_session(row))
         return sessions
 
+    def _write(
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        session: Session,
+        write_key: str | None = None,
+        expected_seq: int | None = None,
+        expected_version: int | None = None,
+    ) -> Write:
+        if session.id != session_id:
+            session = session.model_copy(update={"id": session_id})
+        holder = self._executor.holder(session_id)
+        return Write(session, message_rows(messages), write_key, expected_seq, expected_version, holder)
+
+    @abstractmethod
+    async def _append(self, write: Write) -> int:
+        """Save the session and its next messages, once by their key, and return the number of its last message."""
+
+    @abstractmethod
+    async def _append_more(self, write: Write) -> int | None:
+        """Append to a session without saving it. Return its last number, or None if there is none."""
+
+    async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
+        if await self._append_more(self._write(session_id, messages, session)) is None:
+            raise InputError(f"Session {session_id} must be saved before messages are appended to it")
+
+    async def append_messages_atomic(
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        session: Session,
+        *,
+        write_key: str | None = None,
+        expected_seq: int | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        return await self._append(self._write(session_id, messages, session, write_key, expected_seq, expected_version))
+
+    async def prune_messages(self, session_id: str, keep: int) -> None:
+        rows = await self._executor.rows((sql.ROLES, {"id": session_id}))
+        if first := first_kept_index([role for _, role, *_ in rows], keep):
+            before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
+            _, _, created, last = rows[0]
+            values = {"id": session_id, "before": before, "created": created, "last": last}
+            await self._executor.rows((sql.PRUNE, values))
+
     # --- ledger and replies ---
 
     @staticmethod
@@ -104,6 +153,35 @@ class SQLStore:
         found = await self._executor.rows((sql.ENTRIES, {"scope": scope, "calls": list(keys)}))
         return {keys[key]: read_entry(row, scope, keys[key], self._name) for key, *row in found}
 
+    async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
+        values = {"scope": scope, "call": self._key(call_key), "owner": owner}
+        *_, found = await self._executor.batch([(text, values) for text in (sql.ABANDON, sql.END_CALL, sql.ENTRY)])
+        return self._read_entry(found, scope, call_key)
+
+    async def finish(
+        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
+    ) -> bool:
+        call = self._key(call_key)
+        values = {"scope": scope, "call": call, "owner": owner, "state": state, "result": result}
+        if await self._finish(values):
+            return True
+        entry = await self._entry(scope, call_key)
+        return (entry.owner, entry.state, entry.result) == (owner, state, result)
+
+    async def _finish(self, values: dict[str, Any]) -> bool:
+        """Record the result of a call; False if it has one, or another owner."""
+        done, _ = await self._executor.batch([(f"{sql.FINISH} RETURNING 1 AS done", values), (sql.END_CALL, values)])
+        return bool(done)
+
+    async def settle(self, scope: str, call_key: str) -> LedgerEntry:
+        values = {"scope": scope, "call": call_key, "session": scope.rpartition("/")[0]}
+        settle = [guard(sql.IS_OPEN, values), (sql.SETTLE, values), (sql.ENTRY, values)]
+        try:
+            *_, found = await self._executor.batch(settle)
+        except RefusedByGuardError:
+            raise closed(scope) from None
+        return self._read_entry(found, scope, call_key)
+
     async def end_call(self, owner: str) -> None:
         await self._executor.rows((sql.END_CALL, {"owner": owner}))
 
@@ -113,6 +191,36 @@ class SQLStore:
             with reading(f"running call {row[0]} in {self._name}"):
                 calls.append(RunningCall(**named(RUNNING, row)))
         return calls
+
+    @abstractmethod
+    async def _append_reply(self, writes: Sequence[Write], journal_key: str, turn: int, reply: str) -> str:
+        """Store a reply and make the writes in order, all or nothing. Return the stored reply."""
+
+    @abstractmethod
+    async def _save_reply(self, journal_key: str, turn: int, reply: str, held: tuple[str, str] | None) -> str:
+        """Store a reply unless there is one, and return the stored one.
+
+        Args:
+            held: the name of a hold, and its required holder.
+        """
+
+    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
+        writes = [
+            self._write(one.session.id, one.messages, one.session, one.write_key, one.expected_seq) for one in appends
+        ]
+        return await self._append_reply(writes, journal_key, turn, reply)
+
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
+        return await self._save_reply(journal_key, turn, reply, self._held_above(journal_key))
+
+    def _held_above(self, journal_key: str) -> tuple[str, str] | None:
+        """Return the name and the holder of the run that a journal key belongs to, if this process holds it."""
+        name = journal_key
+        while name:
+            if (holder := self._executor.holder(name)) is not None:
+                return name, holder
+            name = name.rpartition("/")[0]
+        return None
 
     async def load_reply(self, journal_key: str, turn: int) -> str | None:
         found = await self._executor.rows((sql.REPLY, {"run": journal_key, "turn": turn}))

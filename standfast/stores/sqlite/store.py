@@ -1,34 +1,29 @@
 """Sessions, ledger and replies in one SQLite file."""
 
 import os
-import sqlite3
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
 from standfast.errors import InputError
-from standfast.messages import Message
 from standfast.stores.locks import SessionLocks
 from standfast.stores.protocol import (
-    Append,
     LedgerEntry,
     RunningCall,
     Session,
 )
-from standfast.stores.sql.rows import message_rows
+from standfast.stores.sql.rows import Write
 from standfast.stores.sql.store import SQLStore
 from standfast.stores.sqlite.identity import current_place, identity
 from standfast.stores.sqlite.migrations import MIGRATIONS
 from standfast.stores.sqlite.rows import (
-    abandon,
     append_more,
+    append_reply,
     append_rows,
     begin_call,
     claim,
     finish,
-    prune_rows,
     save_reply,
     save_session,
-    settle,
 )
 from standfast.stores.sqlite.tables import SQLiteTables
 from standfast.stores.sqlite.thread import SQLiteThread
@@ -83,30 +78,13 @@ class SQLiteStore(SQLStore):
     # --- sessions and messages ---
 
     async def save_session(self, session: Session) -> None:
-        await self._do(lambda db: save_session(db, session, 0))
+        await self._do(lambda db: save_session(db, Write(session, [])))
 
-    async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
-        rows = message_rows(messages)
+    async def _append(self, write: Write) -> int:
+        return await self._do(lambda db: append_rows(db, write))
 
-        await self._do(lambda db: append_more(db, session_id, rows, session))
-
-    async def append_messages_atomic(
-        self,
-        session_id: str,
-        messages: Sequence[Message],
-        session: Session,
-        *,
-        write_key: str | None = None,
-        expected_seq: int | None = None,
-        expected_version: int | None = None,
-    ) -> int:
-        rows = message_rows(messages)
-        if session.id != session_id:
-            session = session.model_copy(update={"id": session_id})
-        return await self._do(lambda db: append_rows(db, session, rows, write_key, expected_seq, expected_version))
-
-    async def prune_messages(self, session_id: str, keep: int) -> None:
-        await self._do(lambda db: prune_rows(db, session_id, keep))
+    async def _append_more(self, write: Write) -> int | None:
+        return await self._do(lambda db: append_more(db, write))
 
     # --- ledger and replies ---
 
@@ -115,33 +93,16 @@ class SQLiteStore(SQLStore):
     ) -> LedgerEntry:
         return await self._do(lambda db: claim(db, scope, call_key, owner, arguments_hash, running, self._name))
 
-    async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
-        return await self._do(lambda db: abandon(db, scope, call_key, owner, self._name))
-
-    async def finish(
-        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
-    ) -> bool:
-        return await self._do(lambda db: finish(db, scope, call_key, owner, state, result, self._name))
+    async def _finish(self, values: dict[str, Any]) -> bool:
+        return await self._do(lambda db: finish(db, values))
 
     async def begin_call(self, running: RunningCall) -> None:
         await self._do(lambda db: begin_call(db, running))
 
-    async def settle(self, scope: str, call_key: str) -> LedgerEntry:
-        return await self._do(lambda db: settle(db, scope, call_key, self._name))
+    async def _append_reply(self, writes: Sequence[Write], journal_key: str, turn: int, reply: str) -> str:
+        return await self._do(lambda db: append_reply(db, writes, journal_key, turn, reply))
 
-    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
-        rows = [message_rows(append.messages) for append in appends]
-
-        def work(db: sqlite3.Connection) -> str:
-            kept = save_reply(db, journal_key, turn, reply)
-            if kept == reply:
-                for append, its_rows in zip(appends, rows, strict=True):
-                    append_rows(db, append.session, its_rows, append.write_key, append.expected_seq)
-            return kept
-
-        return await self._do(work)
-
-    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
+    async def _save_reply(self, journal_key: str, turn: int, reply: str, held: tuple[str, str] | None) -> str:
         return await self._do(lambda db: save_reply(db, journal_key, turn, reply))
 
     # --- workers and their sessions ---

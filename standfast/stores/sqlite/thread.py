@@ -92,6 +92,9 @@ class SQLiteThread:
         writes = any(statement.writes for statement, _ in named)
         return await self.do(lambda db: [rows_of(db, statement, values) for statement, values in named], writes=writes)
 
+    def holder(self, name: str) -> str | None:
+        return None  # the lock of a file ends only with its process
+
     async def run(self, plan: Plan, *, name: str, alone_on: str) -> None:
         await self.do(lambda db: run(db, plan))
 
