@@ -317,7 +317,7 @@ class Agent(Generic[T_co, DepsT_co]):
         if self._context_type is not None:
             return write_context(self.name, self._context_type, given)
         if given is not None:
-            raise InputError(f"Agent '{self.name}' takes no context: declare the type with Agent(context=…)")
+            raise InputError(f"Agent '{self.name}' does not take a context: declare the type with Agent(context=…)")
         return None
 
     def read_context(self, written: str | None) -> Any:

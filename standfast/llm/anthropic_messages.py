@@ -263,7 +263,7 @@ class AnswerSoFar:
             InputError: it is incomplete.
         """
         if not self._is_whole:
-            raise InputError("the stream ended before the answer was whole")
+            raise InputError("the stream ended before the answer was complete")
         blocks = {index: dict(block) for index, block in self._blocks.items()}
         for (index, place), pieces in self._pieces.items():
             begun = blocks[index].get(place)

@@ -142,7 +142,7 @@ class AnyLLMModel:
                         for part in answer.add(_piece(chunk.model_dump())):
                             yield part
             if not answer.stop_reason:
-                raise InputError("the stream ended before the answer was whole")
+                raise InputError("the stream ended before the answer was complete")
             yield self._whole(answer)
 
     def _request(

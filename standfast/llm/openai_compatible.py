@@ -140,7 +140,7 @@ class OpenAICompatible:
                     yield part
             # Not every server sends [DONE], but a stream with neither was cut off.
             if not (is_whole or answer.stop_reason):
-                raise InputError("the stream ended before the answer was whole")
+                raise InputError("the stream ended before the answer was complete")
         yield self._priced(answer.response(self._keeper))
 
     def _priced(self, answer: LLMResponse) -> LLMResponse:

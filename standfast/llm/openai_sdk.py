@@ -139,7 +139,7 @@ class OpenAIResponses(SDKAdapter):
 
     def _whole(self, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         if body is None:
-            raise InputError("the stream ended before the answer was whole")
+            raise InputError("the stream ended before the answer was complete")
         if body.get("error"):
             raise refused(self._who, body, secrets=self._secrets)
         return body

@@ -101,7 +101,7 @@ def _compatible(model: str, given: dict[str, Any]) -> OpenAICompatible:
 def _pydantic_ai(model: str, given: dict[str, Any]) -> PydanticAIModel:
     if own := [name for name in ("api_key", "base_url") if name in given]:
         raise DefinitionError(
-            f"Provider 'pydantic-ai' takes no {' and no '.join(own)}: it reads its providers' own variables. Make the "
+            f"Provider 'pydantic-ai' does not take {' or '.join(own)}: it reads its providers' own variables. Make the "
             "model yourself, and pass llm=pydantic_ai_model(model)"
         )
     return PydanticAIModel(model=model, **given)

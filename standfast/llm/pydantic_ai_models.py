@@ -110,7 +110,7 @@ class PydanticAIModel:
                             yield piece
                 answer = opened.get()
             if answer.finish_reason is None and answer.state != "complete":
-                raise InputError("the stream ended before the answer was whole")
+                raise InputError("the stream ended before the answer was complete")
             yield self._read(answer)
 
     def _request(

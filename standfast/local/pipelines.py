@@ -200,7 +200,7 @@ class PipelineRun:
         elif is_new and given is None and self._pipeline.input is not None:
             raise InputError(
                 f'Workflow "{self._pipeline.name}" input validation failed: there is none, and no run '
-                f"{self._run_key} that was begun"
+                f"{self._run_key} that was started"
             )
         if given is not None or is_new:
             given = self._pipeline.write_input(self._pipeline.read_input(given))

@@ -93,7 +93,7 @@ class Kept:
         """Store the input of a run, and its user; a later call gives the same input or none.
 
         Raises:
-            InputError: it was begun with another input.
+            InputError: it was started with another input.
             SessionAccessDeniedError: another user has begun it.
         """
         is_new = not await self.find("?input")
@@ -102,7 +102,7 @@ class Kept:
         if is_new or given is None:
             await self.keep("?input", given)
         elif self["?input"] != given:
-            raise InputError(f"Run {self.name} was begun with another input; give it another run_key, or no input")
+            raise InputError(f"Run {self.name} was started with another input; give it another run_key, or no input")
 
     async def check(self, who: Mapping[str, str | None]) -> None:
         """Refuse everyone except the user who began the run, if it has begun.

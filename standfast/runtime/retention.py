@@ -29,7 +29,7 @@ from standfast.stores.protocol import AgentStore, Ledger, Session
 from standfast.stores.workers import Workers
 
 IsForgotten = Callable[[str, NotedRun | None], Awaitable[bool]]
-"""Tells whether Temporal has forgotten a run, by its journal key and its note; False where nobody can tell."""
+"""Tells whether Temporal has deleted a run, by its journal key and its note; False if that is unknown."""
 
 
 class PrunedStore(Deletion, AgentStore, Ledger, Workers, Protocol):

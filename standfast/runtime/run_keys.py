@@ -57,7 +57,7 @@ async def find_last(store: DurableStore, pipeline: Pipeline, run_key: str, who: 
     known = [key for name in pipeline.names for key in await _last_keys(store, _place(name, who))]
     whose = ", ".join(f"{name} {value!r}" for name, value in who.items() if value is not None) or "nobody in particular"
     raise InputError(
-        f"restart_of: pipeline '{pipeline.name}' has no earlier run with the run_key {run_key!r} that was begun for "
+        f"restart_of: pipeline '{pipeline.name}' has no earlier run with the run_key {run_key!r} that was started for "
         f"{whose}; {'the last that have one: ' + ', '.join(dict.fromkeys(known)) if known else 'there is none at all'}"
     )
 

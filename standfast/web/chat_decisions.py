@@ -182,7 +182,7 @@ class ChatDecisions:
 
 
 class Doing:
-    """Background work that was begun for a request and continues after it; the event loop does not hold it."""
+    """Background work that was started for a request and continues after it; the event loop does not hold it."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience  # seconds

@@ -440,7 +440,7 @@ async def test_the_errors_name_the_variable_or_the_command(monkeypatch: pytest.M
 
 @pytest.mark.skipif(LIBRARY != "pydantic-ai", reason="of pydantic-ai alone")
 def test_what_pydantic_ai_cannot_be_told_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="takes no api_key"):
+    with pytest.raises(DefinitionError, match="does not take api_key"):
         create_adapter(provider="pydantic-ai", model="openai:gpt-5", api_key=KEY)
     with pytest.raises(DefinitionError, match="needs a model of pydantic-ai"):
         pydantic_ai_model(object())  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ def is_stranger(owner: Owner, who: Owner) -> bool:
 Said = str | dict[str, Any]
 """A user's message: text, or `{"text", "images"?, "by"?, "message_id"?, "id"?}`.
 
-`message_id` is its sender's; the store keeps the message under `id` until it was heard.
+`message_id` is its sender's; the store keeps the message under `id` until a run reads it.
 """
 
 

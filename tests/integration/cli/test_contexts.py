@@ -76,7 +76,7 @@ async def test_a_conversation_in_this_process_has_its_context(tmp_path: Path, mo
     said = await done(None, *at, "--context", '{"name": "Acme", "limit": 3}', stdin="one\ntwo")
     assert said.splitlines() == ["shop Acme, 3"] * 2
     assert await done(None, *at, stdin="three") == "shop Acme, 3\n", "the session keeps it"
-    for agent, context, why in (("seller", "{}", "name: Field required"), ("plain", "{}", "takes no context")):
+    for agent, context, why in (("seller", "{}", "name: Field required"), ("plain", "{}", "does not take a context")):
         asked = ("chat", agent, "--app", "shop.py", "-s", f"new-{agent}", "--context", context)
         assert why in (await standfast(None, *asked, stdin="one")).stderr
     async with sqlite_store("standfast.db") as store:

@@ -102,7 +102,7 @@ async def test_a_session_goes_on_with_the_context_that_it_has_until_another_is_g
         (clerk([]), None, "Agent 'clerk': needs a context (context=…): shop: Field required"),
         (clerk([]), {"shop": 5}, "Agent 'clerk': the context does not fit its type: shop: Input should be"),
         (clerk([]), {"shop": "x" * 70_000}, "Agent 'clerk': the context is longer than 65,536 bytes"),
-        (Agent("clerk"), {"shop": "x"}, "Agent 'clerk' takes no context: declare the type with Agent(context=…)"),
+        (Agent("clerk"), {"shop": "x"}, "Agent 'clerk' does not take a context: declare the type with Agent("),
         (Agent("clerk", context=dict[str, float]), {"x": inf}, "Agent 'clerk': the context does not fit its type"),
     ],
     ids=["none", "wrong", "large", "not declared", "not JSON"],

@@ -104,7 +104,7 @@ BEGUN = b'data: {"choices": [{"delta": {"content": "Hel"}}]}\n\n'
     ("reply", "text"),
     [
         (Reply(BEGUN, end="cut"), "gave no answer: RemoteProtocolError"),
-        (Reply(BEGUN, end="closed"), "gave no answer: the stream ended before the answer was whole"),
+        (Reply(BEGUN, end="closed"), "gave no answer: the stream ended before the answer was complete"),
         (Reply(BEGUN + b'data: {"cho', end="closed"), "gave no answer: its answer is not JSON"),
         (Reply(BEGUN + b'data: {"error": {"message": "gone"}}\n\n'), "answered with an error: gone"),
     ],
@@ -130,7 +130,7 @@ async def test_a_stream_that_is_refused_says_why() -> None:
 
 
 async def test_a_server_that_does_not_stream_is_reported() -> None:
-    with pytest.raises(ModelError, match="the stream ended before the answer was whole"):
+    with pytest.raises(ModelError, match="the stream ended before the answer was complete"):
         await parts_of(says("ok"))
 
 

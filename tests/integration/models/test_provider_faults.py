@@ -52,7 +52,7 @@ async def test_a_cut_answer_may_be_asked_for_again(provider: str, way: str) -> N
 async def test_an_answer_that_is_none_may_be_asked_for_again(provider: str, body: bytes) -> None:
     async with served(provider, Reply(body, headers={"Content-Type": "application/json"})) as (_, model):
         with pytest.raises(
-            ModelError, match=r"gave no answer: (its answer is|the stream ended before the answer was whole)"
+            ModelError, match=r"gave no answer: (its answer is|the stream ended before the answer was complete)"
         ) as raised:
             await ask(model, "chat")
     assert raised.value.transient

@@ -54,7 +54,7 @@ async def test_a_run_goes_on_from_the_step_at_which_another_failed(temporal: Tem
     [
         (("nope", "ok"), "ada", "no earlier run with the run_key 'nope'"),
         ((None, "nope"), "ada", 'Step "nope" not found'),
-        ((None, "ok"), "mallory", "that was begun for user_id 'mallory'; there is none at all"),
+        ((None, "ok"), "mallory", "that was started for user_id 'mallory'; there is none at all"),
         ((None, "publish"), "ada", "the earlier run has no result of step 'ok'"),
     ],
 )

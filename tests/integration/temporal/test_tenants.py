@@ -207,7 +207,7 @@ async def test_who_restarts_from_a_run_of_another_tenant_reads_what_they_read_if
             denied = await failure(await start_pipeline(temporal.client, flow, **again, **EVE))
             told.append((denied.type, denied.message.replace(key, "KEY")))
     there_is_none = (
-        "restart_of: pipeline 'w' has no earlier run with the run_key 'KEY' that was begun for user_id 'eve', "
+        "restart_of: pipeline 'w' has no earlier run with the run_key 'KEY' that was started for user_id 'eve', "
         "tenant_id 'evil'; there is none at all"
     )
     assert told == [("InputError", there_is_none)] * 2

@@ -151,7 +151,7 @@ async def test_a_context_that_does_not_fit_starts_nothing_and_the_field_is_named
         ("seller", {"context": {"name": "x" * 70_000}}, "longer than 65,536 bytes"),
         ("seller", {}, "name: Field required"),
         ("seller", {"context": None}, "name: Field required"),
-        ("plain", {"context": {"name": "Acme"}}, "takes no context"),
+        ("plain", {"context": {"name": "Acme"}}, "does not take a context"),
     ]
     async with program(temporal) as client:
         for agent, given, why in wrong:
