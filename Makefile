@@ -17,7 +17,7 @@ LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expression
 # Tests start hundreds of processes, each of which would otherwise compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-all coverage test-pythons test-lowest test-integrations test-pydantic-ai-suite test-providers deployment-check check format bench races test-llm test-browser pictures wheel-test clean
+.PHONY: demo test test-slow test-all coverage test-pythons test-lowest test-integrations test-pydantic-ai-suite test-providers deployment-check check house format bench races test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## kill a worker in the middle of a post; an agent asks you a question
 	.venv/bin/python -m examples.demo
@@ -40,6 +40,10 @@ check: .venv/test
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	.venv/bin/python .ci/house
+
+house: .venv/test                ## measures of the layout, its fragments and circles, and the walk of a tool call
+	.venv/bin/python .ci/house --list --walk
 
 test-pythons: .cache/uv/bin/uv  ## the demo and tests on this machine's other Pythons, Debian's own first
 	PYTHON="$(PYTHON)" UV="$(UV)" .ci/pythons

@@ -19,8 +19,7 @@ from standfast.effects.kept_outcomes import Kept, read_kept, write_kept, written
 from standfast.effects.keys import EffectKey, time_of
 from standfast.effects.store_thread import keeper
 from standfast.errors import InputError, StoreError
-from standfast.runtime.call_ledger import CONTRADICTED
-from standfast.runtime.result_sizes import within_row
+from standfast.runtime.call_ledger import CONTRADICTED, within_row
 from standfast.runtime.retried_writes import retry_write
 from standfast.stores.protocol import DurableStore, LedgerEntry
 from standfast.tools import Happened, Returned, Unknown

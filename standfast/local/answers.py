@@ -7,9 +7,8 @@ from standfast.local.model_calls import ModelCalls
 from standfast.local.speakers import Speakers
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import LLMResponse, Message
-from standfast.runtime.follow_up_calls import following_calls
 from standfast.runtime.guardrails import Guardrails
-from standfast.runtime.model_answers import note_failure
+from standfast.runtime.model_answers import following_calls, note_failure
 from standfast.runtime.users_functions import call_users
 
 

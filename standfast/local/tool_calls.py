@@ -21,9 +21,8 @@ from standfast.agent_loop import (
 )
 from standfast.events import Event, QuestionAsked, ToolEnded, ToolOutcome, ToolStarted
 from standfast.messages import ToolCall
-from standfast.runtime.call_ledger import Fence
+from standfast.runtime.call_ledger import Fence, within_row
 from standfast.runtime.cancellation import Cancellation
-from standfast.runtime.result_sizes import within_row
 from standfast.runtime.users_functions import refused_in_time, run_bounded, verified
 from standfast.stores.protocol import AgentStore
 from standfast.tools import Asked, Failed, Outcome, Tool, ToolContext, Unknown

@@ -19,16 +19,32 @@ from standfast.agent_loop import ToolFacts, left_open, left_unanswered
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import ToolCall
 from standfast.runtime.outcomes import WrittenOutcome, read_outcome, write_outcome
-from standfast.stores.capabilities import has_ledger
+from standfast.stores.capabilities import has_ledger, largest_row
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry, RunningCall
-from standfast.tools import KeptState, Outcome, Returned, Unknown
+from standfast.tools import Failed, KeptState, Outcome, Returned, Unknown
 from standfast.tools.attempts import call_key
 
 NOT_RUN = "answered without being run"  # owner of the entries of such calls
 CONTRADICTED = "one check found that it had happened, and another that it had not"
 _BATCH = 8  # nearly all calls are dispatched once
 _UNSAID = '{"cancelled": "Not run: its run ended before it could say why"}'
+
+_ROOM = 20_000  # bytes for the rest of the row, such as keys and the names of people
+
+
+def within_row(outcome: Outcome, tool: str, store: object) -> Outcome:
+    """Return an outcome of a tool in a form that a store can keep, as JSON in its ledger, and as a message."""
+    largest = largest_row(store)
+    if largest is None or not isinstance(outcome, Returned):
+        return outcome
+    largest -= 0 if outcome.state is None else len(to_json(outcome.state.text))
+    if 6 * len(outcome.content) + _ROOM <= largest or (size := len(to_json(outcome.content)) + _ROOM) <= largest:
+        return outcome
+    return Failed(
+        f'Tool "{tool}" ran, but its result was lost: {size - _ROOM:,} bytes as JSON, more than the '
+        f"{largest - _ROOM:,} that the store keeps of a result"
+    )
 
 
 async def last_dispatch(store: Ledger, scope: str, position: int, call_id: str) -> int:

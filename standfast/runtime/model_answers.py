@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import TypeIs
 
+from standfast.agent_loop import last_answer
 from standfast.agents import Agent, ContextCompression
 from standfast.errors import ModelError, StandfastError
 from standfast.events import AnswerDelta, ReasoningDelta, TextDelta
@@ -14,6 +15,7 @@ from standfast.extras import install
 from standfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
 from standfast.llm.reasoning import spoken, within
 from standfast.messages import LLMResponse, Message, clean_text, error_text
+from standfast.tools import Tool
 
 _LOG = logging.getLogger("standfast")
 _NOTHING_SAID = "Your last answer was empty. Answer, or call a tool."
@@ -154,3 +156,23 @@ async def compressed(rule: ContextCompression | None, messages: Sequence[Message
     if not all(isinstance(message, Message) for message in shorter):
         raise ModelError("Context compression must return messages")
     return list(shorter)
+
+
+async def following_calls(
+    tools: Mapping[str, Tool[..., Any]], messages: Sequence[Message], session_key: str
+) -> LLMResponse | None:
+    """Return an answer with the following calls, instead of calling the model; None if the model must be called.
+
+    Args:
+        messages: the transcript. After a new user message, the model must be called.
+    """
+    if all(tool.then is None for tool in tools.values()) or (last := last_answer(messages)) is None:
+        return None
+    results = {message.tool_call_id: message for message in messages[last + 1 :]}
+    found = []
+    for call in messages[last].tool_calls or ():
+        tool, result = tools.get(call.name), results.get(call.id)
+        if tool is not None and tool.then is not None and result is not None:
+            found.append(await tool.then(call, result, session_key))
+    calls = tuple(call for call in found if call is not None)
+    return LLMResponse(tool_calls=calls) if calls else None

@@ -22,8 +22,7 @@ from standfast.agents.limits import MODEL_RETRY
 from standfast.checkpoints import Question
 from standfast.events import AnswerDelta, TextDelta
 from standfast.messages import LLMResponse, Message
-from standfast.runtime.follow_up_calls import following_calls
-from standfast.runtime.model_answers import compressed, note_cost, note_failure
+from standfast.runtime.model_answers import compressed, following_calls, note_cost, note_failure
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers, reasoning_key
 from standfast.temporal.activities.adapter_calls import call_adapter, failure_of, with_shown_notices
 from standfast.temporal.activities.agent_host import AgentHost

@@ -22,7 +22,7 @@ from standfast.runtime.users_functions import output_problem
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Append
-from standfast.temporal.activities.activity_guards import Guard
+from standfast.temporal.activities.activity_guards import AfterAWhile, Guard, write_in_sight
 from standfast.temporal.activities.adapter_calls import ModelRefusedError, soonest
 from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.answers import Answered, Answers, PartialAnswerWriter
@@ -31,7 +31,6 @@ from standfast.temporal.activities.open_gates import asked_of, find_gates, held_
 from standfast.temporal.activities.recorded_facts import called_tools, news, started_facts
 from standfast.temporal.activities.restored_stores import check_conflict
 from standfast.temporal.activities.session_marks import begin_work, end_work
-from standfast.temporal.activities.slow_writes import AfterAWhile, write_in_sight
 from standfast.temporal.activities.stored_outcomes import digest, split_heard
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names

@@ -19,11 +19,10 @@ from standfast.runtime.call_ledger import has_started
 from standfast.runtime.users_functions import call_users
 from standfast.temporal.activities.activity_guards import Guard, is_given_up
 from standfast.temporal.activities.agent_host import AgentHost
-from standfast.temporal.activities.agent_states import state_left
 from standfast.temporal.activities.dependencies import run_with_deps
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.session_marks import end_work, is_running
-from standfast.temporal.activities.stored_outcomes import with_last_answer
+from standfast.temporal.activities.stored_outcomes import state_left, with_last_answer
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.client.ended_runs import cancelled_end, end_of, find_run
 from standfast.temporal.wire import activity_types as types

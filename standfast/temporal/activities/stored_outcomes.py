@@ -1,23 +1,25 @@
-"""Reads the store's records of calls, questions and answers that a run has not received."""
+"""Reads what calls, questions and answers have left in the store: outcomes that a run has not received, and states."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import cast
 
 from pydantic_core import to_json
 
 from standfast.agent_loop import last_answer, not_started
+from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.messages import Message
 from standfast.runtime.call_ledger import last_entry, read_result
 from standfast.stores.protocol import DurableStore, LedgerEntry, Session
 from standfast.temporal.activities.agent_host import AgentHost
-from standfast.temporal.wire.activity_types import FinishReference, RunReference, WrittenOutcome
+from standfast.temporal.wire.activity_types import FinishReference, RunReference, SettleReference, WrittenOutcome
 from standfast.temporal.wire.inputs import Said, user_message
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
-from standfast.temporal.wire.turn_records import TurnRecord
-from standfast.tools import Asked, Unknown
+from standfast.temporal.wire.turn_records import TurnRecord, read_record
+from standfast.tools import Asked, KeptState, Unknown
+from standfast.tools.attempts import call_key
 
 NO_ANSWER = "It is reported to have ended, but its answer is not in the store"
 
@@ -132,3 +134,52 @@ async def _asks(store: DurableStore, scope: str, position: int, question: Questi
     """Whether the call itself asks, or is missing from the ledger."""
     entry = await last_entry(store, scope, position, str(question.tool_call_id))
     return entry is None or (entry.result is not None and isinstance(read_outcome(read_result(entry)), Asked))
+
+
+def last_state(outcomes: Iterable[WrittenOutcome]) -> KeptState | None:
+    """Return the state that calls of a turn left with their results; None if none of them changed it."""
+    return max((KeptState(*written["state"]) for written in outcomes if "state" in written), default=None)
+
+
+def begun_state(reference: RunReference | SettleReference) -> KeptState | None:
+    """Return the state that `on_start` has left, if it is not written yet.
+
+    This state comes after the changes by an earlier run's calls: its number is the number of the last change.
+    """
+    begun = reference.get("agent_state")
+    if begun is None:
+        return None
+    return KeptState(0, begun) if isinstance(begun, str) else KeptState(*begun)
+
+
+async def state_left(host: AgentHost, reference: RunReference) -> KeptState | None:
+    """Return the ledger's state after the calls that an earlier run has left; None if no call changed it."""
+    kept = await host.store.load_reply(reference["run"], 0)
+    return None if kept is None else last_state(await _recorded(host, read_record(reference["run"], 0, kept)))
+
+
+async def state_before(host: AgentHost, agent: Agent, reference: SettleReference, record: TurnRecord) -> KeptState:
+    """Return the state that a call finds: the state left by other calls of the turn, or the state at its beginning."""
+    if agent.state is None:
+        return KeptState(0, "{}")
+    left = last_state(await _recorded(host, record)) if len(record.calls) > 1 else None
+    begun = KeptState(0, record.state) if reference.get("turn") != 0 else begun_state(reference)
+    if left is not None and (begun is None or left.number > begun.number):
+        return left
+    if begun is not None:
+        return begun
+    # An earlier run asked for these calls; hooks may have changed the state since.
+    session = await host.store.load_session(record.session)
+    return KeptState(0, agent.write_state(agent.new_state()) if session is None else session.state)
+
+
+async def _recorded(host: AgentHost, record: TurnRecord) -> list[WrittenOutcome]:
+    """Return the outcomes of a turn's calls that are in the ledger, each under its last dispatch."""
+    found, dispatch, calls = [], 1, dict(enumerate(record.calls))
+    while calls:
+        keys = {call_key(position, call.id, dispatch): position for position, call in calls.items()}
+        entries = await host.store.load_entries(record.key, list(keys))
+        found += [read_result(entry) for entry in entries.values() if entry.result is not None]
+        calls = {keys[key]: calls[keys[key]] for key, entry in entries.items() if entry.state == "abandoned"}
+        dispatch += 1
+    return found

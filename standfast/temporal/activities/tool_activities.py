@@ -22,16 +22,15 @@ from standfast.runtime.call_ledger import (
     record_found,
     state_of,
     with_answer,
+    within_row,
 )
-from standfast.runtime.result_sizes import within_row
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.session_marks import may_run
 from standfast.runtime.users_functions import refused_in_time, run_bounded, verified
 from standfast.stores.protocol import LedgerEntry, session_id_of
-from standfast.temporal.activities.activity_guards import Guard, is_given_up
+from standfast.temporal.activities.activity_guards import Guard, is_given_up, write_in_sight
 from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.agent_invoker import Invocations
-from standfast.temporal.activities.agent_states import state_before
 from standfast.temporal.activities.dead_workers import become_known
 from standfast.temporal.activities.dependencies import call_with_deps, context_of_turn, with_step_deps
 from standfast.temporal.activities.handler_threads import heartbeat_of
@@ -39,7 +38,7 @@ from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of, load_edit
 from standfast.temporal.activities.recorded_facts import strictest
 from standfast.temporal.activities.restored_stores import claim_if_lost, finish_call
-from standfast.temporal.activities.slow_writes import write_in_sight
+from standfast.temporal.activities.stored_outcomes import state_before
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import CallReference, LetThrough, SettleReference, Verdict, WrittenOutcome
 from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, write_outcome

@@ -19,14 +19,15 @@ from standfast.runtime.message_ids import ends_at_limit, keep_ending, prune_sess
 from standfast.runtime.unread_messages import Unheard
 from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.agent_host import AgentHost
-from standfast.temporal.activities.agent_states import begun_state, last_state
 from standfast.temporal.activities.open_gates import load_edit
 from standfast.temporal.activities.recorded_facts import strictest
 from standfast.temporal.activities.restored_stores import check_conflict, check_session
 from standfast.temporal.activities.stored_outcomes import (
     NO_ANSWER,
     _time,
+    begun_state,
     final_answer,
+    last_state,
     recorded,
     was_written_by,
 )

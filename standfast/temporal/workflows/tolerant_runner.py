@@ -25,8 +25,8 @@ from temporalio.worker import (
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.activity_results import undecodable
 from standfast.temporal.workflows.agent_workflows import AgentRun
-from standfast.temporal.workflows.early_cancels import create_told
 from standfast.temporal.workflows.handlers import RunHandlers
+from standfast.temporal.workflows.run_lifetime import create_told
 from standfast.temporal.workflows.workflow_types import Unknown, base_of, workflow_type
 
 

@@ -27,7 +27,7 @@ from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import CancelledError
 
 from standfast import Agent, AgentContext, InputError, Loop, Message, ModelError, RetryPolicy, StoreError, tool
-from standfast.temporal.activities import slow_writes
+from standfast.temporal.activities import activity_guards
 from standfast.temporal.workflows import model_calls
 from standfast.testing import ScriptedModel
 
@@ -309,7 +309,7 @@ class CannotForget:
 async def test_results_are_in_the_store_while_the_model_thinks_for_long_and_its_answer_is_paid_once(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slow_writes, "A_WHILE", 0.01)
+    monkeypatch.setattr(activity_guards, "A_WHILE", 0.01)
     go_on = threading.Event()
 
     async def answer(messages: list[Message], tools: Any) -> Any:
