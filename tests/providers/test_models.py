@@ -26,6 +26,7 @@ from standfast import (
     Loop,
     Message,
     ModelError,
+    ReasoningDelta,
     RetryPolicy,
     ToolCall,
     Usage,
@@ -116,12 +117,14 @@ async def served(case: Case, *script: Any, **options: Any) -> AsyncIterator[tupl
 async def ask(
     model: Any, way: str = "chat", messages: Sequence[Message] = HI, tools: Sequence[Any] = (), **settings: Any
 ) -> tuple[LLMResponse, list[str]]:
-    """Return a whole answer, and the pieces of its text."""
+    """Return a whole answer, and the pieces of its text; the pieces of its thoughts are its readable ones."""
     if way == "chat":
         answer = await model.chat(messages, tools, **settings)
         return answer, [answer.text]
-    parts = [part async for part in model.stream(messages, tools, **settings)]
-    return parts[-1], parts[:-1]
+    *parts, answer = [part async for part in model.stream(messages, tools, **settings)]
+    thoughts = "".join(part.text for part in parts if isinstance(part, ReasoningDelta))
+    assert thoughts == ("" if answer.reasoning is None else answer.reasoning.text)
+    return answer, [part for part in parts if isinstance(part, str)]
 
 
 def said(answer: LLMResponse) -> Message:

@@ -147,6 +147,7 @@ class InProcess:
         self, agent: Agent, llm: Any, *, hear: Callable[[Event], None] = lambda event: None, **options: Any
     ) -> list[Event]:
         session, heard = self.temporal.session(), list[Event]()
+        options.pop("also", None)
         given = {"llm": llm, "store": self.temporal.store, "session_id": session, **options}
         async for event in run_streaming(agent, message="go", **given):
             heard.append(event)
@@ -209,7 +210,7 @@ class OnTemporal:
         self, agent: Agent, llm: Any, *, hear: Callable[[Event], None] = lambda event: None, **options: Any
     ) -> list[Event]:
         heard = list[Event]()
-        async with self.temporal.worker(agent, llm=llm, stream=True):
+        async with self.temporal.worker(agent, *options.pop("also", ()), llm=llm, stream=True):
             run = await self.temporal.start(agent, **options)
             async for event in StandfastClient(self.temporal.client, store=self.temporal.store).stream(run.id):
                 heard.append(event)

@@ -254,6 +254,37 @@ async def test_thoughts_wait_for_a_guardrail_beside_the_model(driver: Driver) ->
     assert "hunter2" not in repr(events)
 
 
+@pytest.mark.parametrize("guardrails", [[], [no_secrets]], ids=["unguarded", "guarded"])
+async def test_after_a_handoff_the_first_agents_guardrails_hold_for_thoughts(driver: Driver, guardrails: Any) -> None:
+    other = Agent("other", instructions="other")
+    first = Agent("first", instructions="first", handoffs=[other], output_guardrails=guardrails)
+
+    def think(messages: list[Message], tools: Any) -> LLMResponse:
+        if messages[0].content.startswith("other"):
+            return LLMResponse(text="bad", reasoning=thinking(SECRET))
+        return asks_for(call("transfer_to_other", "c1")).model_copy(update={"reasoning": thinking("Not mine.")})
+
+    events = await driver.events(first, ScriptedModel(think), also=[other])
+    assert [one.thoughts for one in ended(events)] == ["Not mine.", None if guardrails else SECRET]
+    assert ("hunter2" in repr(events)) is not bool(guardrails)
+
+
+async def test_the_thoughts_of_an_agent_that_is_called_are_its_own(driver: Driver) -> None:
+    inner = Agent("inner", instructions="inner")
+    outer = Agent("outer", instructions="outer", tools=[inner])
+
+    def think(messages: list[Message], tools: Any) -> LLMResponse:
+        if messages[0].content.startswith("inner"):
+            return LLMResponse(text="told", reasoning=thinking(SECRET))
+        if messages[-1].role == "tool":
+            return LLMResponse(text="Done.", reasoning=thinking("So."))
+        return asks_for(call("inner", "c1", message="go")).model_copy(update={"reasoning": thinking("Inner knows.")})
+
+    events = await driver.events(outer, ScriptedModel(think), also=[inner])
+    assert [one.thoughts for one in ended(events)] == ["Inner knows.", "So."]
+    assert "hunter2" not in repr(events)
+
+
 @pytest.mark.parametrize("decision", ["approve", "reject"])
 async def test_the_thoughts_of_a_held_answer_are_kept_only_if_it_is_approved(driver: Driver, decision: str) -> None:
     def hold(ctx: AgentContext, answer: Message) -> Tripped:

@@ -12,6 +12,7 @@ from support.questions import ask
 from support.resets import reset
 from support.temporal_runs import Run, Temporal, pending, question, result, until
 from support.transcripts import asks_for, call
+from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from integration.temporal.test_partial_answers import Speaker
@@ -25,6 +26,7 @@ from standfast import (
     InputError,
     MessageReceived,
     QuestionAsked,
+    ReasoningDelta,
     RetryableError,
     RetryPolicy,
     RunEnded,
@@ -47,6 +49,8 @@ from standfast import (
     run_streaming,
     tool,
 )
+from standfast.stores import PartialAnswer
+from standfast.stores.partial_answers import reasoning_key
 from standfast.temporal import StandfastClient, start_pipeline
 from standfast.testing import ScriptedModel
 
@@ -339,6 +343,62 @@ async def test_a_models_words_come_within_its_turn_and_make_up_its_answer(tempor
     order = [name for name in names(heard) if name in ("TurnStarted", "TextDelta", "TurnEnded")]
     assert order == ["TurnStarted", "TextDelta", "TextDelta", "TurnEnded"]
     assert [event for event in heard if event.id is not None] == await reader(temporal).events(run.id)
+
+
+def shown_at_last(events: Sequence[Event], turn: int = 1) -> tuple[str, str]:
+    """Return the thoughts and the text that a reader of the pieces of a turn shows at last."""
+    shown = {ReasoningDelta: "", TextDelta: ""}
+    for event in events:
+        if isinstance(event, TextDelta | ReasoningDelta) and event.turn == turn:
+            shown[type(event)] = shown[type(event)][: event.offset] + event.text
+    return shown[ReasoningDelta], shown[TextDelta]
+
+
+@pytest.mark.parametrize("pieces", [("Yes",), (ReasoningDelta("New"), "Yes")], ids=["no thoughts", "other thoughts"])
+async def test_two_readers_forget_the_thoughts_of_a_worker_that_has_died(
+    temporal: Temporal, pieces: tuple[Any, ...]
+) -> None:
+    model, agent = Speaker(*pieces), Agent("talker")
+    run = await temporal.start(agent)
+    key = run.first_execution_run_id or ""
+    for place in (key, reasoning_key(key)):
+        left = PartialAnswer(turn=1, attempt="2000-01-01T00:00:00.000000.001", offset=0, text="Old")
+        await temporal.store.add_partial(place, left)
+    heard: list[list[Event]] = [[], []]
+
+    async def read(events: list[Event]) -> None:
+        async for event in reader(temporal).stream(run.id):
+            events += [event]
+
+    reading = [asyncio.create_task(read(events)) for events in heard]
+    async with temporal.worker(agent, llm=model, stream=True):
+        thoughts = "".join(piece.text for piece in pieces if isinstance(piece, ReasoningDelta))
+        for piece in pieces:
+            last = (thoughts, piece if isinstance(piece, str) else "")
+            await until(lambda: all(shown_at_last(events) == last for events in heard))  # noqa: B023
+            model.go_on()
+        await asyncio.gather(*reading)
+    for events in heard:
+        (ended,) = [event for event in events if isinstance(event, TurnEnded)]
+        assert (ended.text, ended.thoughts) == ("Yes", thoughts or None)
+
+
+async def test_thoughts_of_a_cancelled_call_are_gone(temporal: Temporal) -> None:
+    model, agent = Speaker(ReasoningDelta("Hm"), "Yes"), Agent("talker")
+    async with temporal.worker(agent, llm=model, stream=True):
+        run = await temporal.start(agent)
+        key = reasoning_key(run.first_execution_run_id or "")
+
+        async def is_thought(wanted: bool) -> bool:
+            return (await temporal.store.load_partial(key) is not None) is wanted
+
+        await until(lambda: is_thought(True))
+        await run.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await result(run)
+        await until(lambda: is_thought(False))
+        events = await reader(temporal).events(run.id)
+    assert "Hm" not in repr(events)
 
 
 # --- pipelines ---
