@@ -75,6 +75,7 @@ class ModelActivities:
                 return await self._write(reference, transcript, kept)
         agent = self._host.speaker(reference.get("agent"))
         results = await transcript.take_results(turn=turn - 1)
+        transcript.check_answered()
         try:
             async with self._known_to_last(transcript, results):
                 record = await self._ask_in_turn(agent, reference, transcript, view)

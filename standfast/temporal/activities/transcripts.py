@@ -270,6 +270,18 @@ class Transcript:
                 "did, and tell the agent in the next message"
             )
 
+    def check_answered(self) -> None:
+        """Stop a run that would ask the model while one of its calls has no result: providers refuse that.
+
+        Raises:
+            SessionConflictError: naming the call.
+        """
+        for call in unanswered(self.messages):
+            raise SessionConflictError(
+                f"Session {session_id_of(self.session.id)}: call {call.id} of tool {call.name} has no result, but its "
+                "run has gone on. The model was not asked. Send the session a message: the next run settles the call"
+            )
+
     async def _elsewhere(self, source: Source) -> Source:
         match source:
             case {"answer_of": session}:

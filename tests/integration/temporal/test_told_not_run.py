@@ -14,12 +14,24 @@ from support.any_store import opener_of
 from support.held_activities import Hold, Holding
 from support.questions import ask
 from support.resets import reset, resets, tasks
-from support.temporal_runs import Run, Temporal, check_healthy, failure, has_ended, pending, result, until, waiting
+from support.temporal_runs import (
+    Run,
+    Temporal,
+    check_healthy,
+    clerk,
+    failure,
+    has_ended,
+    pending,
+    result,
+    until,
+    waiting,
+)
 from support.told_calls import Shop, check_told
 from support.transcripts import asks_for, call, tool_contents
+from temporalio import activity
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
-from temporalio.worker import Worker
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor, Worker
 
 from standfast import Agent, InputError, Loop, Message, run, tool
 from standfast.llm import ToolDescription
@@ -376,6 +388,29 @@ async def test_a_run_stops_where_its_transcript_and_the_ledger_differ(temporal: 
     assert "its transcript and the ledger differ on call c2 of tool pay" in error.message
     assert "Not run: the run was cancelled before this call started" in error.message
     assert "paid c2" in error.message
+
+
+class _Answers(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
+        found = await self.next.execute_activity(input)
+        return {"returned": "Ada", "call": found["call"]} if activity.info().activity_type == "ask" else found
+
+
+class _ReportsAnAnswer(Interceptor):
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002
+        return _Answers(next)
+
+
+async def test_a_run_stops_before_it_asks_a_model_with_a_call_without_a_result(temporal: Temporal) -> None:
+    """Providers refuse such a request. The run believes that the call has returned; the ledger has its question."""
+    model = ScriptedModel([asks_for(call("ask", "c1", question="Who?")), "done"])
+    plugin = StandfastPlugin(agents=[clerk], store=temporal.store, llm=model)
+    interceptors = [_ReportsAnAnswer()]
+    async with Worker(temporal.client, task_queue=temporal.name, plugins=[plugin], interceptors=interceptors):
+        error = await failure(await temporal.start(clerk))
+    assert error.type == "SessionConflictError"
+    assert "call c1 of tool ask has no result" in error.message
+    assert len(model.calls) == 1
 
 
 async def test_an_agent_that_was_not_run_as_a_tool_does_not_begin_after_a_reset(temporal: Temporal) -> None:
