@@ -36,12 +36,16 @@ from standfast.temporal.wire.turn_records import KeptView, held_in
 EVERY = 0.25  # seconds between two pieces; a quicker answer costs nothing
 
 
+MOST_WORDS = 400_000  # characters of a row: a row of D1 has 2 MB; the complete answer has the rest
+
+
 class _Row:
     """A row of the store, with the text or the thoughts of an answer so far."""
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.told: list[str] = []  # and not yet written
+        self.left = MOST_WORDS  # characters that it may still take
         self.written = 0  # characters
         self.is_there = False  # the store may have some of it
 
@@ -60,7 +64,8 @@ class PartialAnswerWriter:
     def tell(self, piece: AnswerDelta) -> None:
         """Take the next words, from any thread."""
         row = self._text if isinstance(piece, TextDelta) else self._thoughts
-        row.told.append(piece.text)
+        row.told.append(piece.text[: row.left])
+        row.left -= len(row.told[-1])
 
     async def __aenter__(self) -> Self:
         self._writing = asyncio.create_task(self._write())

@@ -26,6 +26,7 @@ from standfast.runtime.streamed_answers import Heard, load_more
 from standfast.stores import PartialAnswer, SQLiteStore
 from standfast.stores.partial_answers import reasoning_key
 from standfast.temporal import StandfastPlugin
+from standfast.temporal.activities import answers
 from standfast.testing import ScriptedModel
 from standfast.web import create_app
 from standfast.web.live_updates import position, read_position
@@ -120,6 +121,21 @@ async def test_another_attempt_says_it_from_the_beginning(temporal: Temporal) ->
         await said(temporal, run, "Good day")
         model.go_on()
         assert (await result(run))["response"] == "Good day"
+
+
+async def test_words_of_a_hostile_length_are_streamed_up_to_a_limit(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST_WORDS", 5)
+    model = Speaker(ReasoningDelta("Hm, "), ReasoningDelta("hm, hm"), "Hello", " Ada")
+    async with temporal.worker(agent := talker(), llm=model, stream=True):
+        run = await temporal.start(agent)
+        thoughts = reasoning_key(run.first_execution_run_id or "")
+        for key, text in ((thoughts, "Hm, "), (thoughts, "Hm, h"), (None, "Hello")):
+            await said(temporal, run, text, key)
+            model.go_on()
+        model.go_on()
+        assert (await result(run))["response"] == "Hello Ada"
 
 
 async def test_a_model_is_not_asked_to_stream_if_nobody_may_look_on(temporal: Temporal) -> None:
