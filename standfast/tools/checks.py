@@ -116,3 +116,11 @@ def check_function(what: str, value: object, of: str = "StepContext") -> None:
         raise DefinitionError(f"{what} must be a function of {of}, got {value!r:.80}")
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
         raise DefinitionError(f"{what} must be a plain function; anything to be awaited belongs in a step or a tool")
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # of some built-in functions nothing is known
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise DefinitionError(f"{what} must be a function of one argument, {of}: {error}") from None

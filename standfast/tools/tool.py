@@ -155,7 +155,7 @@ class Tool(Generic[P, R]):
             check_of_call(self.approval, self.name)
         elif self.approval is not None:
             if not callable(self.approval) or isinstance(self.approval, type):
-                raise self._fault(f"approval must be Approval(…), or a function of the ToolCall: {self.approval!r:.80}")
+                raise self._fault(f"approval must be Approval(…), or a function of the ToolCall, got {self.approval!r:.80}")
             check_function(f"Tool '{self.name}': approval", self.approval, "ToolCall")
 
     def _fault(self, text: str) -> DefinitionError:
