@@ -46,7 +46,7 @@ from standfast.tools import (
     schema_type,
     tool,
 )
-from standfast.tools.attempts import AgentFinder
+from standfast.tools.calls import AgentFinder
 from standfast.tools.checks import check_deps, suggesting
 
 

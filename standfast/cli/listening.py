@@ -96,7 +96,7 @@ def access_of(
     note: Callable[[str], None],
 ) -> "Access":
     from standfast.web import Access
-    from standfast.web.access import is_digest, token_digest
+    from standfast.web.people import is_digest, token_digest
 
     given: dict[str, Any] = {"people": [], "local": local, "https": https, "proxy_header": proxy_header}
     given["proxies"] = proxies

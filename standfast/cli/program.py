@@ -9,7 +9,7 @@ from standfast.cli.commands import Commands
 from standfast.cli.decisions import approve, reject
 from standfast.cli.dev import dev
 from standfast.cli.mcp import mcp, serve
-from standfast.cli.people import answer, message, resolve, resume
+from standfast.cli.messages import answer, message, resolve, resume
 from standfast.cli.runs import cancel, export_run, import_run, list_runs, show, start, watch
 from standfast.cli.sessions import sessions
 from standfast.cli.standing import standing

@@ -138,7 +138,7 @@ def _outdated(people: str | None) -> Callable[[StandingApproval], dict[str, str 
     if people is None:
         return lambda _: {}
 
-    from standfast.web.access import Access
+    from standfast.web.people import Access
     from standfast.web.standing import outdated
 
     access = Access(people=people_in(people))

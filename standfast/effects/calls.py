@@ -23,7 +23,7 @@ from standfast.runtime.call_ledger import CONTRADICTED, within_row
 from standfast.runtime.retried_writes import retry_write
 from standfast.stores.protocol import DurableStore, LedgerEntry
 from standfast.tools import Happened, Returned, Unknown
-from standfast.tools.attempts import Verdict, call_key
+from standfast.tools.calls import Verdict, call_key
 
 _LOOK_EVERY = 0.2  # seconds, at a call that somebody else runs
 _PATIENCE = 60.0  # seconds, where nothing cuts a call off

@@ -41,7 +41,7 @@ from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import DurableStore
 from standfast.time_limits import time_limit
 from standfast.tools import Approval, Failed, Happened, NotHappened, Returned, Tool, Unknown, seconds
-from standfast.tools.attempts import Verdict
+from standfast.tools.calls import Verdict
 from standfast.tools.checks import GUARDED, check_choice, is_guarded
 from standfast.tools.given_arguments import bound, hash_of
 from standfast.tools.open_errors import ErrorTypes, check_open_errors, leaves_open

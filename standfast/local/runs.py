@@ -58,7 +58,7 @@ from standfast.runtime.users_functions import call_users, output_problem
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore
 from standfast.tools import AgentInvoker, Cancelled, Failed, KeptState, Terminated, ToolContext, Unknown
-from standfast.tools.attempts import idempotency_key, turn_scope
+from standfast.tools.calls import idempotency_key, turn_scope
 
 _LOG = logging.getLogger("standfast")
 

@@ -25,7 +25,7 @@ from standfast.mcp.schemas import checked_by, schema_problem
 from standfast.messages import Message, ToolCall, clean_text, cut, error_text
 from standfast.stores.protocol import session_key_of
 from standfast.tools import ToolContext
-from standfast.tools.attempts import ModelAsker
+from standfast.tools.calls import ModelAsker
 
 _LOG = logging.getLogger("standfast")
 _LONGEST_SAMPLE = 256 * 1024  # bytes of an agent's answer to a server

@@ -23,7 +23,7 @@ from standfast.stores.capabilities import has_ledger, largest_row
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry, RunningCall
 from standfast.tools import Failed, KeptState, Outcome, Returned, Unknown
-from standfast.tools.attempts import call_key
+from standfast.tools.calls import call_key
 
 NOT_RUN = "answered without being run"  # owner of the entries of such calls
 CONTRADICTED = "one check found that it had happened, and another that it had not"

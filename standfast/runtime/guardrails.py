@@ -29,7 +29,7 @@ from standfast.errors import InputError
 from standfast.messages import Message, ToolCall, Tripped
 from standfast.runtime.threads import begin_in_thread
 from standfast.runtime.users_functions import call_users, normal_arguments, output_problem, read_answer
-from standfast.tools.attempts import call_handler
+from standfast.tools.calls import call_handler
 
 T = TypeVar("T")
 CallUsers = Callable[[Callable[[AgentContext], Any]], Awaitable[Any]]

@@ -2,7 +2,7 @@
 
 from standfast.durations import Duration
 from standfast.tools.approvals import SCOPES, Approval, Scope, is_wider
-from standfast.tools.attempts import (
+from standfast.tools.calls import (
     AgentInvoker,
     Asked,
     Cancelled,

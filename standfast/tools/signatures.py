@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from standfast.errors import DefinitionError
 from standfast.messages import clean_text, json_problem
-from standfast.tools.attempts import ToolContext
+from standfast.tools.calls import ToolContext
 
 
 class Takes(NamedTuple):

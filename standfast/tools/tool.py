@@ -38,7 +38,7 @@ from standfast.messages import (
     size_over,
 )
 from standfast.tools.approvals import Approval, check_of_call
-from standfast.tools.attempts import (
+from standfast.tools.calls import (
     TOOL_SECONDS,
     Asked,
     Failed,
@@ -155,7 +155,9 @@ class Tool(Generic[P, R]):
             check_of_call(self.approval, self.name)
         elif self.approval is not None:
             if not callable(self.approval) or isinstance(self.approval, type):
-                raise self._fault(f"approval must be Approval(…), or a function of the ToolCall, got {self.approval!r:.80}")
+                raise self._fault(
+                    f"approval must be Approval(…), or a function of the ToolCall, got {self.approval!r:.80}"
+                )
             check_function(f"Tool '{self.name}': approval", self.approval, "ToolCall")
 
     def _fault(self, text: str) -> DefinitionError:

@@ -32,7 +32,6 @@ from standfast.errors import StandfastError
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import AgentStore
 from standfast.temporal.wire.names import TASK_QUEUE
-from standfast.web.access import Access, Person
 from standfast.web.api import api_routes
 from standfast.web.api.calls import Doors
 from standfast.web.api.errors import refusal as to_program
@@ -44,6 +43,7 @@ from standfast.web.mcp_server import create_mcp_app, serve_mcp_stdio
 from standfast.web.middleware import front
 from standfast.web.mounts import SLACK_PATH, STATIC, TEAMS_PATH, Assets, path_of, root_of
 from standfast.web.pages import Pages
+from standfast.web.people import Access, Person
 from standfast.web.proxies import check_root
 from standfast.web.slack import SlackRoutes
 from standfast.web.slack_api import SlackActions

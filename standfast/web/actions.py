@@ -15,9 +15,9 @@ from standfast.messages import person as identity
 from standfast.messages import read_json
 from standfast.runtime.stored_gates import RECORDED
 from standfast.temporal import StandfastClient
-from standfast.web.access import Person, Role
-from standfast.web.admission import remembered
 from standfast.web.edits import read_edit
+from standfast.web.people import Person, Role
+from standfast.web.visible_runs import remembered
 
 Form = Mapping[str, str]
 _ARGUMENT, _MOST = "remember_arg.", "remember_most."  # fields of a standing approval

@@ -29,10 +29,10 @@ from standfast.temporal.activities.chat_messages import (
     said_with,
 )
 from standfast.temporal.client.runs import our_run
-from standfast.web.access import Access, Person
 from standfast.web.actions import may_act
-from standfast.web.admission import admit
 from standfast.web.chat_forms import COMMENT, Field, Typed, fields_of
+from standfast.web.people import Access, Person
+from standfast.web.visible_runs import admit
 
 _LOG = logging.getLogger("standfast.web")
 

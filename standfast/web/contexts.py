@@ -14,7 +14,7 @@ from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal.client.runs import described
 from standfast.temporal.wire.names import workflow_id
 from standfast.time_limits import time_limit
-from standfast.web.access import Person
+from standfast.web.people import Person
 
 FILL_SECONDS = 30.0  # for the application's function, which may query a database
 FillContext = Callable[[Person, Agent, Any], Any]

@@ -14,10 +14,10 @@ from standfast.errors import StandfastError
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
 from standfast.temporal.client.audits import Entry
-from standfast.web.access import Person, Role
 from standfast.web.actions import SAID, Form
 from standfast.web.edits import asked_again
 from standfast.web.mounts import Assets, path_of, root_of
+from standfast.web.people import Person, Role
 from standfast.web.rendering import templates
 from standfast.web.statuses import status_of
 from standfast.web.visitors import Visitors, who

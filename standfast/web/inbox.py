@@ -24,15 +24,15 @@ from standfast.temporal import StandfastClient
 from standfast.temporal.client.boards import WaitingItems, board_item, filter_of, read_waiting
 from standfast.temporal.client.decisions import MOST, Choice, decide_each
 from standfast.temporal.client.runs import listed, our_run
-from standfast.web.access import Person
 from standfast.web.actions import ACTS, SAID, Form, act_id, comment_of, decision_of, kinds_of, may_act
-from standfast.web.admission import admit, bounded_filter, waiting_for
 from standfast.web.desk import Desk, redirect
 from standfast.web.gate_contents import Whole, load_all, load_whole
 from standfast.web.live_updates import changes_address
+from standfast.web.people import Person
 from standfast.web.run_page import page_in_process
 from standfast.web.runs import Runs
 from standfast.web.timelines import Entry, Timelines
+from standfast.web.visible_runs import admit, bounded_filter, waiting_for
 
 PAGE = 50  # items of each list
 _ASKED = 100  # runs that are queried if the store has no board

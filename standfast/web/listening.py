@@ -6,9 +6,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from standfast.errors import DefinitionError
-from standfast.web.access import Access
 from standfast.web.connection_owners import LOCAL
 from standfast.web.mounts import note_root, path_of
+from standfast.web.people import Access
 
 
 def check_listening(host: str, access: Access, names: Iterable[str]) -> None:

@@ -18,11 +18,11 @@ from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
 from standfast.extras import MissingExtraError, distribution, install
-from standfast.web.access import Person
 from standfast.web.api.errors import problem
 from standfast.web.api.errors import refusal as to_program
 from standfast.web.api.senders import Senders
 from standfast.web.mcp_tools import Offer, Offers
+from standfast.web.people import Person
 from standfast.web.visitors import who
 
 try:

@@ -18,11 +18,11 @@ from standfast.pipelines import Pipeline
 from standfast.stores.protocol import SESSION_ID, session_key_of
 from standfast.temporal.client.runs import listed, looked_at, our_run, run_of
 from standfast.temporal.wire.names import workflow_id
-from standfast.web.access import Person, Role
-from standfast.web.admission import admit, tenant_for, waiting_for
 from standfast.web.api.calls import Doors, said_id
 from standfast.web.api.models import Body, StartRun, Tenant
 from standfast.web.gate_contents import load_whole
+from standfast.web.people import Person, Role
+from standfast.web.visible_runs import admit, tenant_for, waiting_for
 
 LONGEST_WAIT = 50.0  # seconds: clients limit a tool to a minute
 _EVERY = 0.5  # seconds between two checks of a run

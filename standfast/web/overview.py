@@ -26,12 +26,12 @@ from standfast.stores.waits import WaitFilter
 from standfast.temporal.client.boards import filter_of
 from standfast.temporal.client.runs import listed
 from standfast.time_limits import time_limit
-from standfast.web.access import Person
-from standfast.web.admission import bounded_filter, bounded_query, only_admitted, waiting_for
 from standfast.web.desk import Desk
+from standfast.web.people import Person
 from standfast.web.rendering import dollars
 from standfast.web.run_facts import RunFacts
 from standfast.web.run_lists import WRONG, Filter
+from standfast.web.visible_runs import bounded_filter, bounded_query, only_admitted, waiting_for
 
 _KEPT = 5.0  # seconds for which concurrent viewers share the counts
 _PATIENCE = 3.0  # seconds for one count

@@ -15,14 +15,13 @@ from starlette.routing import Route
 
 from standfast.runtime.streamed_answers import Heard
 from standfast.temporal.client.runs import our_run
-from standfast.web.access import Person
-from standfast.web.admission import admit
 from standfast.web.contexts import Contexts
 from standfast.web.desk import Desk
 from standfast.web.inbox import InboxPages, read_inbox
 from standfast.web.live_updates import Looks, read_position
 from standfast.web.mounts import own_path, root_of
 from standfast.web.overview import Overview
+from standfast.web.people import Person
 from standfast.web.run_lists import RunLists
 from standfast.web.run_page import RunPage
 from standfast.web.runs import Runs
@@ -30,6 +29,7 @@ from standfast.web.standing import StandingPages
 from standfast.web.start_forms import Start, StartPages
 from standfast.web.streams import Streams
 from standfast.web.timelines import Timelines
+from standfast.web.visible_runs import admit
 
 
 class Pages:

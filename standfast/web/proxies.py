@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from standfast.errors import DefinitionError
-from standfast.web.access import Access
+from standfast.web.people import Access
 
 _ROOT = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _HOST_OF = re.compile(r"[A-Za-z0-9.\-\[\]:]{1,255}")

@@ -20,10 +20,10 @@ from standfast.messages import read_json
 from standfast.temporal.client.runs import quoted, runs_query
 from standfast.temporal.wire import names
 from standfast.web.actions import ACTS, SAID, Form, act_id
-from standfast.web.admission import RunPages, admit
 from standfast.web.desk import Desk
 from standfast.web.mounts import root_of
 from standfast.web.run_facts import RunFacts
+from standfast.web.visible_runs import RunPages, admit
 
 _RUNS = 50  # on a page
 _AT_ONCE = 8  # runs that one act covers

@@ -17,20 +17,20 @@ from standfast.temporal import OnRecord, start_pipeline
 from standfast.temporal.client.audits import load_acts
 from standfast.temporal.client.runs import looked_at, our_run, outcome
 from standfast.temporal.client.waiting_items import read_result
-from standfast.web.access import Person, Role
 from standfast.web.actions import ACTS, Read, act_id
-from standfast.web.admission import admit, admit_start
 from standfast.web.desk import Desk, redirect
 from standfast.web.gate_contents import load_all
 from standfast.web.graphs import draw
 from standfast.web.live_updates import changes_address
 from standfast.web.mounts import root_of
+from standfast.web.people import Person, Role
 from standfast.web.progress import Progress
 from standfast.web.rendering import run_path, step_link
 from standfast.web.run_facts import RunFacts
 from standfast.web.runs import Runs, is_said_now
 from standfast.web.statuses import status_of
 from standfast.web.timelines import Timelines
+from standfast.web.visible_runs import admit, admit_start
 
 _GOES_ON = ("starting", "running", "waiting", "paused")  # a run's own report before its end
 _ENTRIES = 100  # of a timeline, the last, unless all are requested

@@ -24,9 +24,9 @@ from standfast.temporal.client.runs import answer, looked_at
 from standfast.temporal.client.waiting_items import read_items
 from standfast.temporal.wire import names
 from standfast.temporal.wire.names import child_id
-from standfast.web.access import Person
-from standfast.web.admission import owns
+from standfast.web.people import Person
 from standfast.web.progress import Progress, load_progress
+from standfast.web.visible_runs import owns
 
 _MESSAGES = 400  # of a transcript, the last
 _PATIENCE = timedelta(seconds=2)

@@ -26,10 +26,10 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
 from standfast.temporal.activities.chat_messages import APPROVE, EDIT, OPEN, REJECT, Decided, Mark
 from standfast.temporal.activities.slack_messages import approval_message, closed_message, draw
-from standfast.web.access import Access, Person
 from standfast.web.chat_decisions import Came, Chat, ChatDecisions, Doing, press_id
 from standfast.web.chat_forms import COMMENT, FormError
 from standfast.web.mounts import SLACK_PATH
+from standfast.web.people import Access, Person
 from standfast.web.slack_api import Place, SlackActions, SlackApi
 from standfast.web.slack_forms import Sent, Values, form, read_sent, typed_in
 

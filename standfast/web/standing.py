@@ -15,9 +15,9 @@ from standfast.messages import person as identity
 from standfast.runtime.standing_approvals import no_standing_approval, revoke
 from standfast.stores.capabilities import has_standing_approvals
 from standfast.stores.standing_approvals import StandingApprovals, StandingFilter
-from standfast.web.access import Access, Person
-from standfast.web.admission import owns
 from standfast.web.desk import Desk, redirect
+from standfast.web.people import Access, Person
+from standfast.web.visible_runs import owns
 
 MOST = 500  # that are listed
 

@@ -17,14 +17,14 @@ from standfast.pipelines import Pipeline
 from standfast.stores.protocol import check_session_id, session_key_of
 from standfast.temporal import OnRecord, StandfastClient, start_agent, start_pipeline
 from standfast.temporal.wire.names import workflow_id
-from standfast.web.access import Person
 from standfast.web.actions import act_id
-from standfast.web.admission import admit_start, tenant_for
 from standfast.web.contexts import Contexts
 from standfast.web.desk import Desk, new_key, redirect
 from standfast.web.edits import faults_of
 from standfast.web.forms import Field, form_of
+from standfast.web.people import Person
 from standfast.web.rendering import run_path
+from standfast.web.visible_runs import admit_start, tenant_for
 
 _MESSAGE = Field("message", "message", "Message", "text")
 _SESSION = Field(

@@ -31,10 +31,10 @@ from standfast.temporal.activities.teams_messages import (
     size_of,
     words,
 )
-from standfast.web.access import Access, Person
 from standfast.web.chat_decisions import Chat, ChatDecisions, Doing, press_id
 from standfast.web.chat_forms import COMMENT, LONGEST, Field, FormError, Typed
 from standfast.web.mounts import TEAMS_PATH
+from standfast.web.people import Access, Person
 from standfast.web.teams_signatures import Connector, NotAskedError, TeamsActions, tenant_of
 
 TEAMS = Chat("Teams", "teams", is_whole)

@@ -21,8 +21,8 @@ from standfast.errors import StandfastError
 from standfast.messages import visible
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore
-from standfast.web.access import SESSION, Access, Person, cookie_name, cookie_of
 from standfast.web.mounts import TEAMS_PATH, path_of, root_of
+from standfast.web.people import SESSION, Access, Person, cookie_name, cookie_of
 
 AT_ONCE = 64  # requests of one person; `servers` has several times as many connections
 _LOG = logging.getLogger("standfast.web")

@@ -20,7 +20,7 @@ from standfast.events import Event, ToolEnded, ToolStarted
 from standfast.runtime.call_ledger import last_entry
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastClient
-from standfast.tools.attempts import turn_scope
+from standfast.tools.calls import turn_scope
 from standfast.web.timelines import fold
 
 EDITED = "changed the arguments before it ran"

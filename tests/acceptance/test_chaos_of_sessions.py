@@ -18,7 +18,7 @@ from standfast import Message, ToolCall
 from standfast.runtime.call_ledger import answer_without_run
 from standfast.stores import Session
 from standfast.temporal.workflows import agent_workflows
-from standfast.tools.attempts import turn_scope
+from standfast.tools.calls import turn_scope
 
 SESSIONS = int(os.environ.get("CHAOS_SESSIONS", "6"))
 STEPS = 2  # of a run, after which it continues as new

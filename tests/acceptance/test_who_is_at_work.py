@@ -8,7 +8,7 @@ from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import LOST, World, until
 from acceptance.test_operator_actions import reset
 from standfast import InterruptedResponse, RunResult, SessionConflictError, run
-from standfast.tools.attempts import call_key
+from standfast.tools.calls import call_key
 
 
 async def run_here(world: World, case: str) -> RunResult | InterruptedResponse:

@@ -23,7 +23,7 @@ from standfast import (
 from standfast.runtime.call_ledger import last_dispatch
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
-from standfast.tools.attempts import call_key, turn_scope
+from standfast.tools.calls import call_key, turn_scope
 from support.transcripts import DURABILITY, asks_for, call
 
 TEAM = Approval(approvers=["ada", "bob"], quorum=2)

@@ -26,7 +26,7 @@ from standfast.messages import Message, Record, ToolCall
 from standfast.runtime.retried_writes import retry_write
 from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.stores.protocol import Append, DurableStore, Session, session_id_of
-from standfast.tools.attempts import turn_scope
+from standfast.tools.calls import turn_scope
 
 _BEGIN, _RESULTS, _END = 0, 1_000_000_000, 2_000_000_000  # beside the answers of a turn, in its journal
 _PER_STEP = 1000  # requests: a step has several if a response is continued, or an attempt is repeated

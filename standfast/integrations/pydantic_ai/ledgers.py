@@ -11,7 +11,7 @@ from standfast.integrations.pydantic_ai.toolsets import read_result
 from standfast.runtime.call_ledger import last_dispatch
 from standfast.stores.protocol import DurableStore, LedgerEntry
 from standfast.tools import Failed, Returned
-from standfast.tools.attempts import call_key
+from standfast.tools.calls import call_key
 
 _PER_STEP = 1000  # calls of one response
 

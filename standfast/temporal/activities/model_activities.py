@@ -39,7 +39,7 @@ from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, SOURCES, THOUG
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.states import write_tripped
 from standfast.temporal.wire.turn_records import KeptView, TurnRecord, read_record
-from standfast.tools.attempts import turn_scope
+from standfast.tools.calls import turn_scope
 
 _LOG = logging.getLogger("standfast")
 

@@ -42,7 +42,7 @@ from standfast.temporal.wire.turn_records import (
     gate_of,
     with_edit_of,
 )
-from standfast.tools.attempts import turn_scope
+from standfast.tools.calls import turn_scope
 
 
 async def find_gates(

@@ -42,7 +42,7 @@ from standfast.temporal.wire.shown_gates import asked_inline
 from standfast.temporal.wire.step_types import OpenedPipeline, Stepped, StepReference
 from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_record, step_place
 from standfast.tools import Approval
-from standfast.tools.attempts import call_key
+from standfast.tools.calls import call_key
 
 _LOG = logging.getLogger("standfast")
 LOOKS_EVERY = 60.0  # seconds during which a step that waits for a fix is offered to a worker

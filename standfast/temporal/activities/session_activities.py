@@ -55,7 +55,7 @@ from standfast.temporal.wire.snapshots import write_facts
 from standfast.temporal.wire.states import Call, write_state, write_tripped
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
 from standfast.tools import Unknown
-from standfast.tools.attempts import turn_scope
+from standfast.tools.calls import turn_scope
 
 
 def read_checkpoint(host: AgentHost, agent: Agent, given: AgentInput) -> RunInput:

@@ -19,7 +19,7 @@ from standfast.temporal.wire.inputs import Said, user_message
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
 from standfast.tools import Asked, KeptState, Unknown
-from standfast.tools.attempts import call_key
+from standfast.tools.calls import call_key
 
 NO_ANSWER = "It is reported to have ended, but its answer is not in the store"
 

@@ -45,7 +45,7 @@ from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, 
 from standfast.temporal.wire.snapshots import GRACE, TIMEOUT, ToolFacts
 from standfast.temporal.wire.turn_records import TurnRecord, gate_of
 from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
-from standfast.tools.attempts import call_key, idempotency_key
+from standfast.tools.calls import call_key, idempotency_key
 from standfast.tools.tool import NOT_FOUND_YET
 
 _Finder = Literal["ledger", "verify", "person"]  # of the outcome of a lost call

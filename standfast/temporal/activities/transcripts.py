@@ -37,7 +37,7 @@ from standfast.temporal.wire.activity_types import RunReference, SettleReference
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.tools import Failed, Outcome
-from standfast.tools.attempts import call_key, turn_scope
+from standfast.tools.calls import call_key, turn_scope
 
 _MAY_NOT_HAVE_RUN = {"failed", "cancelled", "unknown"}
 

@@ -48,7 +48,7 @@ from standfast.temporal.client.histories import Entry
 from standfast.temporal.wire import names
 from standfast.temporal.wire.outcomes import is_outcome, outcome_of_result, write_outcome
 from standfast.temporal.wire.turn_records import edit_digest, edit_reference
-from standfast.tools.attempts import call_key
+from standfast.tools.calls import call_key
 
 RecordT = TypeVar("RecordT", bound=Record)
 

@@ -31,7 +31,7 @@ from standfast.temporal.workflows.missing_workers import SkippedError, is_missin
 from standfast.temporal.workflows.run_failures import fail, is_for_good, why
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.tools import Failed, Outcome, Terminated, Unknown
-from standfast.tools.attempts import call_key
+from standfast.tools.calls import call_key
 
 REDISPATCHES = 8  # of a call that never started, before a person is asked to check the workers
 

@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
-from standfast.web.access import Person
 from standfast.web.api import ag_ui, ai_sdk, openai
 from standfast.web.api.calls import Doors, key_of
 from standfast.web.api.errors import refusal
@@ -24,6 +23,7 @@ from standfast.web.api.openapi import document
 from standfast.web.api.operations import OPERATIONS, Call, Operation, checked
 from standfast.web.api.senders import read_body
 from standfast.web.mounts import path_of, root_of
+from standfast.web.people import Person
 
 _LOG = logging.getLogger("standfast.web")
 _ROOT = b"/api/v1/"

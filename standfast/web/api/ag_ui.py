@@ -20,7 +20,6 @@ from standfast.events import (
 )
 from standfast.messages import Usage
 from standfast.stores.protocol import check_session_id
-from standfast.web.access import Person
 from standfast.web.api.calls import Doors, id_in
 from standfast.web.api.conversations import (
     Answer,
@@ -38,6 +37,7 @@ from standfast.web.api.conversations import (
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
+from standfast.web.people import Person
 
 _MESSAGES: dict[Kind, str] = {"thoughts": "REASONING_MESSAGE", "text": "TEXT_MESSAGE"}
 _REASONS = {"approval": "tool_call", "question": "input_required", "unknown": "unknown_outcome", "pause": "paused"}

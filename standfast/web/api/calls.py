@@ -24,12 +24,12 @@ from standfast.runtime.message_ids import check_not_another
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal import OnRecord, StandfastClient, start_agent, start_pipeline
 from standfast.temporal.wire.names import workflow_id
-from standfast.web.access import Person
-from standfast.web.admission import RunPages, admit_start, tenant_for
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import Senders
 from standfast.web.contexts import Contexts
+from standfast.web.people import Person
 from standfast.web.streams import Streams
+from standfast.web.visible_runs import RunPages, admit_start, tenant_for
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _LONGEST_KEY = 200

@@ -17,12 +17,12 @@ from starlette.responses import JSONResponse, Response
 from standfast.events import ReasoningDelta, RunEnded, TextDelta, TurnEnded, TurnStarted
 from standfast.messages import Usage
 from standfast.stores.protocol import check_session_id
-from standfast.web.access import Person
 from standfast.web.api.calls import Doors, key_of
 from standfast.web.api.conversations import Answer, Kind, Piece, Talk, Waits, listen, say, texts_of
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
+from standfast.web.people import Person
 
 _PARTS = ("text", "input_text", "output_text")
 # The name that DeepSeek and vLLM have introduced for thoughts.

@@ -22,11 +22,11 @@ from standfast.temporal.client.event_streams import read_event_id
 from standfast.temporal.client.runs import listed, looked_at, our_run, runs_query
 from standfast.time_limits import time_limit
 from standfast.web import standing
-from standfast.web.access import Person, Role
-from standfast.web.admission import admit, no_run, owns, remembered, waiting_counts, waiting_for
 from standfast.web.api import models
 from standfast.web.api.calls import Doors, act_id, said_id
 from standfast.web.api.senders import dumped
+from standfast.web.people import Person, Role
+from standfast.web.visible_runs import admit, no_run, owns, remembered, waiting_counts, waiting_for
 
 _MOST = 100  # of a page
 _EXPORT = 30.0  # seconds in which a run must reach a point between two actions

@@ -14,7 +14,7 @@ from support.temporal_runs import Temporal, ask_models_once, pending, result, st
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast import Agent, AgentContext, Loop, ModelError
-from standfast.cli import people
+from standfast.cli import messages
 from standfast.temporal import StandfastClient
 from standfast.temporal.client import resumes
 from standfast.temporal.client.resumes import resume_each
@@ -110,7 +110,7 @@ async def test_runs_that_cannot_be_resumed_are_named(temporal: Temporal, monkeyp
         await pending(run)
         await listed(temporal, 1)
     # no worker any more
-    monkeypatch.setattr(people, "_TOLD_EVERY", 0.0)
+    monkeypatch.setattr(messages, "_TOLD_EVERY", 0.0)
     ended = await standfast(temporal, *of(temporal), "--yes")
     assert ended.exit_code == 1
     assert ended.stderr == "1 of 1 runs\n"

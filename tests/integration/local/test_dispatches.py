@@ -6,7 +6,7 @@ import pytest
 
 from standfast.runtime.call_ledger import has_started, last_dispatch
 from standfast.stores import LedgerEntry, SQLiteStore
-from standfast.tools.attempts import call_key
+from standfast.tools.calls import call_key
 
 
 @pytest.mark.parametrize("given_up", [0, 1, 7, 8, 9])

@@ -21,7 +21,7 @@ from standfast import Agent, Approval, NotConfirmedError, StoreError, sqlite_sto
 from standfast.runtime.restored_stores import begin_epoch, current_epoch, note_place
 from standfast.stores import SQLiteStore, open_store
 from standfast.testing import ScriptedModel
-from standfast.tools.attempts import call_key
+from standfast.tools.calls import call_key
 
 GATE = Approval(message="ok?", timeout=None)
 

@@ -23,9 +23,9 @@ from standfast import DefinitionError, StandfastError, sqlite_store
 from standfast.temporal import StandfastClient
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app, servers, visitors
-from standfast.web.access import COOKIE, token_digest
 from standfast.web.api.errors import refusal
 from standfast.web.listening import HEADERS
+from standfast.web.people import COOKIE, token_digest
 from standfast.web.visitors import Attempts
 
 HEAD = b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\n"

@@ -49,7 +49,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "an access rule": (lambda: pipeline("w", access={"start": True}).step(step).build(), "must be a function"),
     "an async function": (lambda: Step("one", agent=agent, input=_awaited), "must be a plain function"),
     "an async rule": (lambda: pipeline("w", access={"start": _awaited}).step(step).build(), "must be a plain function"),
-    "a message of two": (lambda: Approval(message=lambda who, sum: ""), "a function of one argument, StepContext or"),
+    "a message of two": (lambda: Approval(message=lambda who, much: ""), "a function of one argument, StepContext or"),
     "an async message": (lambda: Approval(message=_awaited), "must be a plain function"),  # type: ignore[arg-type]
     "too many": (lambda: _long(1_001), "1,001 steps, more than 1,000"),
 }

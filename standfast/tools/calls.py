@@ -1,4 +1,4 @@
-"""The surroundings of one attempt at a tool call: the handler's context, its possible outcomes, and retries."""
+"""One attempt at a tool call: the handler's context, its possible outcomes, its keys in the ledger, and retries."""
 
 import inspect
 from collections.abc import Awaitable, Callable

@@ -28,7 +28,7 @@ from standfast.temporal.client.owners import last_admitted, owner_of
 from standfast.temporal.client.runs import described, listed, looks_ours, quoted
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import is_stranger
-from standfast.web.access import Person
+from standfast.web.people import Person
 
 _AT_LEAST = 0.1  # seconds until a person learns that a run of their tenant is not theirs, or does not exist
 _AT_ONCE = 16
