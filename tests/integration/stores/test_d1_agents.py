@@ -3,8 +3,7 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
-from types import SimpleNamespace
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -88,20 +87,21 @@ async def lose_now_and_then(proxy: D1Proxy) -> None:
 async def test_a_worker_looks_for_lost_calls_as_rarely_as_the_store_says(
     proxy: D1Proxy, temporal_server: DevServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits, usual = list[float](), asyncio.sleep
+    intervals = list[float]()
 
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        await usual(min(seconds, 0.01))
+    def repeating(work: Callable[[], Awaitable[object]], every: float, failed: str, **options: Any) -> Any:
+        intervals.append(every)
+        return usual(work, every, failed, **options)
 
-    monkeypatch.setattr(dead_workers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    usual = dead_workers.repeating
+    monkeypatch.setattr(dead_workers, "repeating", repeating)
     client, (agent, model) = await connect(temporal_server.address), clerk(1)
     async with proxy.store() as store:
         plugin = StandfastPlugin(agents=[agent], store=store, llm=model)
         async with Worker(client, task_queue="d1-looks", plugins=[plugin]):
-            while len(waits) < 3:
-                await usual(0.01)
-    assert set(waits) == {D1Store.look_every}
+            while not intervals:
+                await asyncio.sleep(0.01)
+    assert intervals == [D1Store.look_every]
 
 
 # --- round trips ---
