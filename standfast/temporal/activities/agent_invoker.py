@@ -128,6 +128,7 @@ class Invocations:
         workflow_id = names.child_id(self._info.workflow_id or "", name)
         # A run of the session under another workflow id may have called this agent before; the agent's session tells.
         there = await self._store.load_session(session := session_key_of(given.tenant_id, session_id))
+        await _note_session(self._store, self._record.key, self._call_id, session)
         if there is not None and there.workflow_id not in (None, workflow_id):
             return self._client.get_workflow_handle(str(there.workflow_id)), session
         try:
@@ -147,6 +148,27 @@ class Invocations:
                 return handle, session
             # An earlier attempt began with another question: this is a different agent, with a different name.
             return await self._start(agent, f"{self._call_id}.{asked}.0", asked, given)
+
+
+def _called_sessions(scope: str, call_id: str) -> str:
+    return f"{scope}/{call_id}/agents"
+
+
+async def _note_session(store: DurableStore, scope: str, call_id: str, session: str) -> None:
+    """Note the session of an agent that a call runs, so that its usage is counted even if the call is lost."""
+    number, place = 0, _called_sessions(scope, call_id)
+    while await store.save_reply(place, number, session) != session:
+        number += 1
+
+
+async def usage_of_called(store: DurableStore, scope: str, call_id: str) -> Usage | None:
+    """Return the usage of the agents that a lost call has run; None if it ran none."""
+    number, total, place = 0, None, _called_sessions(scope, call_id)
+    while (session := await store.load_reply(place, number)) is not None:
+        kept, number = await store.load_session(session), number + 1
+        if kept is not None and kept.usage is not None:
+            total = kept.usage + total
+    return total
 
 
 async def _result(client: Client, agent: str, handle: WorkflowHandle[Any, Any]) -> dict[str, Any]:

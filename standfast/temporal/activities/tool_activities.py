@@ -30,7 +30,7 @@ from standfast.runtime.users_functions import refused_in_time, run_bounded, veri
 from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.activity_guards import Guard, is_given_up, write_in_sight
 from standfast.temporal.activities.agent_host import AgentHost
-from standfast.temporal.activities.agent_invoker import Invocations
+from standfast.temporal.activities.agent_invoker import Invocations, usage_of_called
 from standfast.temporal.activities.dead_workers import become_known
 from standfast.temporal.activities.dependencies import call_with_deps, context_of_turn, with_step_deps
 from standfast.temporal.activities.handler_threads import heartbeat_of
@@ -406,6 +406,9 @@ class ToolActivities:
     async def _verified(self, place: Place, dispatch: int, entry: LedgerEntry, *, asks: bool) -> Verdict | None:
         today = self._host.tools.get(place.call.name)
         unknown: Verdict = {"claimed": True, "dispatch": dispatch}
+        spent = await usage_of_called(self._host.store, place.scope, place.call.id)
+        if spent is not None:
+            unknown["spent"] = spent.plain()
         if today is not None and not today.safe_to_retry:
             unknown["at_most_once"] = True
         if not asks:
@@ -431,6 +434,8 @@ class ToolActivities:
         """Record an outcome of a call that is not from its handler, unless it has one; return the one that counts."""
         store, owner = self._host.store, self._host.owner()
         written = write_outcome(within_row(outcome, place.call.name, store))
+        if (spent := await usage_of_called(store, place.scope, place.call.id)) is not None:
+            written["spent"] = spent.plain()
         known, running = (dispatch, entry), self._host.running(owner)
         record = partial(record_found, store, place.scope, place.position, place.call, known, written)
         dispatch, now = await retry_write(partial(record, owner=owner, running=running), tries=3)

@@ -255,6 +255,9 @@ class Calls:
             return self._outcome(call, turn, found)
         lost = self._inline(call, turn, self._lost(call, tool, found, cause))
         turn.sources[call.position]["settled"] = True
+        if "spent" in found:  # by agents that the call ran before it was lost
+            turn.sources[call.position]["spent"] = found["spent"]
+            turn.spend(call.id, Usage.of(found["spent"]))
         return lost
 
     async def _looked_up(self, call: Call, turn: Turn, tool: ToolFacts, asked: types.SettleReference) -> types.Verdict:
