@@ -205,7 +205,8 @@ async def _decide(
             continue
         note = {} if decided.note is None else {"note": decided.note}
         left = await _left(people, run, gate) if decision == "approve" and "quorum" in item else {}
-        done.append({"workflow_id": run, "gate": gate, "decision": decision, "by": by, **note, **left})
+        named = {"name": gate, "gate": gate}  # as `pending` and as `decide` call it
+        done.append({"workflow_id": run, **named, "decision": decision, "by": by, **note, **left})
         if output.is_text:
             counted = f": {len(left['approved_by'])} of {left['quorum']} approvals" if left else ""
             output.line(

@@ -128,16 +128,16 @@ async def test_a_process_that_took_a_session_over_is_remembered_by_every_later_r
     assert session is not None
     process = session.model_copy(update={"workflow_id": None, "journal_key": None})
     await world.store.append_messages_atomic("case", [], process, expected_version=session.version)
-    await lose_early(world)
-    hidden = session.model_copy(update={"version": 0})
+    early = await lose_early(world)
+    hidden = session.model_copy(update={"version": 0, "journal_key": f"{early}/1"})
     await world.store.append_messages_atomic("case", [], hidden, expected_version=session.version + 1)
     await world.worker("c")
     assert (await (await start(world, "case")).result())["status"] == "complete"
     assert (world.count("effects", "case"), await world.results("case")) == (0, [f"failed: {LOST}"])
 
 
-async def lose_early(world: World) -> None:
-    """Open the session, and end the run before it writes."""
+async def lose_early(world: World) -> str:
+    """Open the session, end the run before it writes, and return the run's id."""
     worker = await world.worker("b", no_remote_activities=True)
     run = await start(world, "case")
 
@@ -147,3 +147,4 @@ async def lose_early(world: World) -> None:
     await until(is_open, "the run is open")
     await run.terminate()
     worker.kill()
+    return str(run.first_execution_run_id)

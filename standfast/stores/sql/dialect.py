@@ -30,6 +30,8 @@ Query = tuple[str, dict[str, Any]]
 _NAME = re.compile(r"(?<!:):([a-z_]+[0-9]*)\b")
 _TABLE = re.compile(r"@(?=[a-z])")
 _LIST = re.compile(r"\b(?:AMONG|EACH)\[:(\w+)")
+_PLAIN = re.compile(r":now\b|\binstr\(|\bLOCKED\b|\bLIMIT ALL\b")
+_WORD = re.compile(r"\b(AGE|AMONG|BYTES|DIGITS|EACH|NEWEST|ROW|SESSION_IN|SINCE|TIME)\[([^\[\]]*)\]")
 _GUARD, _VERBATIM = "GUARD ", "VERBATIM "
 
 Rows = Sequence[Sequence[Any]]
@@ -125,7 +127,7 @@ class Dialect:
     """
 
     def __init__(self, words: dict[str, str], *, place: str, prefix: str = "", guard: str = "SELECT {}") -> None:
-        self._words = [(_pattern(word), replacement) for word, replacement in words.items()]
+        self._words = words
         self._place, self._prefix, self._guard = place, prefix, guard
         self.prepared = lru_cache(maxsize=1_000)(self._prepare)
 
@@ -135,13 +137,21 @@ class Dialect:
         lists = frozenset(_LIST.findall(text))
         if is_guard := text.startswith(_GUARD):
             text = self._guard.format(text.removeprefix(_GUARD))
-        for word, replacement in self._words:
-            text = word.sub(replacement, text)
+        text, count = _PLAIN.sub(self._plain, text), 1
+        while count:  # operands may have words, too
+            text, count = _WORD.subn(self._with_operand, text)
         text = _TABLE.sub(self._prefix, text)
         names: dict[str, int] = {}
         places = _NAME.sub(lambda found: f"{self._place}{names.setdefault(found[1], len(names) + 1)}", text)
         sql = text if self._place == ":" else places
         return Prepared(sql, tuple(names), lists, not text.startswith("SELECT"), is_guard)
+
+    def _plain(self, found: re.Match[str]) -> str:
+        return self._words.get(found[0], found[0])
+
+    def _with_operand(self, found: re.Match[str]) -> str:
+        operand, _, alias = found[2].partition(" AS ") if found[1] == "EACH" else (found[2], "", "")
+        return self._words[found[1]].replace(r"\1", operand).replace(r"\2", alias)
 
     def in_order(self, query: Query) -> tuple[Prepared, list[Any]]:
         """Return a statement in the database's form, and its values in their order."""
@@ -158,12 +168,6 @@ class Dialect:
         if found.lists:
             values = values | {name: json.dumps(values[name]) for name in found.lists}
         return found, values
-
-
-def _pattern(word: str) -> re.Pattern[str]:
-    if word == "EACH":
-        return re.compile(r"\bEACH\[(:\w+) AS (\w+)\]")
-    return re.compile(rf"\b{word}\[([^\]]*)\]" if word.isupper() and word not in ("LOCKED", "LIMIT ALL") else word)
 
 
 def now() -> str:
@@ -186,8 +190,8 @@ _OF_SQLITE = {
     "LIMIT ALL": "LIMIT -1",
 }
 _OF_POSTGRES = {
-    r":now\b": "clock_timestamp()",
-    r"\binstr\(": "strpos(",
+    ":now": "clock_timestamp()",
+    "instr(": "strpos(",
     "AGE": r"extract(epoch FROM clock_timestamp() - \1)::float8",
     "AMONG": r"= ANY(\1::text[])",
     "BYTES": r"octet_length(\1)",
@@ -202,7 +206,7 @@ _OF_POSTGRES = {
 }
 SQLITE = Dialect({**_OF_SQLITE, "SINCE": r"\1"}, place=":")
 # D1 does not have a statement that raises an error. It has a function that does: `json` of a text that is not JSON.
-_OF_D1 = {r":now\b": "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')", "SINCE": _OF_SQLITE["AGE"]}
+_OF_D1 = {":now": "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')", "SINCE": _OF_SQLITE["AGE"]}
 D1 = Dialect(_OF_SQLITE | _OF_D1, place="?", guard="SELECT json(iif({}, 'null', 'refused')) AS ok")
 
 

@@ -193,10 +193,16 @@ class Waiting(BaseModel):
     next: str | None = None
 
 
+class ListedApproval(StandingApproval):
+    """A standing approval, with the reason why its giver could not give it today; calls pass by it all the same."""
+
+    outdated: str | None = None
+
+
 class Standing(BaseModel):
     """Standing approvals, the newest first; `used` counts as far as the audit trail goes back."""
 
-    standing: list[StandingApproval]
+    standing: list[ListedApproval]
 
 
 class Problem(BaseModel):

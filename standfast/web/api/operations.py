@@ -265,7 +265,9 @@ async def _cancel(call: Call) -> models.Done:
 
 
 async def _standing(call: Call) -> models.Standing:
-    return models.Standing(standing=await standing.listed(call.doors.store, call.person))
+    access, found = call.doors.senders.access, await standing.listed(call.doors.store, call.person)
+    given = [one.model_dump() | {"outdated": standing.outdated(access, one)} for one in found]
+    return models.Standing.model_validate({"standing": given})
 
 
 async def _revoke(call: Call) -> StandingApproval:

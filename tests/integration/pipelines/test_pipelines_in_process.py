@@ -185,7 +185,7 @@ async def test_a_run_belongs_to_who_began_it_and_to_its_input(store: SQLiteStore
     await run_pipeline(flow, input=1, store=store, run_key="k", user_id="ada")
     with pytest.raises(SessionAccessDeniedError):
         await run_pipeline(flow, store=store, run_key="k", user_id="bob")
-    with pytest.raises(InputError, match="begun with another input"):
+    with pytest.raises(InputError, match="started with another input"):
         await run_pipeline(flow, input=2, store=store, run_key="k", user_id="ada")
     assert (await run_pipeline(flow, input=1, store=store, run_key="k", user_id="ada")).status == "pending"
 

@@ -66,5 +66,5 @@ async def test_a_gate_of_a_users_workflow_that_people_could_not_see_whole_is_ref
         await check_healthy(run)
         assert [ended[0], ended[2]] == ["approved", "approved"]
         assert "gate 'g1'" in ended[1]
-        assert "takes 1,102,012 bytes to show" in ended[1]
+        assert "needs 1,102,012 bytes to show" in ended[1]
         assert "gate 'g3'" in ended[3]

@@ -88,6 +88,9 @@ async def test_the_list_says_whose_giver_has_left(temporal: Temporal) -> None:
             listed = (await client.get("/standing", headers=as_("olga"))).text
             assert words in listed
             assert ("until it is revoked" in listed) == bool(words)
+            [told] = (await client.get("/api/v1/standing", headers=as_("olga"))).json()["standing"]
+            assert words in told.get("outdated", "")
+            assert ("outdated" in told) == bool(words)
 
 
 async def test_a_card_that_is_left_as_it_is_approves_this_call_alone(temporal: Temporal) -> None:
