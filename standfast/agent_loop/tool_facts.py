@@ -84,14 +84,14 @@ def left_open(tool: ToolFacts | None, reason: str = "") -> Outcome:
     return cancelled(tool) if tool is not None and tool.safe_to_retry else Unknown(reason)
 
 
-def cancelled_within(tool: ToolFacts | None) -> Outcome:
+def cancelled_itself(tool: ToolFacts | None) -> Outcome:
     """Return the outcome of a call whose handler raised a cancel itself.
 
     It may have sent its request before.
     """
     if tool is None or tool.safe_to_retry:
         return Failed("The tool was cancelled from within")
-    return Unknown("the tool was cancelled from within")
+    return Unknown("the tool was cancelled from within", cut_off=True)
 
 
 def not_started(tool: ToolFacts | None, *, recovering: bool = False, why: str | None = None) -> Outcome:
@@ -120,7 +120,7 @@ def without_dependencies(owner: str, error: str, *, has_begun: bool) -> Failed |
 def not_closed(tool: ToolFacts, owner: str, error: str) -> Failed | Unknown:
     """Return the outcome of a call if what it depended on could not be closed, which may undo what it did."""
     why = f"it ran, and the dependencies of '{owner}' could not be closed: {error}"
-    return Failed(why, raised=True) if tool.safe_to_retry else Unknown(why)
+    return Failed(why, raised=True) if tool.safe_to_retry else Unknown(why, cut_off=True)
 
 
 def failed_for_good(call: LoopCall) -> str:

@@ -12,7 +12,7 @@ from standfast.agent_loop import (
     Settled,
     ToolState,
     cancelled,
-    cancelled_within,
+    cancelled_itself,
     failed_for_good,
     not_found,
     not_started,
@@ -123,7 +123,7 @@ class ToolCalls:
         except asyncio.CancelledError:
             if cancellation.requested():
                 raise
-            outcome = cancelled_within(tool)
+            outcome = cancelled_itself(tool)
         outcome = within_row(outcome, call.name, self._store)
         self._outcomes[call.id] = outcome
         self.agent_state = self.agent_state.after(outcome)

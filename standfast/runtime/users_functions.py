@@ -14,6 +14,7 @@ from standfast.agent_loop import (
     GateRule,
     ToolFacts,
     ToolState,
+    cancelled_itself,
     cut_off,
     edit_problem,
     open_gates,
@@ -26,7 +27,7 @@ from standfast.errors import InputError
 from standfast.messages import ToolCall, Tripped, cut, error_text
 from standfast.pipeline_loop import Done, edit_problem_at
 from standfast.pipelines import Step
-from standfast.runtime.cancellation import as_cancel, cancelled_within
+from standfast.runtime.cancellation import cancelled_within
 from standfast.runtime.threads import begin_in_thread, in_thread
 from standfast.time_limits import time_limit
 from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
@@ -117,6 +118,10 @@ async def _in_time(read: Callable[[], T], seconds: float | None = None) -> T:
     return result
 
 
+class _OwnCancelError(Exception):
+    """A user's function raised a cancel that was not requested."""
+
+
 async def run_bounded(
     ask: Callable[..., Awaitable[Outcome | None]],
     tool: Tool[..., Any],
@@ -139,6 +144,7 @@ async def run_bounded(
         limit: the largest result in bytes.
     """
     loop, still_runs = asyncio.get_running_loop(), False
+    asks_verify = ask == tool.ask_whether_it_happened
     context.state = state.read()
     try:
         async with time_limit(seconds if left is None else left) as until:
@@ -171,13 +177,15 @@ async def run_bounded(
                 finally:
                     still_runs = until.expired()
 
-            with as_cancel():
+            with cancelled_within(_OwnCancelError()):
                 return await ask(arguments, context, limit=limit, read=read, write=write, in_thread=within)
     except TimeoutError:
         assert seconds is not None
-        if ask == tool.ask_whether_it_happened:
+        if asks_verify:
             return verify_cut_off(seconds)
         return cut_off(facts, tool.name, seconds, still_runs=still_runs)
+    except _OwnCancelError:
+        return Unknown("verify was cancelled from within") if asks_verify else cancelled_itself(facts)
 
 
 async def verified(

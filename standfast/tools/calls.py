@@ -207,7 +207,7 @@ class Unknown:
     """The handler started, and how it ended is unknown.
 
     Args:
-        cut_off: its time limit passed, and `verify` has not run yet.
+        cut_off: it was cut off by its time limit, a cancel or its dependencies, and `verify` has not run yet.
         still_runs: it was cut off and could not be stopped.
     """
 

@@ -43,6 +43,7 @@ MAY_MAKE_STATES = {
 MAY_MAKE_OUTCOMES = {
     "local/pipeline_steps.py:_of_tool",  # by the result of the run of a step's one call
     "temporal/activities/tool_activities.py:_handle",  # its worker ends
+    "temporal/activities/tool_activities.py:_verify_now",  # the same
     "temporal/activities/transcripts.py:_elsewhere",  # a child's session has no answer
     "temporal/activities/stored_outcomes.py:recorded",  # the ledger has no result
     "temporal/workflows/calls.py:_dispatch",  # no worker starts it

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import ToolState, cancelled, cancelled_within, verify_cut_off, with_edit
+from standfast.agent_loop import ToolState, cancelled, cancelled_itself, verify_cut_off, with_edit
 from standfast.agents import Agent, AgentContext
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.call_ledger import (
@@ -282,20 +282,27 @@ class ToolActivities:
                 seconds=attempt.facts.timeout,
             )
             assert outcome is not None
-            outcome = await verified(attempt.tool, outcome, partial(self._ask_verify, attempt))
         except TimeoutError:  # it may run for ever: this is settled as if its worker had died
             why = f"its handler has not ended within {attempt.facts.timeout:g} s, and ignores cancellation"
             raise ApplicationError(why, type=names.TIMED_OUT) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or not task.cancelling():
-                return cancelled_within(attempt.facts)
-            if is_given_up():
+            cancels = 0 if task is None else task.cancelling()
+            if not cancels:
+                outcome = cancelled_itself(attempt.facts)
+            elif is_given_up():
                 return cancelled(attempt.facts)
-            if is_safe:
+            elif is_safe:
                 raise
-            return Unknown("its worker was cut off while it ran")
-        return attempt.with_note_of_edit(outcome)
+            else:  # a second cancel abandons a plain function
+                outcome = Unknown("its worker was cut off while it ran", cut_off=True, still_runs=cancels > 1)
+        return attempt.with_note_of_edit(await verified(attempt.tool, outcome, partial(self._verify_now, attempt)))
+
+    async def _verify_now(self, attempt: Attempt) -> Outcome | None:
+        try:
+            return await self._ask_verify(attempt)
+        except asyncio.CancelledError:
+            return Unknown("verify was cancelled")
 
     async def _ask_verify(self, attempt: Attempt) -> Outcome | None:
         ask = attempt.run_in_time(attempt.tool.ask_whether_it_happened, has_begun=True)

@@ -17,7 +17,9 @@ from standfast import (
     Agent,
     AgentContext,
     DefinitionError,
+    Happened,
     InputError,
+    NotHappened,
     Step,
     ToolContext,
     pipeline,
@@ -285,6 +287,35 @@ async def test_a_call_whose_dependencies_could_not_be_closed_is_no_success(tempo
     assert "could not be closed: not committed" in said.content
     assert ("tool-durability-error" in said.content) is not safe
     assert ran == ["posted"]
+
+
+async def test_verify_is_asked_about_a_call_whose_dependencies_could_not_be_closed(temporal: Temporal) -> None:
+    ran: list[str] = []
+
+    @asynccontextmanager
+    async def leaky(ctx: AgentContext) -> AsyncIterator[list[str]]:
+        before = len(ran)
+        yield ran
+        if len(ran) > before:
+            raise ConnectionError("not committed")
+
+    def found(how: str) -> Happened | NotHappened:
+        return Happened("receipt") if how == "happened" else NotHappened()
+
+    @tool(verify=found)
+    def post(how: str, ctx: ToolContext[list[str]]) -> str:
+        ctx.deps.append(how)
+        return "posted"
+
+    agent, ways = Agent("clerk", deps=leaky, tools=[post]), ("happened", "not-happened")
+    turn = asks_for(*(call("post", how, how=how) for how in ways))
+    async with temporal.worker(agent, llm=ScriptedModel([turn, "done"])):
+        assert (await temporal.run(agent))["status"] == "complete"
+    happened, not_happened = tool_results(await temporal.messages())
+    assert happened.content == "receipt"
+    assert "could not be closed: not committed" in not_happened.content
+    assert "tool-durability-error" not in not_happened.content
+    assert ran == list(ways)
 
 
 async def test_dependencies_are_closed_with_the_error_of_what_had_them(temporal: Temporal) -> None:

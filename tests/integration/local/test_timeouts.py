@@ -79,14 +79,14 @@ async def test_verify_is_asked_about_a_call_that_timed_out(driver: Driver) -> No
     def found(how: str, ctx: ToolContext) -> Happened | NotHappened | None:
         return {"happened": Happened(f"receipt {ctx.tool_call_id}"), "not-happened": NotHappened()}.get(how)
 
-    @tool(timeout=0.05, verify=found)
+    @tool(timeout=0.5, parallel=True, verify=found)
     async def pay(how: str) -> str:
         """Pay, and wait for an answer that does not come."""
         ran.append(how)
         await asyncio.Event().wait()
         return "late"
 
-    @tool(timeout=0.05, verify=found)
+    @tool(timeout=0.5, parallel=True, verify=found)
     def block(how: str) -> str:
         """Pay in a thread that cannot be stopped."""
         ran.append(f"block {how}")
@@ -104,9 +104,9 @@ async def test_verify_is_asked_about_a_call_that_timed_out(driver: Driver) -> No
     errors = {name: json.loads(text) for name, text in told.items() if text.startswith("{")}
     unknown = {name for name, error in errors.items() if error.get("kind") == "tool-durability-error"}
     assert unknown == {"pay-cannot-tell", "block-cannot-tell", "block-not-happened"}
-    assert all("cut off after its timeout of 0.05 s" in error["error"] for error in errors.values())
+    assert all("cut off after its timeout of 0.5 s" in error["error"] for error in errors.values())
     assert "still runs" in errors["block-not-happened"]["error"]
-    assert ran == [*ways, *(f"block {how}" for how in ways)]
+    assert sorted(ran) == sorted([*ways, *(f"block {how}" for how in ways)])
 
 
 async def test_a_verify_that_is_cut_off_says_so(driver: Driver) -> None:
@@ -151,6 +151,33 @@ async def test_a_handler_that_is_cancelled_from_within_fails_its_call_only(drive
     assert (result.status, told.status) == ("complete", "failed")
     assert "cancelled from within" in told.content
     assert ("tool-durability-error" in told.content) is not is_safe
+
+
+async def test_verify_is_asked_about_a_call_that_is_cancelled_from_within(driver: Driver) -> None:
+    def found(how: str) -> Happened | NotHappened | None:
+        if how == "cancels":
+            raise asyncio.CancelledError
+        return {"happened": Happened("receipt"), "not-happened": NotHappened()}.get(how)
+
+    ran = list[str]()
+
+    @tool(verify=found)
+    async def pay(how: str) -> str:
+        """Pay, and be cancelled."""
+        ran.append(how)
+        raise asyncio.CancelledError
+
+    ways = ("happened", "not-happened", "cannot-tell", "cancels")
+    turn = asks_for(*(call("pay", how, how=how) for how in ways))
+    ended = await driver.run(Agent("payer", tools=[pay]), ScriptedModel([turn, "ok"]))
+    told = {one.tool_call_id: one.content for one in tool_results(ended.messages)}
+    assert told["happened"] == "receipt"
+    assert json.loads(told["not-happened"]) == {"error": "the tool was cancelled from within"}
+    for how in ("cannot-tell", "cancels"):
+        assert kind_of(ended.messages, how) == "tool-durability-error"
+        assert "the tool was cancelled from within" in told[how]
+    assert "verify was cancelled from within" in told["cancels"]
+    assert ran == list(ways)
 
 
 @pytest.mark.parametrize("is_plain", [False, True])

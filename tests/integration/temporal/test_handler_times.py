@@ -2,15 +2,19 @@
 
 import asyncio
 import contextlib
+import json
 import threading
 import time
+from datetime import timedelta
 from functools import partial
 
 import pytest
 from support.temporal_runs import Run, Temporal, check_healthy, result, until
 from support.transcripts import asks_for, call, tool_contents
+from temporalio.worker import Worker
 
-from standfast import Agent, NotHappened, tool
+from standfast import Agent, Happened, NotHappened, tool
+from standfast.temporal import StandfastPlugin
 from standfast.temporal.activities import tool_activities
 from standfast.temporal.wire import names, snapshots
 from standfast.testing import ScriptedModel
@@ -83,6 +87,37 @@ async def test_a_handler_that_may_still_run_is_not_run_again_though_verify_does_
     assert "tool-durability-error" in told
     assert "still runs" in told
     assert ran == ["x"]
+
+
+async def test_verify_is_asked_about_a_call_that_the_shutdown_of_its_worker_cuts_off(temporal: Temporal) -> None:
+    begun = list[str]()
+
+    def found(how: str) -> Happened | NotHappened | None:
+        return {"happened": Happened("receipt"), "not-happened": NotHappened()}.get(how)
+
+    @tool(parallel=True, verify=found)
+    async def pay(how: str) -> str:
+        """Pay, and wait for an answer that does not come."""
+        begun.append(how)
+        await asyncio.Event().wait()
+        return "late"
+
+    ways = ("happened", "not-happened", "cannot-tell")
+    model = ScriptedModel([asks_for(*(call("pay", how, how=how) for how in ways)), "done"])
+    agent = Agent("payer", tools=[pay])
+    plugin = StandfastPlugin(agents=[agent], store=temporal.store, llm=model)
+    grace = timedelta(milliseconds=1)
+    async with Worker(temporal.client, task_queue=temporal.name, plugins=[plugin], graceful_shutdown_timeout=grace):
+        run = await temporal.start(agent)
+        await until(lambda: len(begun) == len(ways))
+    async with temporal.worker(agent, llm=model):
+        assert (await result(run))["response"] == "done"
+        await check_healthy(run)
+    told = dict(tool_contents(await temporal.messages()))
+    assert told["happened"] == "receipt"
+    assert json.loads(told["not-happened"]) == {"error": "its worker was cut off while it ran"}
+    assert "tool-durability-error" in told["cannot-tell"]
+    assert sorted(begun) == sorted(ways)
 
 
 async def settled(run: Run) -> bool:
