@@ -54,6 +54,17 @@ async def test_a_verify_that_raises_leaves_a_durability_error_that_says_so(store
     assert "no answer from the archive" in result_of(messages, "c1")
 
 
+async def test_a_verify_that_is_cancelled_from_within_leaves_a_durability_error_that_says_so(
+    store: SQLiteStore,
+) -> None:
+    async def verify(text: str) -> None:
+        raise asyncio.CancelledError
+
+    effects, messages = await resumed_with(store, verify)
+    assert (effects, kind_of(messages, "c1")) == (["c1"], DURABILITY)
+    assert "verify was cancelled from within" in result_of(messages, "c1")
+
+
 async def test_a_verify_that_returns_something_else_leaves_a_durability_error(store: SQLiteStore) -> None:
     effects, messages = await resumed_with(store, lambda text: False)
     assert (effects, kind_of(messages, "c1")) == (["c1"], DURABILITY)
