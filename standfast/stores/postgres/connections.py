@@ -5,23 +5,26 @@ reference to their store is gone.
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from standfast.errors import StoreError
 from standfast.stores.event_loops import EventLoops
 from standfast.stores.postgres.database import CONNECT, NAME, Address, Database, batch_of, rows_of, set_up
 from standfast.stores.postgres.errors import is_away, translated
 from standfast.stores.postgres.holds import Holds
 from standfast.stores.postgres.migrations import MIGRATIONS
 from standfast.stores.postgres.notifications import News
-from standfast.stores.postgres.poolers import check_session_mode
 from standfast.stores.postgres.schema import lock_key, prepare
 from standfast.stores.sql.dialect import Plan, Query, Row, postgres
 
 if TYPE_CHECKING:
-    from asyncpg import Pool
+    from asyncpg import Connection, Pool
+
+    from standfast.stores.postgres.database import Address
 
 T = TypeVar("T")
 
@@ -31,6 +34,45 @@ _SCOPE = (
     "SELECT (SELECT system_identifier FROM pg_control_system()), d.oid, n.oid FROM pg_catalog.pg_namespace AS n,"
     " pg_catalog.pg_database AS d WHERE n.nspname = $1 AND d.datname = current_database()"
 )
+
+_LOOKS = 20
+_LOOK_EVERY = 0.1  # seconds
+_HOLDER = (
+    "SELECT pid = pg_backend_pid() FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND objsubid = 1"
+    " AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())"
+    " AND ((classid::bigint << 32) | objid::bigint) = $1"
+)
+
+
+async def check_session_mode(address: "Address", connection: "Connection") -> None:
+    """Refuse a pooler that does not keep a client on one server connection.
+
+    At the start, a server names the process that serves a connection, and a pooler cannot name it truthfully. Only
+    behind a pooler, a lock is taken to check whether it persists, and ends with its connection.
+
+    Raises:
+        StoreError: the pooler does not.
+    """
+    if await connection.fetchval("SELECT pg_backend_pid()") == connection.get_server_pid():
+        return
+    key = secrets.randbits(62)
+    probe = await address.connect()
+    try:
+        await probe.fetchval("SELECT pg_advisory_lock($1)", key)
+        is_there = await probe.fetchval(_HOLDER, key)
+    finally:
+        await probe.close()
+    for _ in range(_LOOKS if is_there else 0):
+        if (is_ours := await connection.fetchval(_HOLDER, key)) is None:
+            return
+        if is_ours:
+            await connection.fetchval("SELECT pg_advisory_unlock($1)", key)
+            break
+        await asyncio.sleep(_LOOK_EVERY)
+    raise StoreError(
+        f"The store {address.name} is behind a pooler in transaction mode, in which holds belong to anybody; give it "
+        "session mode (pool_mode = session), or give the server's own address. Nothing was changed."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
 """A PostgreSQL store's address, and a connection to it in the form that the store's statements use."""
 
 import os
+import re
 import socket
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
-from standfast.errors import StoreError
+from standfast.errors import InputError, StoreError
+from standfast.extras import MissingExtraError, install
 from standfast.stores import nul_texts
 from standfast.stores.postgres.schema import in_schema
 from standfast.stores.sql.dialect import Dialect, Query, RefusedByGuardError, Row
@@ -34,6 +37,8 @@ SET_UP = """
     UNION ALL
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 """
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,35 @@ class Address:
                 f"The address of the store {self.name} cannot be read; write it as postgresql://user:password@host/"
                 "database, and @ : / ? # and % in a password as %40 %3A %2F %3F %23 %25"
             ) from None
+
+
+def checked_address(dsn: str, schema: str, max_connections: int) -> Address:
+    """Return the checked address of a store.
+
+    Raises:
+        ImportError: asyncpg is not installed.
+        InputError: the address or the schema cannot be used.
+    """
+    try:
+        import asyncpg  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(f"postgres_store needs asyncpg: {install('postgres')}") from error
+    if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
+        raise InputError(f"schema must be 1 to 63 of a-z 0-9 _ and begin with a letter or _, got {schema!r:.80}")
+    if not isinstance(max_connections, int) or max_connections < 1:
+        raise InputError(f"max_connections must be a number from 1 on, got {max_connections!r:.80}")
+    # Not shown: a malformed address may still be a password.
+    if not isinstance(dsn, str) or not dsn.startswith(("postgresql://", "postgres://")) or "\0" in dsn:
+        raise InputError("postgres_store needs an address such as postgresql://user:password@host/database")
+    return Address(dsn, schema, f"{_place(dsn)}, schema {schema}", max_connections)
+
+
+def _place(dsn: str) -> str:
+    """Return an address without user, password and options, which may also be a password."""
+    parts = urlsplit(dsn)
+    host = parts.netloc.rpartition("@")[2] or "".join(parse_qs(parts.query).get("host", []))
+    # An unescaped / ? or # in a password would end the host part early.
+    return "an address with an unescaped password" if "@" in parts.path else f"postgresql://{host}{parts.path}"
 
 
 NAME = {"application_name": "standfast"}

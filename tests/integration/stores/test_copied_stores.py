@@ -192,9 +192,9 @@ async def test_a_move_that_is_killed_anywhere_goes_on_and_moves_nothing_twice(ta
         script = f"""
             import asyncio, os, signal
             from standfast.stores import copying, open_store, tables
-            from standfast.stores.sqlite import tables as sqlite_tables
-            from standfast.stores.postgres import tables as postgres_tables
-            from standfast.stores.d1 import tables as d1_tables
+            from standfast.stores.sqlite import store as sqlite_tables
+            from standfast.stores.postgres import store as postgres_tables
+            from standfast.stores.d1 import store as d1_tables
             from standfast.stores.sql import tables as sql_tables
             sql_tables.BATCH_ROWS = 40
             steps = 0

@@ -11,7 +11,7 @@ from support.d1_proxies import D1Proxy
 from support.stores import append, contents
 
 from standfast.runtime.restored_stores import current_epoch, note_place
-from standfast.stores.d1 import places
+from standfast.stores.d1 import connections
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_a_database_that_was_put_back_to_before_anybody_looked_is_noticed(
 async def test_a_worker_that_looked_once_notes_later_times_by_itself(
     server: D1Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "EVERY", 0.0)
+    monkeypatch.setattr(connections, "EVERY", 0.0)
     name, number = "0000-1", "SELECT coalesce(max(number), 0) AS number FROM marks"
     async with server.store(name, lease=0.2) as store:
         place = await store.place()

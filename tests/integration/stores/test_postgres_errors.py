@@ -19,8 +19,8 @@ from support.stores import SESSION, append, contents, say, seed
 
 from standfast import InputError, Message, StoreError, ToolCall, postgres_store
 from standfast.stores import DecisionRecord, Session
+from standfast.stores.postgres.connections import check_session_mode
 from standfast.stores.postgres.database import Address
-from standfast.stores.postgres.poolers import check_session_mode
 
 SECRET = "hunter2"
 
