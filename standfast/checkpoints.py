@@ -198,7 +198,7 @@ class RunResult(Generic[T_co]):
         budget_percent: the used percentage of `Loop(token_budget=…)`; None without a budget or without usage.
         output: the response parsed as the agent's `output` type; None unless complete.
         tool_call_summary: how often each tool was requested, including failed calls; None if none was.
-        compression_count: how often the context was compressed; None if the loop has no compression.
+        compression_count: how often the context was compressed; None if the loop does not compress.
         checkpoint: the run as plain JSON.
         question: the question to a person, with status "interrupted": `resume(agent, checkpoint, answer)`.
         approvals: the items that wait for approval: `resume(agent, checkpoint, decisions=[…])`.

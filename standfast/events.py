@@ -419,7 +419,7 @@ def gate_opened(gate: Gate, message: str, call: ToolCall | None) -> GateOpened:
     """Return the event of a gate that asks people: at first, and whenever its contents change.
 
     Args:
-        message: its question, if its rule has no message.
+        message: its question, if its rule does not set one.
         call: with the arguments that people see now.
     """
     rule = gate.rule

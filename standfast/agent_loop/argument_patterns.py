@@ -96,7 +96,7 @@ def pattern_of(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> dict[s
     """Return the pattern of all arguments of a call: as given, else exactly what they are.
 
     Raises:
-        InputError: the call has no such argument, or does not fit the pattern itself.
+        InputError: the call lacks the argument, or does not fit the pattern itself.
     """
     if unknown := sorted(given.keys() - arguments.keys()):
         raise InputError(f"the call has no argument {unknown[0]!r:.80}; it has {', '.join(arguments) or 'none'}")

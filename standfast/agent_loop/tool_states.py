@@ -21,7 +21,7 @@ class ToolState:
     kept: KeptState
 
     def read(self) -> Any:
-        """Return a copy for one attempt; None if the agent has no state."""
+        """Return a copy for one attempt; None for an agent without state."""
         return None if self.agent.state is None else self.agent.read_state(self.kept.text)
 
     def after(self, outcome: Outcome) -> "ToolState":

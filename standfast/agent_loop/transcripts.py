@@ -35,7 +35,7 @@ def last_answer(messages: Sequence[Message]) -> int | None:
 
 
 def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
-    """Return the calls of the last answer that have no result yet."""
+    """Return the last answer's calls that still lack a result."""
     last = last_answer(messages)
     if last is None:
         return ()

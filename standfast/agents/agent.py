@@ -64,7 +64,7 @@ class Agent(Generic[T_co, DepsT_co]):
         fallback_models: models to call, in this order, if the first cannot be called. A run that has switched stays
             with the new model; its messages name the model that answered.
         instructions: the system prompt: a text, a function of `AgentContext`, or several, joined by a newline.
-        tools: `Tool`s; agents, including those of other frameworks, which become tools with the argument `message`;
+        tools: `Tool`s; agents, including other frameworks' agents, which become tools with the argument `message`;
             `Toolset`s, whose tools are found when a run or a worker begins; and `hosted` tools, which the provider of
             each of its models must have.
         handoffs: agents to which it can hand over the conversation, each a tool such as `transfer_to_billing`. From
@@ -217,7 +217,7 @@ class Agent(Generic[T_co, DepsT_co]):
 
     @functools.cached_property
     def toolsets(self) -> tuple[Toolset, ...]:
-        """Its toolsets, and those of the agents that it hands over to."""
+        """Its toolsets, and its handoff agents' toolsets."""
         own = [item for item in self.tools if isinstance(item, Toolset)]
         others = [one for target in self.handoffs if isinstance(target, Agent) for one in target.toolsets]
         return tuple(dict.fromkeys([*own, *others]))

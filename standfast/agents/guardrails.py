@@ -45,7 +45,7 @@ def declared(guardrails: Sequence[Check | Guardrail]) -> tuple[Guardrail, ...]:
 
 
 def read_guardrails(agent: str, field: str, given: Any) -> tuple[Guardrail, ...]:
-    """Return an agent's guardrails of one kind.
+    """Return an agent's guardrails that have this kind.
 
     Raises:
         DefinitionError: one of them is not a valid guardrail.

@@ -119,7 +119,7 @@ class Loop:
 
     Args:
         max_iterations: model calls per run.
-        on_stuck: what to do when `stuck_threshold` iterations in a row had no successful tool call: "stop" ends the
+        on_stuck: what to do when `stuck_threshold` iterations in a row lacked a successful tool call: "stop" ends the
             run, "retry" nudges the model `stuck_retries` times first, "escalate" asks a person.
         stuck_threshold: 0 turns stuck detection off.
         on_unknown: what to do when it is unknown whether a call with effects happened: "tell" informs the model, "ask"

@@ -88,7 +88,7 @@ def load_application(where: str, store: str | None) -> Application:
         store: address of a store, instead of the module's own.
 
     Raises:
-        InputError: there is no such file or module, or it has no agent and no pipeline.
+        InputError: the file or module does not exist, or defines neither an agent nor a pipeline.
         BrokenApplicationError: it raises an error when it is loaded.
     """
     try:

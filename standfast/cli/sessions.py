@@ -114,7 +114,7 @@ async def transcript(path: Named, session_id: str, tenant: str | None = None) ->
     """Return a session of a store, and its messages.
 
     Raises:
-        InputError: there is no such store, or no such session in it.
+        InputError: the store does not exist, or does not contain the session.
     """
     async with existing_store(path) as store:
         key = session_key_of(tenant, session_id)

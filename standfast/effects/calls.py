@@ -144,7 +144,7 @@ class EffectCall:
             self.is_ours = found is Found.OURS
             return found
         except StoreError:
-            # It may have been written, and its acknowledgement was lost: no one must wait for a call that never runs.
+            # It may have been written, and its acknowledgement was lost: nothing must wait for a call that never runs.
             keeper().begin(self._give_back())
             raise
         finally:

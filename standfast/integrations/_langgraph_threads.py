@@ -36,7 +36,7 @@ class Threads:
     """The threads of a graph. Their ids begin with the agent's name and the session's id.
 
     Args:
-        saver: None if the graph has no checkpointer.
+        saver: None for a graph without a checkpointer.
     """
 
     def __init__(self, name: str, saver: SaverAnywhere | None) -> None:

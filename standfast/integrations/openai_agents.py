@@ -1,4 +1,4 @@
-"""Runs OpenAI Agents SDK agents; guards its function tools, including those of its Temporal integration.
+"""Runs OpenAI Agents SDK agents; guards its function tools, including its Temporal integration's tools.
 
 The guard is around `FunctionTool.on_invoke_tool`. The SDK's guardrails and hooks cannot return a stored result.
 """

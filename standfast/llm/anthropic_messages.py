@@ -31,7 +31,7 @@ def request(
     cache: bool,
     hosted: Sequence[HostedTool] = (),
 ) -> dict[str, Any]:
-    """Return the body of a request; absent values have no key.
+    """Return a request's body, which omits absent values.
 
     Args:
         settings: used unchanged, except `tool_choice`, which every provider writes differently.
@@ -331,7 +331,7 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
 
 
 def _why_refused(body: Mapping[str, Any]) -> str:
-    """Return the provider's text about a refusal, if the answer has no text."""
+    """Return the provider's text about a refusal, if the answer is without text."""
     match body.get("stop_details"):
         case {"explanation": str(words)} if words:
             return words

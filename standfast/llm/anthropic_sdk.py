@@ -41,7 +41,7 @@ class AnthropicMessages(SDKAdapter):
     Answers are always streamed: a long answer is then not silent, and its cost is known even after a timeout.
 
     Raises:
-        DefinitionError: there is no key, or a setting is unusable.
+        DefinitionError: the key is missing, or a setting is unusable.
         ImportError: the SDK is not installed.
     """
 

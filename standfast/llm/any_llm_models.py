@@ -59,7 +59,7 @@ class AnyLLMModel:
         price: the price of its tokens; by default from the library `genai-prices`, if it is installed.
 
     Raises:
-        DefinitionError: there is no such provider, or no key.
+        DefinitionError: the provider is unknown, or the key is missing.
         ImportError: any-llm, or the provider's own package, is not installed.
     """
 

@@ -370,7 +370,7 @@ class AnswerSoFar:
 
     def _functions(self) -> Iterator[_Begun]:
         for call in self._calls:
-            # The provider runs any other type itself, and needs no result from us.
+            # The provider runs any other type itself, and does not need a result from us.
             if (call.type or "function") == "function" and call.has_function:
                 yield call
 
@@ -386,7 +386,7 @@ def _citations(sources: Iterable[Any]) -> Iterator[Citation]:
 
 
 def _merged(kind: str, run: Iterable[Part]) -> list[Any]:
-    """Return consecutive parts of one kind, merged."""
+    """Merge consecutive parts that have the same kind."""
     found = [part for _, part in run]
     return ["".join(found)] if kind == "text" else joined_items(found)
 

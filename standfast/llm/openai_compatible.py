@@ -55,7 +55,7 @@ class OpenAICompatible:
 
     Raises:
         DefinitionError: these settings do not allow a request.
-        ImportError: httpx is not installed, and there is no httpx2 client.
+        ImportError: httpx is not installed, and no httpx2 client was given.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class OpenAICompatible:
     ) -> AsyncIterator[str | ReasoningDelta | LLMResponse]:
         """Yield pieces of thoughts and text, and the whole answer as the last value; raises as `chat` does.
 
-        An answer that is a JSON object has no pieces worth showing and is yielded as one.
+        An answer that is a JSON object is not worth showing in pieces and is yielded whole.
         """
         if self._in_json(tools):
             response = await self.chat(messages, tools, **settings)

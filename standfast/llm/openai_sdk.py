@@ -43,7 +43,7 @@ class OpenAIResponses(SDKAdapter):
         client: makes the requests; its creator bounds and closes it. Without one, every call opens a connection.
 
     Raises:
-        DefinitionError: there is no key, or a setting is unusable.
+        DefinitionError: the key is missing, or a setting is unusable.
         ImportError: the SDK is not installed.
     """
 

@@ -49,7 +49,7 @@ def create_adapter(
         options: options of the adapter, such as `tool_mode` and `timeout`.
 
     Raises:
-        DefinitionError: there is no such provider, no key, or an option is invalid.
+        DefinitionError: the provider is unknown, the key is missing, or an option is invalid.
         ImportError: the provider's SDK is not installed.
     """
     make = PROVIDERS.get(provider)
@@ -150,7 +150,7 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
 
     Raises:
         InputError: there is none.
-        DefinitionError: the provider has no key, or lacks one of the agent's hosted tools.
+        DefinitionError: the provider lacks a key, or one of the agent's hosted tools.
     """
     adapter = _chosen(llm, agent)
     for tool in agent.hosted_tools:

@@ -42,7 +42,7 @@ class PydanticAIModel:
         price: the price of its tokens; by default from the library `genai-prices`, which comes with pydantic-ai.
 
     Raises:
-        DefinitionError: there is no such model, or no key.
+        DefinitionError: the model is unknown, or the key is missing.
         ImportError: pydantic-ai, or the provider's own package, is not installed.
     """
 

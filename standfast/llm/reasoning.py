@@ -56,7 +56,7 @@ def within(messages: Sequence[Message], limit: int) -> list[Message]:
     for place in range(len(shown) - 1, -1, -1):
         if (kept := shown[place].reasoning) is not None:
             size[kept.provider] = size.get(kept.provider, 0) + len(to_json(kept.blocks))
-            if size[kept.provider] > limit:  # also for those before it, so that no gap is sent
+            if size[kept.provider] > limit:  # and for all before it, so that no gap is sent
                 shown[place] = shown[place].model_copy(update={"reasoning": None})
     return shown
 

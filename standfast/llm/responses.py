@@ -27,7 +27,7 @@ def request(
     thoughts: bool,
     hosted: Sequence[HostedTool] = (),
 ) -> dict[str, Any]:
-    """Return the body of a request; absent values have no key.
+    """Return a request's body, which omits absent values.
 
     The provider keeps nothing (`store`): we keep the transcript and send it with every request, with encrypted
     thoughts.

@@ -82,7 +82,7 @@ class SDKAdapter:
     ) -> AsyncIterator[str | ReasoningDelta | LLMResponse]:
         """Yield pieces of thoughts and text, and the whole answer as the last value; raises as `chat` does.
 
-        An answer that is a JSON object has no pieces worth showing and is yielded as one.
+        An answer that is a JSON object is not worth showing in pieces and is yielded whole.
         """
         if self._in_json(tools):
             answer = await self.chat(messages, tools, **settings)

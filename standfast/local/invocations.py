@@ -97,7 +97,7 @@ class Invocations:
     Args:
         key: the idempotency key of the call; the keys of the agents' own calls begin with it.
         sampler: answers for the model of the agent that makes the call. None if none of its tools may ask the model.
-        left: returns the tokens that the run may still use; None if there is no limit.
+        left: returns the tokens that the run may still use; None if unlimited.
         spent: called with the call's id and each agent's usage, even if the agent failed.
     """
 

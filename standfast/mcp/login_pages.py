@@ -47,7 +47,7 @@ async def login(
     Raises:
         StandfastError: the login failed or took longer than ten minutes, or the server names a different authorization
             server than before, or does not require a login.
-        InputError: there is no key for the encryption.
+        InputError: the encryption key is missing.
     """
     mcp, oauth = importlib.import_module("mcp"), oauth or OAuth()
     if not is_safe_url(url):

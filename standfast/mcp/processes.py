@@ -15,7 +15,7 @@ from typing import Any
 from standfast.messages import cut
 
 MAX_ERRLOG_BYTES = 64 * 1024  # of a server's stderr, per minute
-_GRACE = 2.0  # seconds for a process to end after its input is closed, and again after it is asked to end
+_GRACE = 2.0  # seconds for a process to end after its input is closed, and again after the request to end
 _POLL = 0.01
 _MINUTE = 60.0
 

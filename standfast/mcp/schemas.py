@@ -40,7 +40,7 @@ class _Work:
         self._until = time.thread_time() + MAX_SECONDS
 
     def check(self, *values: object) -> None:
-        """Raise if there is no time left, or if a keyword's value is too long for one look."""
+        """Raise if the time is up, or if a keyword's value is too long for one look."""
         longest = max((len(one) for one in values if isinstance(one, list | dict)), default=0)
         if time.thread_time() > self._until or longest > _LONGEST_LIST:
             raise _TooMuchError

@@ -295,7 +295,7 @@ class ToolCall(Record):
         if value is None or (isinstance(value, str) and not value.strip()):
             return {}  # providers send this for a call without arguments
         if isinstance(value, dict) and json_problem(value) is None:
-            # A private copy, so that no one changes the original arguments.
+            # A private copy protects the original arguments from changes.
             nested = any(isinstance(item, dict | list) for item in value.values())
             return copy.deepcopy(value) if nested else value
         try:
@@ -425,7 +425,7 @@ def usage_of(messages: Iterable[Message]) -> Usage | None:
 
 
 def read_images(given: Any, limit: int) -> tuple[Image, ...] | None:
-    """Read the images of a user's message; None if there are none.
+    """Read a user message's images; None if there are none.
 
     Raises:
         InputError: naming the invalid one; or they are longer than `limit` bytes.

@@ -47,7 +47,7 @@ def check_whole(name: object, what: str, most: int | None = None) -> str:
 
 
 def check_message_id(message_id: object) -> str:
-    """Return the id of a user's message.
+    """Return a user message's id.
 
     Raises:
         InputError: it is not one line of 1 to 200 characters.

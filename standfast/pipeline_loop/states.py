@@ -66,7 +66,7 @@ class PipelineState:
         """Return the actions that may run, or how the pipeline ended.
 
         Args:
-            running: keys of running steps: a failed stage ends when none of its steps is running any more.
+            running: keys of running steps: a failed stage ends when all of its steps have stopped.
         """
         return self._sequence(self.stages, "", running)
 

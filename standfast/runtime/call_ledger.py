@@ -104,7 +104,7 @@ async def answer_all(
 def told(known: WrittenOutcome, answer: WrittenOutcome) -> WrittenOutcome:
     """Return what the model reads of a call that is answered without being run: its known outcome.
 
-    A question, or an unknown outcome, may end with the answer. A cancel only means that there was no answer: the call
+    A question, or an unknown outcome, may end with the answer. A cancel only means that no answer came: the call
     itself has run up to its question.
     """
     if "asked" in known and "cancelled" in answer:

@@ -25,7 +25,7 @@ def context_of(agent: Agent, given: Any, messages: Sequence[Message]) -> str | N
 
 
 def kept_context(messages: Sequence[Message]) -> str | None:
-    """Return a session's context: that of its last message with a context, or None.
+    """Return a session's context, from its last message with a context, or None.
 
     An earlier run's remaining calls were requested in this context. They are run in it, whatever context a later
     message brings.

@@ -65,7 +65,7 @@ async def find_last(store: DurableStore, pipeline: Pipeline, run_key: str, who: 
 async def restarted(
     store: DurableStore, pipeline: Pipeline, kept: Kept, who: Who, run_key: str, first: str
 ) -> tuple[dict[str, Any], Any]:
-    """Store the last run's results before a step as those of another run, which has not begun.
+    """Store the last run's results before a step as another run's results; that run has not begun.
 
     Args:
         kept: the records of the other run.

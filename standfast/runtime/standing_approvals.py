@@ -21,7 +21,7 @@ async def decided_in_advance(
 ) -> list[Question]:
     """Return gates that open, each with the decisions that people have made in advance.
 
-    The store is asked only about tools whose approvals can be remembered.
+    The store is queried only for tools whose approvals can be remembered.
 
     Args:
         place: of the calls; each has its own tool.

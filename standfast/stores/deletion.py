@@ -14,7 +14,7 @@ from standfast.errors import SessionConflictError
 from standfast.messages import Record
 
 DELETED = '{"deleted":true}'
-"""What is kept in the place of what steered a run whose session was deleted: it does not begin or go on again."""
+"""Replaces the state of a run whose session was deleted, so that the run cannot start or continue again."""
 
 CLOSED = ""
 """The key of the entry that closes the ledger of a deleted session: no other call of it begins any more."""
@@ -79,7 +79,7 @@ class Deletion(Protocol):
         ...
 
     async def find_runs(self, journal_keys: Sequence[str] = (), *, session_id: str | None = None) -> list[NotedRun]:
-        """Return the noted runs with these keys, or those of a session."""
+        """Return the noted runs with these keys, or a session's noted runs."""
         ...
 
     async def noted(self) -> Noted:

@@ -36,7 +36,7 @@ LONGEST_TENANT = 100
 
 
 def check_tenant_id(tenant_id: object) -> str | None:
-    """Return a tenant's id that is safe wherever a session's is. None means that there is no tenant.
+    """Return a tenant's id that is safe wherever a session's is. None means no tenant.
 
     Raises:
         InputError: the id is not 1 to 100 of the characters of session ids.

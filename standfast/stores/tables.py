@@ -63,7 +63,7 @@ class Tables(Protocol):
     """The tables of one store, in the form that `copying` uses. Methods raise `StoreError` if the store refuses."""
 
     name: str
-    """The address in messages; it has no password."""
+    """The address in messages, without the password."""
 
     async def __aenter__(self) -> "Tables": ...
 

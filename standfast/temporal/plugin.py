@@ -53,7 +53,7 @@ from standfast.temporal.workflows.tolerant_runner import AgentWorkflowRunner
 from standfast.temporal.workflows.workflow_types import Unknown, workflow_type
 from standfast.tools import Duration
 
-DRAIN = 30.0  # seconds that a worker that is asked to stop allows for current work
+DRAIN = 30.0  # seconds that a stopping worker allows for current work
 
 
 async def check_machine(store: Any, client: Client) -> None:
@@ -117,7 +117,7 @@ class StandfastPlugin(SimplePlugin):
     Raises:
         DefinitionError: naming the agent or tool that is missing or duplicated.
         MemoryStoreNotDurableError: the store loses all data with its process.
-        InputError: there is no model for an agent.
+        InputError: an agent's model is missing.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class StandfastPlugin(SimplePlugin):
         retention: Duration | None = None,
         single_machine: bool = False,
     ) -> None:
-        """Validate the arguments, which are those of the class, and prepare the worker's parts."""
+        """Validate the class's arguments, and prepare the worker's parts."""
         self._single_machine, self._retention = single_machine, check_retention(retention, store)
         told, key = check_webhooks(webhooks), check_key(checkpoint_key)
         self._host = host = AgentHost(

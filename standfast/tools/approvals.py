@@ -251,7 +251,7 @@ def is_wider(scope: str, widest: str) -> bool:
 
 
 def check_of_call(approval: Approval[Any], tool: str) -> Approval[Any]:
-    """Return the approval of a tool if it has no setting that is only for a pipeline's gate.
+    """Return a tool's approval, unless it has a setting that is only for a pipeline's gate.
 
     Raises:
         DefinitionError: it has one.

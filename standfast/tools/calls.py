@@ -109,7 +109,7 @@ class ModelAsker(Protocol):
             max_tokens: the limit of the answer, where the model's settings support one.
 
         Raises:
-            StandfastError: there is no answer, or the run's token budget is spent.
+            StandfastError: no answer came, or the run's token budget is spent.
         """
         ...
 

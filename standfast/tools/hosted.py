@@ -54,7 +54,7 @@ def hosted(kind: HostedKind, **options: Declaration) -> HostedTool:
             "file_search" needs `openai={"vector_store_ids": […]}`.
 
     Raises:
-        DefinitionError: there is no such tool, or the named provider does not have it.
+        DefinitionError: the tool is unknown, or the named provider does not have it.
     """
     if kind not in get_args(HostedKind):
         raise DefinitionError(f"hosted: unknown tool {kind!r:.80}; the tools are {', '.join(get_args(HostedKind))}")

@@ -38,7 +38,7 @@ class Table:
 
     Args:
         rows: each a sequence of values, or a mapping from column names.
-        columns: their names; by default those of the first row, if it is a mapping.
+        columns: their names; by default the first row's keys, if it is a mapping.
     """
 
     rows: Sequence[Any]

@@ -26,7 +26,7 @@ class Takes(NamedTuple):
 
 
 def parameters_of(handler: Callable[..., Any] | None) -> Takes:
-    """Return the parameters of a handler, as far as they are known."""
+    """Return a handler's known parameters."""
     try:
         parameters = inspect.signature(handler).parameters.values()  # type: ignore[arg-type]  # None is a TypeError
     except (TypeError, ValueError):

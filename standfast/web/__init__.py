@@ -54,7 +54,7 @@ from standfast.web.teams_signatures import TeamsActions
 from standfast.web.visitors import TooManyAttempts, Visitors, is_door, refusal, who
 
 _MOST_BYTES = 1_048_576  # of a form
-_OF_STRANGERS = 65_536  # bytes of an unauthenticated form, such as that of a link
+_OF_STRANGERS = 65_536  # bytes of an unauthenticated form, such as a link's form
 _OF_CHATS = 262_144  # bytes; with each press, Slack sends the message back
 
 __all__ = [
@@ -92,7 +92,7 @@ def create_app(
     this server answers.
 
     Args:
-        access: the rules for who may use the page.
+        access: the rules that grant access to the page.
         store: the workers' store, for transcripts and the audit trail.
         host: the address on which the page, or the application that mounts it, will listen.
         names: host names of the page, such as "runs.example.com"; requests for others are refused.

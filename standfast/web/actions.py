@@ -1,6 +1,6 @@
 """Reads the forms of a run: decide, answer, repair. The run itself determines whether an act counts.
 
-A form is read completely before any action, so that an unreadable form has no effect.
+A form is read completely before any action, so that an unreadable form does nothing.
 """
 
 import hashlib

@@ -19,7 +19,7 @@ def is_ours(request: Request) -> bool:
 
     On Linux the kernel knows who owns a connection. On other systems, every local user counts as that user.
     """
-    known = request.scope.setdefault("state", {})  # for this request: the kernel is asked only once
+    known = request.scope.setdefault("state", {})  # for this request: ask the kernel only once
     if "is_ours" not in known:
         known["is_ours"] = _is_ours(request)
     return bool(known["is_ours"])
@@ -33,7 +33,7 @@ def _is_ours(request: Request) -> bool:
 
 
 def _user_of(client: Any, server: Any) -> int | None:
-    """Return the user who owns this end of a connection, from the kernel's tables; None if it has no owner."""
+    """Return the user who owns this end of a connection, from the kernel's tables; None if unowned."""
     ends = [(ip_address(host), port) for host, port in (client, server)]
     for table in _TCP:
         with contextlib.suppress(OSError):

@@ -35,7 +35,7 @@ from standfast.web.timelines import Entry, Timelines
 from standfast.web.visible_runs import admit, bounded_filter, waiting_for
 
 PAGE = 50  # items of each list
-_ASKED = 100  # runs that are queried if the store has no board
+_ASKED = 100  # runs that are queried if the store lacks a board
 FILTERS = ("text", "kind", "agent", "group", "person", "waits_longer_than")
 _PAGES = ("after", "others_after")
 _FIELD = "gate:"  # before the number of a checkbox
@@ -51,7 +51,7 @@ class Inbox:
         wanted: the filters as typed.
         counts: of all items that match the filters, by kind.
         more, more_others: the addresses of the next pages, if there are any.
-        asked: the number of queried runs, if there is no board; then the only filter is a group.
+        asked: the number of queried runs, without a board; then the only filter is a group.
     """
 
     wanted: Mapping[str, str]
@@ -229,7 +229,7 @@ class InboxPages:
         return self._desk.page(request, "inbox", changes=changes_address(request, address(typed), inbox.look), **shown)
 
     async def arguments(self, request: Request) -> Response:
-        """All arguments that a person is asked to approve, a part at a time, or as a file."""
+        """All arguments of a waiting approval, a part at a time, or as a file."""
         run, gate = request.path_params["run"], request.query_params.get("gate", "")
         await admit(self._desk.people, self._desk.person(request), run)
         items = [item for item in await self._desk.people.pending(run) if item["name"] == gate]
@@ -288,7 +288,7 @@ class InboxPages:
         return self._desk.page(request, "decided", outcomes=outcomes, done=SAID[decision], changes=None)
 
     async def link(self, request: Request) -> Response:
-        """Show the item of a signed link, and decide by its form: a person with the link needs no session."""
+        """Show the item of a signed link, and decide by its form: a person with the link does not need a session."""
         token = request.path_params["token"]
         link, person = self._desk.access.by_link(token)
         await admit(self._desk.people, person, link.workflow_id)

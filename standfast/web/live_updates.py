@@ -70,7 +70,7 @@ class Looks:
     async def _more(self, journal_key: str, heard: Heard) -> list[tuple[AnswerDelta, Heard]]:
         """Return a model's new words; none if the store cannot be read now."""
         if has_partial_answers(self._store):
-            with suppress(StoreError):  # they are sent as soon as it is readable
+            with suppress(StoreError):  # they are sent once it is readable
                 return await load_more(self._store, journal_key, heard)
         return []
 

@@ -167,7 +167,7 @@ class Offers:
         """Use a tool for a person.
 
         Raises:
-            InputError: there is no such tool.
+            InputError: the tool does not exist.
             HTTPException: 403; it is not for this person.
             ValidationError: the arguments are not its own.
             StandfastError: it cannot be done.

@@ -29,7 +29,7 @@ def front(
         host, names: the address on which the application listens, and the host names in its requests.
         cors: origins whose pages may send requests.
         root: the path under which a proxy serves it.
-        headers: allowed in requests from other origins, beside those of the API.
+        headers: allowed in requests from other origins, in addition to the API's headers.
         every_answer: also wraps the refusals of the other middleware.
 
     Raises:

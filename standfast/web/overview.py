@@ -45,7 +45,7 @@ _TILES = (
     ("Complete, 24 h", {"status": "complete", "since": "24h"}, ""),
 )
 _AGES = (("under an hour", 1), ("1 to 24 hours", 24), ("1 to 7 days", 168), ("over 7 days", None))  # hours
-_ASKED = 100  # runs that are queried if the store has no board
+_ASKED = 100  # runs that are queried if the store lacks a board
 
 _WIDTH, _NAME, _ROW = 560, 130, 26
 _HEIGHT, _FOOT, _TOP = 150, 20, 18
@@ -123,7 +123,7 @@ class Costs:
     Args:
         by: dollars, by agent and day.
         counted, of: the number of runs that were added up, and the number of all runs.
-        unpriced: of the added runs, the number whose model has no known price.
+        unpriced: of the added runs, the number whose model's price is unknown.
     """
 
     by: Mapping[str, Mapping[date, float]]

@@ -104,7 +104,7 @@ class Pages:
         return self._streams.open(person.name, until_gone())
 
     async def _words_of(self, person: Person, of: str, words: tuple[str, Heard] | None) -> tuple[str, Heard] | None:
-        """Return the words that a person with limited access may see: those of the shown run."""
+        """Return the words that a person with limited access may see: the shown run's words."""
         if not of.startswith("/runs/"):
             return None
         run = of.removeprefix("/runs/")

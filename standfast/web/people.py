@@ -52,7 +52,7 @@ class Person:
             identifies the person.
         tenants: the tenants whose runs they see and act on; None means all runs, including those without a tenant.
         only_own: whether they see and act only on runs that were started for them.
-        scopes: for a program's token, the permitted acts among those of its role; None means all. "read" is looking,
+        scopes: for a program's token, the permitted acts out of its role's acts; None means all. "read" is looking,
             and the others are the names of the acts, with "start".
         expires: the time when the token expires.
         per_minute: the number of their requests that are answered, in each process of the page; None means no limit.

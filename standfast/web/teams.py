@@ -94,7 +94,7 @@ def _control(field: Field, value: str) -> dict[str, Any]:
 
 
 def _text(name: str, label: str, value: str, *, is_long: bool) -> dict[str, Any]:
-    """Return a field for a text: also for numbers, which would lose their form in a number field."""
+    """Return a text field. Numbers use one as well, because a number field would lose their form."""
     found = {"type": "Input.Text", "id": name, "label": label, "isMultiline": is_long, "maxLength": LONGEST}
     return found | ({"value": value} if value else {})
 

@@ -1,6 +1,6 @@
 """Checks that a request comes from Microsoft's Bot Connector: a current token signed by one of its keys, for this bot.
 
-The rules are those of Microsoft's "Authentication with the Bot Connector API". The keys are requested once a day, and
+The rules come from Microsoft's "Authentication with the Bot Connector API". The keys are requested once a day, and
 when a token names an unknown key, at most once a minute.
 """
 
@@ -31,7 +31,7 @@ class TeamsActions:
     """Handles the buttons of cards that a worker posts with `TeamsButtons`.
 
     The messaging endpoint of the bot is the page's `/teams/messages`. A `Person` is identified by `teams`; nobody else
-    can decide there. The page needs no secret of the bot.
+    can decide there. The page does not need the bot's secret.
 
     Args:
         app_id: the id of the bot's app registration in Microsoft Entra.
@@ -126,7 +126,7 @@ class Connector:
         return self._keys[kid]
 
     async def _ask(self) -> None:
-        """Request the keys; if there is no answer, the cached keys stay."""
+        """Request the keys; if that fails, the cached keys stay."""
         import httpx
 
         try:

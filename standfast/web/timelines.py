@@ -358,7 +358,7 @@ class Timelines:
         self._people, self._store = people, store
 
     async def load(self, run: str, messages: Iterable[Message]) -> list[Entry] | None:
-        """Return the timeline of a run, with those of the agents that it called; None if it cannot be read now.
+        """Return the timeline of a run, with the timelines of called agents; None if it cannot be read now.
 
         Args:
             messages: of the run's session.

@@ -131,7 +131,7 @@ async def admit(people: StandfastClient, person: Person, workflow_id: str, run_i
         run_id: a specific run of that id, since an earlier one may have belonged to another user.
 
     Raises:
-        InputError: there is no such run for this person.
+        InputError: the run does not exist for this person.
     """
     if not person.is_bounded:
         return

@@ -348,7 +348,7 @@ def _used(said: Sequence[Message]) -> RunUsage:
 
 
 def _response(run: Any, before: RunUsage, answer: ModelResponse, output: Any) -> LLMResponse:
-    """Return the model's answer: tool calls if there is no output yet."""
+    """Return the model's answer: tool calls until there is an output."""
     made = run.new_messages()
     first = next((place for place, one in enumerate(made) if isinstance(one, ModelResponse)), len(made))
     calls, text = tuple[ToolCall, ...](), answer.text or ""

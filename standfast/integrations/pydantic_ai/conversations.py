@@ -89,7 +89,7 @@ class Given:
     """A caller's arguments for a run.
 
     Args:
-        history: the messages to continue from; empty for those of the conversation.
+        history: the messages to continue from; if empty, the conversation's messages.
         run_id: names the turn, so that it is not begun twice.
     """
 

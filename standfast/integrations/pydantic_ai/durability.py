@@ -436,7 +436,7 @@ class StandfastDurability(BaseDurabilityCapability[Any]):
 
         Raises:
             InputError: a decision does not count.
-            SessionNotFoundError: there is no such conversation.
+            SessionNotFoundError: the conversation does not exist.
             SessionAccessDeniedError: it belongs to another user or tenant.
             SessionConflictError: a run is working on it.
         """

@@ -125,7 +125,7 @@ def read_answer(status: int, wait: str | None, text: str, body: Any) -> list[Any
         body: the answer's JSON; None if it is not JSON.
 
     Raises:
-        D1Error: there are no results.
+        D1Error: the results are missing.
     """
     result = body.get("result") if isinstance(body, dict) else None
     if status == 200 and isinstance(result, list) and isinstance(body, dict) and body.get("success"):

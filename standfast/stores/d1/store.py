@@ -211,7 +211,7 @@ def d1_store(
         base_url: the API's URL; by default CLOUDFLARE_API_BASE_URL, else https://api.cloudflare.com/client/v4.
 
     Raises:
-        ImportError: httpx is not installed, and there is no client.
+        ImportError: httpx is not installed, and no client was given.
         InputError: an id, the token or the address cannot be used.
     """
     if client is None:

@@ -138,7 +138,7 @@ class Dialect:
         if is_guard := text.startswith(_GUARD):
             text = self._guard.format(text.removeprefix(_GUARD))
         text, count = _PLAIN.sub(self._plain, text), 1
-        while count:  # operands may have words, too
+        while count:  # operands may also have words
             text, count = _WORD.subn(self._with_operand, text)
         text = _TABLE.sub(self._prefix, text)
         names: dict[str, int] = {}
@@ -171,7 +171,7 @@ class Dialect:
 
 
 def now() -> str:
-    """Return the time as SQLite keeps it. A SQLite file has one clock, that of its machine."""
+    """Return the time as SQLite keeps it. A SQLite file has one clock, its machine's."""
     return datetime.now(UTC).isoformat()
 
 

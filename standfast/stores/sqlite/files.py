@@ -282,7 +282,7 @@ def _replace(source: sqlite3.Connection, wanted: str, path: str, newest: int) ->
 
 
 def _leaves_wal(db: sqlite3.Connection) -> bool:
-    """Leave WAL, and exclude other connections until this one is closed. Return whether there was no other."""
+    """Leave WAL, and exclude other connections until this one is closed. Return whether this was the only one."""
     try:
         db.execute("PRAGMA journal_mode = DELETE")
         db.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -45,7 +45,7 @@ def append_rows(db: sqlite3.Connection, write: Write) -> int:
 def _advance_session(db: sqlite3.Connection, write: Write) -> int | None:
     """Save the session and advance its last number. Return it, or None if the write key was used before."""
     session_id, key, expected_seq = write.id, write.write_key, write.expected_seq
-    if expected_seq:  # the common case in one statement: the session exists and there was no other writer
+    if expected_seq:  # the common case in one statement: the session exists, without another writer
         expected = {"seq": expected_seq, "version": write.expected_version}
         if db.execute(_CONTINUE, {**_values(write), **expected}).rowcount:
             return expected_seq + len(write.rows)

@@ -129,7 +129,7 @@ class AgentHost:
                 named(llm, agent, model)
 
     async def check_store(self) -> None:
-        """Write to the store, so that a worker whose store is not writable takes no runs.
+        """Write to the store, so that a worker whose store is not writable does not take runs.
 
         Raises:
             StoreError: it cannot be written to.

@@ -111,7 +111,7 @@ class Invocations:
         self.spent = self.spent if spent is None else spent + self.spent
 
     async def _usage_of(self, session: str) -> Usage | None:
-        """Return the usage of an agent that has no result."""
+        """Return the usage of an agent without a result."""
         kept = await self._store.load_session(session)
         return None if kept is None else kept.usage
 

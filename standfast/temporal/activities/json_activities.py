@@ -15,7 +15,7 @@ CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 def json_activity(name: str) -> Callable[[CallableT], CallableT]:
     """Make a function an activity whose types are only for type checkers.
 
-    A converter that used the types would drop unknown keys, such as those of a newer worker.
+    A converter that used the types would drop unknown keys, such as a newer worker's.
     """
 
     def define(function: CallableT) -> CallableT:

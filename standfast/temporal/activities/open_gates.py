@@ -213,7 +213,7 @@ async def with_references(host: AgentHost, run: str, state: LoopState) -> LoopSt
 
 
 def arguments_of(record: TurnRecord, call_id: str) -> Any:
-    """Return the arguments that people are asked about, or None if the call had no gate."""
+    """Return the arguments shown to people, or None for a call without a gate."""
     return (gate_of(record, call_id) or {}).get("arguments")
 
 

@@ -32,11 +32,11 @@ from standfast.temporal.wire import names
 
 _LOG = logging.getLogger("standfast")
 _EVERY = 300.0  # seconds between two checks of the messages of all runs; ten times as long for a slow store
-_AGAIN = 5.0  # seconds until a run is asked again whether it still shows an undecided gate
+_AGAIN = 5.0  # seconds between checks that a run still shows an undecided gate
 _LOOKS = 3  # checks, after which the gate counts as no longer waiting
 _PAUSES = (0.0, 1.0, 5.0, 30.0)  # seconds before each attempt to change a message
 _PATIENCE = timedelta(seconds=2)  # for a query to a run
-_AT_END = 5.0  # seconds for a change in progress when a worker is asked to stop
+_AT_END = 5.0  # seconds for a change in progress when a worker stops
 _KNOWN = 10_000  # runs for which the number of finished messages is remembered
 _CLOSED = 0  # the number under which a message's final decision is kept
 

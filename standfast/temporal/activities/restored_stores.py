@@ -69,7 +69,7 @@ async def finish_call(
     state: Literal["done", "failed"],
     result: str,
 ) -> bool:
-    """Record the result of a call, even if the store was restored during the handler and has no entry of the call."""
+    """Record the result of a call, even if the store was restored during the handler and lacks the call's entry."""
     finish = partial(store.finish, scope, key, owner=owner, state=state, result=result)
     with suppress(InputError):
         if await finish():

@@ -464,7 +464,7 @@ class SessionActivities:
         return opened
 
     async def _epoch_of(self, session: Session) -> int:
-        """Return the epoch of the store in which a session's open calls were requested, as far as it is known."""
+        """Return the epoch of the store in which a session's open calls were requested, if it is known."""
         self._host.epoch = await current_epoch(self._host.store)
         run, _, turn = (session.journal_key or "").rpartition("/")
         kept = await self._host.store.load_reply(run, int(turn)) if run else None

@@ -271,7 +271,7 @@ class Transcript:
             )
 
     def check_answered(self) -> None:
-        """Stop a run that would ask the model while one of its calls has no result: providers refuse that.
+        """Stop a run that would ask the model while one of its calls lacks a result: providers refuse that.
 
         Raises:
             SessionConflictError: naming the call.

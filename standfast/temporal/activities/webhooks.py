@@ -75,7 +75,7 @@ class Webhook:
 
     def __post_init__(self) -> None:
         try:
-            import httpx  # noqa: F401  # now, and not when somebody should be told
+            import httpx  # noqa: F401  # now, and not when the first message is sent
         except ImportError as error:
             raise MissingExtraError(f"Webhooks need httpx: {install('httpx')}") from error
         parts = urlsplit(self.url)

@@ -128,7 +128,7 @@ async def do_on_record(
         is_new: whether its id was never used before.
 
     Raises:
-        InputError: standfast has no such run.
+        InputError: the run is not a standfast run.
         StoreError: the act could not be put on the audit trail, and so it was not done.
     """
     if not has_ledger(on.store):
@@ -316,7 +316,7 @@ async def load_acts(store: AgentStore | None, journal_keys: Sequence[str], workf
     """Return the audit trail of a run, by the time at which each act was intended.
 
     Args:
-        journal_keys: its own, and that of the first of the runs that it continues; empty if there is no such run.
+        journal_keys: its own, and that of the first of the runs that it continues; empty if that run does not exist.
         workflow_id: the key of the acts that were meant to start it. Acts that started another of its runs are omitted.
     """
     if not has_ledger(store):

@@ -33,7 +33,7 @@ _LOG = logging.getLogger("standfast")
 _EVERY = 30.0  # seconds between two rounds; ten times as long for a store that counts requests
 _PATIENCE = timedelta(seconds=2)  # for a query to a run
 _AT_ONCE = 8  # runs that are queried or looked up
-_LOOKED_UP = 200  # boards that are looked up in a round: all that have items, if the namespace has no search attributes
+_LOOKED_UP = 200  # boards that are looked up in a round: all that have items, if the namespace lacks search attributes
 _FORGOTTEN = timedelta(days=1)  # after which no late write with an older board can arrive
 _NEVER_WRITTEN = datetime(1970, 1, 1, tzinfo=UTC)  # every write of a run is later
 
@@ -134,7 +134,7 @@ async def _waiting_runs(client: Client, store: str) -> AsyncIterator[WorkflowExe
             if noted[run.task_queue] == store:
                 yield run
     except RPCError as error:
-        if error.status != RPCStatusCode.INVALID_ARGUMENT:  # the namespace has no search attributes
+        if error.status != RPCStatusCode.INVALID_ARGUMENT:  # the namespace lacks search attributes
             raise
 
 

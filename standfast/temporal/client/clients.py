@@ -138,7 +138,7 @@ class RunsInProcess:
         """Return the waiting items of one run.
 
         Raises:
-            InputError: there is no such run.
+            InputError: the run does not exist.
         """
         board = await self.board(address)
         return await self.waiting(WaitFilter(namespace=board.namespace, workflow_id=address))
@@ -147,7 +147,7 @@ class RunsInProcess:
         """Return the board of a run, which names its owner.
 
         Raises:
-            InputError: there is no such run.
+            InputError: the run does not exist.
         """
         if self._store is None:
             raise InputError(f"Run {address!r} is in a store: name it with --store, or give store=")
@@ -249,7 +249,7 @@ class StandfastClient:
     async def pending(self, workflow_id: str, *, run_id: str | None = None) -> list[dict[str, Any]]:
         """Return the items of a run that wait for a person: kind, name, message, since, deadline.
 
-        A user's workflow has no waiting items before it opens its first gate.
+        A user workflow does not have waiting items before it opens its first gate.
         """
         if is_in_process(workflow_id):
             return await self.in_process.pending(workflow_id)
@@ -294,7 +294,7 @@ class StandfastClient:
             raise StandfastError(f"Run {workflow_id}: no worker has answered within {self._timeout:g} s") from error
 
     async def events(self, workflow_id: str, *, after: str | None = None) -> list[Event]:
-        """Return the past events of a run, even after its end; this needs no worker.
+        """Return the past events of a run, even after its end and without a worker.
 
         Args:
             after: as for `stream`.
@@ -305,13 +305,13 @@ class StandfastClient:
         """Yield the past events of a run, then further events until its end; `RunEnded` is the last event.
 
         Leaving the iterator does not affect the run. With the workers' store (`store=`) and a worker that streams, the
-        model's words arrive as `TextDelta`, which have no id.
+        model's words arrive as `TextDelta`, without an id.
 
         Args:
             after: the id of an event: yields only later events, of the run that the event belongs to.
 
         Raises:
-            InputError: there is no such run, or the run has no such event.
+            InputError: the run or the event does not exist.
         """
         async with aclosing(RunEvents(self.client, self._store, workflow_id, after).follow()) as events:
             async for event in events:
@@ -323,7 +323,7 @@ class StandfastClient:
         """Return the waiting items of the whole namespace, as `pending` does, each with its run.
 
         The item with the next deadline comes first. The items are read from the board in the workers' store, with or
-        without a live worker. Without a store, or if the store has no board, each run is queried. Then the only filter
+        without a live worker. Without a store, or if the store lacks a board, each run is queried. Then the only filter
         is a group, and search attributes are needed.
 
         Args:
@@ -386,7 +386,7 @@ class StandfastClient:
         by: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Answer a question: that of a call, or the first open one."""
+        """Answer a call's question, or the first open one."""
         await self._send(workflow_id, names.ANSWER, {"text": text, "tool_call_id": tool_call_id, "by": by}, id)
 
     async def resume(
@@ -405,7 +405,7 @@ class StandfastClient:
         Another attempt uses another model if one is given.
 
         Args:
-            name: of the waiting item, as `pending` shows it. Without it, all pauses try again or give up; to skip, name
+            name: of the waiting item, as `pending` shows it. If omitted, all pauses try again or give up; to skip, name
                 one call or step.
             reason: needed to skip: the model reads it.
         """
@@ -492,7 +492,7 @@ class StandfastClient:
             keep_decisions: keeps who decided what and when, without comments and edits.
 
         Raises:
-            InputError: the run has no session, or this client has no store.
+            InputError: the run lacks a session, or this client lacks a store.
             SessionNotFoundError: it was already deleted.
             SessionConflictError: a run is working on it.
         """

@@ -46,7 +46,7 @@ async def connect(
         profile: a profile of the TOML file at TEMPORAL_CONFIG_FILE, or at Temporal's default path.
         data_converter: if None, one that reads and writes pydantic models.
         codec: encodes (for example, encrypts) the contents of histories, failure messages included: a codec, or its
-            `module:attribute`; if None, that of STANDFAST_CODEC. Workers, the page and commands need the same one.
+            `module:attribute`; if None, the value of STANDFAST_CODEC. Workers, the page and commands need the same one.
         options: further arguments of `Client.connect`. Settings that a `tls=TLSConfig(…)` omits, and all settings for
             `tls=True`, come from the environment and the profile.
 

@@ -101,7 +101,7 @@ def with_codec(converter: DataConverter, codec: PayloadCodec | str | None) -> Da
             or else the one that STANDFAST_CODEC names.
 
     Raises:
-        InputError: there is no codec there.
+        InputError: no codec was found there.
     """
     if codec is None and converter.payload_codec is None:
         codec = os.environ.get(CODEC) or None

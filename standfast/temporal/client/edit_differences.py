@@ -53,7 +53,7 @@ def changes_between(before: Any, after: Any, path: str = "") -> Iterator[Change]
 
 
 async def load_changes(store: Ledger, rows: Sequence[DecisionRecord]) -> list[tuple[Change, ...] | None]:
-    """Return each decision's changes; None if it has no edit, or the store lacks the value that was shown."""
+    """Return each decision's changes; None if it is unedited, or the store lacks the value that was shown."""
     edited = [row for row in rows if row.edit is not None]
     calls = [await _calls(store, key, edited) for key in dict.fromkeys(row.journal_key for row in edited)]
     shown = {place: value for found in calls for place, value in found.items()}

@@ -1,6 +1,6 @@
 """Follows a run: its events, in order from its histories, and its model's words as they arrive.
 
-This needs no worker: the histories have the events, and the store has values that are too long for them.
+This works without a worker: the histories have the events, and the store has values that are too long for them.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class RunEvents:
     """The events of a run.
 
     Args:
-        store: the workers' store; without it long answers are cut, and a model's words arrive only when its answer is
+        store: the workers' store; if None, long answers are cut, and a model's words arrive only when its answer is
             complete.
         after: the id of an event; reads the events after it. With `after`, the run is the one that the event belongs
             to.

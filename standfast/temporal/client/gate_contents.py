@@ -22,7 +22,7 @@ def is_cut(item: Mapping[str, Any]) -> bool:
 async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
     """Return all arguments of a call that waits for approval, which its `digest` covers.
 
-    If the arguments of an item of `pending` (or of a run's `status`) are over 16 KB, or 4 KB if somebody has edited
+    If the arguments of an item of `pending` (or of a run's `status`) are over 16 KB, or 4 KB if a person has edited
     them, its `arguments` are a text of their first 40 characters. Its `size` is the number of their bytes as JSON, and
     its `reference` is their place in the store. For every other item, its `arguments` are returned, or None.
 

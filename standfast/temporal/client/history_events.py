@@ -583,7 +583,7 @@ class History:
 
 
 def _records(kind: type[RecordT], found: object) -> tuple[RecordT, ...] | None:
-    """Return the records in a history's value; None if it has no readable ones."""
+    """Return the records in a history's value; None if none are readable."""
     try:
         return tuple(kind.model_validate(one) for one in found) if isinstance(found, list) and found else None
     except ValueError:

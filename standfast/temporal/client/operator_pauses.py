@@ -27,7 +27,7 @@ setattr(WorkflowExecutionStatus, "_missing_", classmethod(_read_as_running))  # 
 def paused_by_operators(run: WorkflowExecutionDescription) -> list[dict[str, Any]]:
     """Return items for a run that is paused, and for its activities that are paused or wait in another task queue.
 
-    A run's activities all run on the workers of its own task queue; an activity in another queue was moved there.
+    A run's activities all run on its task queue's workers; an activity in another queue was moved there.
     """
     described, which = run.raw_description, f"--workflow-id {shlex.quote(run.id)}"
     items = []

@@ -49,7 +49,7 @@ async def start_or_say(
     """Start a run of a session, or send the message to the run in flight.
 
     Args:
-        context: that of the message. A run has one context from its start to its end, so the run in flight must have
+        context: the message's context. A run has one context from its start to its end, so the run in flight must have
             been started with the same context; None matches any context.
 
     Raises:
@@ -112,7 +112,7 @@ async def check_owner(
 
 
 async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owner:
-    """Return the owner of a run; it has no user if it was started for none.
+    """Return a run's owner, without a user if it was started for none.
 
     Raises:
         InputError: its input cannot be read, so the owner is unknown.
@@ -122,7 +122,7 @@ async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owne
 
 
 async def _started_with(client: Client, workflow_id: str, run_id: str | None) -> dict[str, Any]:
-    """Return the input of a run; `{}` if it has no standfast input.
+    """Return a run's input; `{}` if it lacks standfast input.
 
     Raises:
         InputError: it cannot be read.

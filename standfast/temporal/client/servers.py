@@ -196,7 +196,7 @@ def _usable_name(db_filename: str | os.PathLike[str]) -> str:
 def _opened(log_file: str | os.PathLike[str] | None) -> IO[bytes]:
     """Return the file that the server writes to.
 
-    Unlike a pipe, the file needs no reader, and does not fill up or break.
+    Unlike a pipe, the file does not need a reader, fill up or break.
     """
     return tempfile.TemporaryFile() if log_file is None else open(log_file, "ab+", opener=private)
 

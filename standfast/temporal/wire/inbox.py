@@ -1,6 +1,6 @@
 """Keeps the messages and answers sent to a run until the run takes them, checked against its waiting items.
 
-This module takes no action. Invalid signals are noted with the reason; invalid updates are refused with the reason.
+This module does not act. Invalid signals are noted with the reason; invalid updates are refused with the reason.
 """
 
 import hashlib

@@ -85,7 +85,7 @@ class AgentInput:
         message: the user's text.
         message_id: identifies the message in its session, where it counts once.
         images: beside the text, `{"url"}` or `{"data", "media_type"}` each.
-        session_id: the conversation; by default that of the workflow id `<agent>/<session_id>`, or of a tenant's
+        session_id: the conversation; by default taken from the workflow id `<agent>/<session_id>`, or of a tenant's
             `<agent>/@<tenant_id>/<session_id>`.
         user_id, tenant_id: the user, who must be the session's owner.
         max_iterations: replaces the agent's own.
@@ -176,7 +176,7 @@ class PipelineInput:
 
     Args:
         input: the pipeline's input, parsed by its type.
-        run_key: names the run; by default that of the workflow id `<pipeline>/<run_key>` or
+        run_key: names the run; by default taken from the workflow id `<pipeline>/<run_key>` or
             `<pipeline>/@<tenant_id>/<run_key>`, or a whole workflow id without a slash.
         user_id, tenant_id: the user who starts it.
         restart: the last run of a run key that the same user has begun, as `{"run_key", "from": <step>}`. The results

@@ -23,7 +23,7 @@ SHOWN_BYTES = 16 * 1024  # of the arguments of a call that people are asked abou
 SCHEMAS_BYTES = 64 * 1024  # of the schemas of such calls of a turn; people edit the others' arguments as JSON
 GATES_BYTES = 512 * 1024  # of all questions about the calls of a turn
 PENDING_BYTES = 1_536 * 1024  # of all waiting items, in the answer to one query
-OWN_GATES_BYTES = PENDING_BYTES - 128 * 1024  # of the gates of a user's workflow; all other waiting items are small
+OWN_GATES_BYTES = PENDING_BYTES - 128 * 1024  # of a user workflow's gates; all other waiting items are small
 LONGEST_NAME = 256  # characters of the name of a person who acts
 EARLY_BYTES = 64 * 1024  # of decisions at gates that are not open
 

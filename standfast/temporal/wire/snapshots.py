@@ -62,7 +62,7 @@ class Surroundings(TypedDict):
 
 
 class GateSurroundings(Surroundings):
-    """The surroundings of a user's workflow, found at its first gate.
+    """A user workflow's surroundings, found at its first gate.
 
     was_reset: it was reset before its first gate. Workers of earlier versions do not report it.
     binds_run: the digests of its gates are bound to this run, unlike those of earlier versions.
@@ -225,7 +225,7 @@ def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
         parallel=tool.parallel,
         safe_to_retry=tool.safe_to_retry,
         verify=None if tool.verify is None else True,
-        timeout=TIMEOUT if agent else tool.seconds + GRACE,  # an agent has no time limit
+        timeout=TIMEOUT if agent else tool.seconds + GRACE,  # agents run without a time limit
         attempts=policy.maximum_attempts if tool.safe_to_retry else 1,
         initial=cast(float, policy.initial_interval),
         factor=policy.backoff_coefficient,

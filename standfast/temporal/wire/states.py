@@ -71,7 +71,7 @@ FRESH: RunLoop = LoopState(loop=Loop(), tools={})
 
 
 def write_state(state: RunLoop) -> dict[str, Any]:
-    """Return a state as JSON, without the facts and the fields that equal those of a new state."""
+    """Return a state as JSON, without the facts and the fields that equal a new state's."""
     data = {name: value for name in _PLAIN if (value := getattr(state, name)) != getattr(FRESH, name)}
     if state.open_calls:
         data["open_calls"] = [write_call(call) for call in state.open_calls]

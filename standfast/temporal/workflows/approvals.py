@@ -32,7 +32,7 @@ _ITEM_BYTES = 2_000  # of a waiting item, besides its message and the people
 
 
 class _WorkflowGates(RunHandlers):
-    """The gates of one run of a user's workflow."""
+    """The gates of one user workflow run."""
 
     def __init__(self) -> None:
         self._journal_key = workflow.info().original_execution_run_id

@@ -33,7 +33,7 @@ from standfast.temporal.workflows.run_parts import RunParts
 from standfast.tools import Failed, Outcome, Terminated, Unknown
 from standfast.tools.calls import call_key
 
-REDISPATCHES = 8  # of a call that never started, before a person is asked to check the workers
+REDISPATCHES = 8  # of a call that never started, before asking a person to check the workers
 
 # After an operator's pause, unpause or reset, or after a workflow reset, the first attempt may still be running.
 _STILL_RUNNING = (names.CALL_NOT_OURS, "ActivityReset", "ActivityPaused")

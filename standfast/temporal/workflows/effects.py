@@ -35,7 +35,7 @@ async def execute_effect(effect: Callable[..., Any], *arguments: Any, **options:
 
     Raises:
         ApplicationError: of type "approval-rejected" or "approval-timeout", with the approver and the reason; of type
-            `DefinitionError` if the function is not an activity or has no guard; of type `InputError` if the arguments
+            `DefinitionError` if the function is not an activity or lacks a guard; of type `InputError` if the arguments
             do not fit the function, or an operator completed the activity with an invalid result.
         ActivityError: as from `workflow.execute_activity`.
     """

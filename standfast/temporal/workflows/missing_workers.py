@@ -58,7 +58,7 @@ def details_of(error: FailureError) -> dict[str, Any]:
 
 
 def text_in(error: FailureError, name: str) -> str | None:
-    """Return a text from the details of an activity's error; None if they have no text of this name."""
+    """Return a text from the details of an activity's error; None if they lack a text with this name."""
     found = details_of(error).get(name)
     return found if isinstance(found, str) else None
 

@@ -50,7 +50,7 @@ VERSIONS = 20  # with which a step is tried before it waits for a person
 T = TypeVar("T")
 Opening = tuple[ActivityName[OpenReference, Any], OpenReference]
 
-_REPEATS = 8  # of an activity that was completed without a receipt, before a person is asked
+_REPEATS = 8  # of an activity that was completed without a receipt, before asking a person
 
 _SAID = 2_000  # characters
 

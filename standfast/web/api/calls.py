@@ -82,7 +82,7 @@ class Doors:
         """Start a run for a person; it starts once for the same key and content.
 
         Raises:
-            HTTPException: 404 or 422; there is no such agent, or a part of the request is invalid.
+            HTTPException: 404 or 422; the agent is unknown, or a part of the request is invalid.
             StandfastError: it cannot be started now.
         """
         try:

@@ -79,7 +79,7 @@ class Piece:
 
 @dataclass(slots=True)
 class _Words:
-    """The sent words of one kind."""
+    """The sent words that share a kind."""
 
     kind: Kind
     _told: str = ""
@@ -218,7 +218,7 @@ def read_interrupt_id(text: str) -> tuple[str, str, str, str | None, str | None]
     """Return the run, kind, name, digest, and the last event that was sent.
 
     Raises:
-        HTTPException: 422; it is no such id.
+        HTTPException: 422; it is not such an id.
     """
     try:
         found = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))

@@ -30,7 +30,7 @@ _ORIGIN = re.compile(r"https?://[^/?#@\s]+")
 
 
 class Senders:
-    """The rules for who may send what."""
+    """The rules that limit what each person may send."""
 
     def __init__(self, access: Access, rates: Rates) -> None:
         self.access, self._rates = access, rates
