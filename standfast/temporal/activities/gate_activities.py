@@ -149,7 +149,13 @@ class GateActivities:
         """Return the facts that a user's workflow needs at its first gate; its history keeps them for replays."""
         here = activity.info().workflow_run_id
         was_reset = reference.get("run", here) != here
-        return {**self._host.surroundings, "was_reset": was_reset, "binds_run": True, "shows_whole": True}
+        return {
+            **self._host.surroundings,
+            "was_reset": was_reset,
+            "binds_run": True,
+            "shows_whole": True,
+            "shows_escalations": True,
+        }
 
     async def _check_store(self, run: str) -> None:
         """Check that a standfast run was opened with this worker's store; users' workflows leave no record of that."""

@@ -67,11 +67,13 @@ class GateSurroundings(Surroundings):
     was_reset: it was reset before its first gate. Workers of earlier versions do not report it.
     binds_run: the digests of its gates are bound to this run, unlike those of earlier versions.
     shows_whole: a gate that does not fit into the query `pending` is refused. Earlier versions cut its message.
+    shows_escalations: after a deadline, people read the message of the escalation, instead of the first one.
     """
 
     was_reset: NotRequired[bool]
     binds_run: NotRequired[bool]
     shows_whole: NotRequired[bool]
+    shows_escalations: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)

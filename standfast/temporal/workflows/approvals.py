@@ -46,9 +46,10 @@ class _WorkflowGates(RunHandlers):
         self._asked: Counter[str] = Counter()  # how often the run has asked for the same approval, by digest
         self._looking: asyncio.Future[GateSurroundings] | None = None
         self._shows_whole, self._shown_bytes = False, 0
+        self._shows_escalations = False
 
     async def wait_at(self, gate: Gate, message: str) -> Gate:
-        with self._shown(gate, message):
+        with self._shown(gate, max((message, *(rule.message for rule in gate.rule.chain)), key=len)):
             decided = await self._gates.wait_at(gate, message)
         await self._board.rows.settled()  # the workflow may end now
         return decided
@@ -93,9 +94,19 @@ class _WorkflowGates(RunHandlers):
         found = await asyncio.shield(self._looking)
         self._parts.learn(found)
         self._shows_whole = found.get("shows_whole", False)
+        self._shows_escalations = found.get("shows_escalations", False)
         of_run = [self._journal_key] if found.get("binds_run") else []
         of_call = [count] if count > 1 and "was_reset" in found else []
         return digest_of(name, message, *of_run, *of_call)
+
+    async def asking(self, name: str, rule: GateRule, messages: Sequence[str]) -> GateRule:
+        """Return the rule of a gate with the messages of its escalations, each with its own digest.
+
+        Earlier versions showed the first message after a deadline, too; their runs still do.
+        """
+        if not self._shows_escalations or len({*messages}) == 1:
+            return rule
+        return rule.asking([{"message": text, "digest": await self.digest(name, text)} for text in messages[1:]])
 
     async def _look(self) -> GateSurroundings:
         with contextlib.suppress(ActivityError, ValueError):
@@ -153,8 +164,6 @@ def approval(
             type `InputError`: the message is too large to be shown with those of the other open gates.
     """
     try:
-        if not isinstance(message, str):
-            raise DefinitionError(f"approval.message must be a text here, got {message!r:.80}")
         asked = Approval(
             message=message,
             timeout=timeout,
@@ -166,15 +175,23 @@ def approval(
             exclude_requester=exclude_requester,
             escalate_to=escalate_to,
         )
+        messages = [one.message for one in asked.chain]
+        if other := [one for one in messages if not isinstance(one, str)]:
+            raise DefinitionError(f"approval.message must be a text here, got {other[0]!r:.80}")
     except DefinitionError as error:  # raised unchanged, it would fail the workflow task again and again
         raise ApplicationError(f"approval({name!r}): {error}", type="DefinitionError", non_retryable=True) from None
-    return ask(name, asked, message, requester)
+    return ask(name, asked, cast("list[str]", messages), requester)
 
 
-async def ask(name: str, asked: Approval, message: str, requester: str | None = None) -> ApprovalResult:
-    """Wait at a gate until people have decided, or until the deadline."""
-    gates, rule = _gates(), GateRule.of(asked)
+async def ask(name: str, asked: Approval, messages: Sequence[str], requester: str | None = None) -> ApprovalResult:
+    """Wait at a gate until people have decided, or until the deadline.
+
+    Args:
+        messages: what people read: first the gate's own, then that of each escalation.
+    """
+    gates, message = _gates(), messages[0]
     digest = await gates.digest(name, message)
+    rule = await gates.asking(name, GateRule.of(asked), messages)
     # The gate's time begins here. A replay knows when a local activity ended, but not when it began if it outlasted a
     # workflow task. The deadline would then differ.
     gate = Gate(name=name, rule=rule, digest=digest, since=workflow.now(), requesters=distinct_people([requester]))

@@ -112,7 +112,9 @@ async def _let_through(name: str, guard: Any, given: dict[str, Any]) -> None:
         ApplicationError: it was not approved.
     """
     shown = json.dumps(plain(given), ensure_ascii=False, indent=2)
-    decided = await ask(name, guard.approval, f"{guard.approval.message or f'Run {guard.name}?'}\n{shown}")
+    decided = await ask(
+        name, guard.approval, [f"{one.message or f'Run {guard.name}?'}\n{shown}" for one in guard.approval.chain]
+    )
     if decided["status"] != "approved":
         who = f" by {', '.join(decided['by'])}" if decided["by"] else ""
         why = f": {decided['comment']}" if decided["comment"] else ""

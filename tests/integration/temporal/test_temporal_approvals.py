@@ -12,7 +12,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor, Replayer, Worker
 
 from integration.temporal.test_temporal_sdk_updates import SOON, failed_replays
-from standfast import Agent
+from standfast import Agent, Approval
 from standfast.temporal import StandfastPlugin, approval
 from standfast.testing import ScriptedModel, time_skipping_server
 
@@ -26,6 +26,16 @@ class Release:
         first = await approval("test", message="Tested?", approvers=["ada", "bob"], timeout=patience)
         second = await approval("ship", requester="ada", exclude_requester=True, timeout=patience and 1)
         return [first, second]
+
+
+@workflow.defn
+class Overdue:
+    """A user's workflow that asks somebody else after a while, in other words."""
+
+    @workflow.run
+    async def run(self) -> dict[str, Any]:
+        later = Approval(message="Nobody has answered. Ship it?", approvers=["bob"])
+        return {**await approval("ship", message="Ship it?", timeout=0.2, on_timeout="escalate", escalate_to=later)}
 
 
 @workflow.defn(sandboxed=False)  # which would load this module again for each of many runs
@@ -42,7 +52,7 @@ class Shipment:
 
 def worker(temporal: Temporal, **options: Any) -> Worker:
     plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
-    return Worker(temporal.client, task_queue=temporal.name, workflows=[Release], plugins=[plugin], **options)
+    return Worker(temporal.client, task_queue=temporal.name, workflows=[Release, Overdue], plugins=[plugin], **options)
 
 
 async def start(temporal: Temporal, **options: Any) -> Run:
@@ -85,6 +95,23 @@ async def test_a_workflow_of_the_users_waits_for_decisions(temporal: Temporal) -
 
 
 @pytest.mark.slow
+async def test_after_a_deadline_people_read_the_message_of_the_escalation_and_decide_by_its_digest(
+    temporal: Temporal,
+) -> None:
+    async with worker(temporal):
+        run: Run = await temporal.client.start_workflow("Overdue", id=temporal.session(), task_queue=temporal.name)
+
+        async def escalated() -> dict[str, Any] | None:
+            [item] = await pending(run)
+            return item if item["message"] == "Nobody has answered. Ship it?" else None
+
+        item = await until(escalated)
+        await temporal.people.decide(run.id, "ship", "approve", by="bob", digest=item["digest"])
+        decided: Any = await result(run)
+        assert (decided["status"], decided["by"]) == ("approved", ["bob"])
+        await check_healthy(run)
+
+
 async def test_a_gate_of_a_workflow_of_the_users_has_a_deadline() -> None:
     async with (
         time_skipping_server() as environment,
