@@ -1,5 +1,6 @@
 """Deploys under parked pipelines: errors of the new version pause the run, and finished work is kept."""
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -123,10 +124,10 @@ async def test_a_run_that_somebody_gives_up_at_a_pause_fails_at_that_step(tempor
 
 async def test_all_that_is_paused_goes_on_with_one_resume(temporal: Temporal) -> None:
     """The steps of a map raise beside each other: none is given up because another one continued."""
-    mend = False
+    mended = threading.Event()  # not a bool: a plain value of a function is part of its pipeline's version
 
     def each(ctx: Any) -> str:
-        if not mend:
+        if not mended.is_set():
             raise ValueError(f"item {ctx.item}")
         return f"item {ctx.item}"
 
@@ -140,7 +141,7 @@ async def test_all_that_is_paused_goes_on_with_one_resume(temporal: Temporal) ->
         assert {item["name"] for item in await pending(run, 3)} == {"all/0", "all/1", "all/2"}
         with pytest.raises(InputError, match=r"all/7 does not wait for that; waiting: all/\d, all/\d, all/\d"):
             await temporal.people.resume(run.id, name="all/7")
-        mend = True
+        mended.set()
         await temporal.people.resume(run.id, name="all/1")
         await until(partial(_are_left, run, 2))
         await temporal.people.resume(run.id)
