@@ -1,7 +1,7 @@
 """Speaks AG-UI 1.0: a thread is a session, and a waiting item is an interrupt of its run."""
 
-from collections.abc import AsyncIterator
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from standfast.events import (
-    AnswerDelta,
     Event,
     ReasoningDelta,
     RunEnded,
@@ -22,8 +21,9 @@ from standfast.messages import Usage
 from standfast.stores.protocol import check_session_id
 from standfast.web.api.calls import Doors, id_in
 from standfast.web.api.conversations import (
-    Answer,
     Kind,
+    Mark,
+    Parts,
     Talk,
     Waits,
     interrupt_id,
@@ -40,6 +40,7 @@ from standfast.web.api.senders import dumped, read_body
 from standfast.web.people import Person
 
 _MESSAGES: dict[Kind, str] = {"thoughts": "REASONING_MESSAGE", "text": "TEXT_MESSAGE"}
+_ROLES: dict[Kind, str] = {"thoughts": "reasoning", "text": "assistant"}
 _REASONS = {"approval": "tool_call", "question": "input_required", "unknown": "unknown_outcome", "pause": "paused"}
 _ENDED = {"complete": "success", "cancelled": "cancelled"}
 
@@ -131,16 +132,14 @@ class _Translation:
     """The events of a run, translated to the protocol."""
 
     def __init__(self, run: str) -> None:
-        self._run, self._answer, self._count = run, Answer(), 0
-        self._open: Kind | None = None
+        self._parts = Parts(f"{run}/")
 
     def of(self, event: Event) -> list[dict[str, Any]]:
         match event:
             case TurnStarted(turn):
-                self._answer = Answer(turn)
-                return self._end()
+                return _events(self._parts.begin(turn))
             case TextDelta() | ReasoningDelta():
-                return self._say(event)
+                return _events(self._parts.add(event))
             case TurnEnded():
                 return self._turn_ended(event)
             case ToolEnded(call) if event.outcome != "asked":
@@ -150,50 +149,33 @@ class _Translation:
         return []
 
     def _turn_ended(self, event: TurnEnded) -> list[dict[str, Any]]:
-        told = self._say(event)
-        message = self._id if self._open == "text" else None
-        told += self._end()
+        told, ended = _events(self._parts.add(event)), self._parts.end()
+        told += _events(ended)
+        parent = {"parentMessageId": ended[0].id} if ended and ended[0].kind == "text" else {}
         for call in event.calls:
             at = {"toolCallId": call.id}
-            parent = {} if message is None else {"parentMessageId": message}
             shown = call.arguments if isinstance(call.arguments, str) else dumped(call.arguments)
             told.append({"type": "TOOL_CALL_START", **at, "toolCallName": call.name, **parent})
             told += [{"type": "TOOL_CALL_ARGS", **at, "delta": shown}] if shown else []
             told.append({"type": "TOOL_CALL_END", **at})
         return told
 
-    @property
-    def _id(self) -> str:
-        return f"{self._run}/{self._answer.turn}.{self._count}"
 
-    def _say(self, event: AnswerDelta | TurnEnded) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = []
-        for piece in self._answer.more(event):
-            if piece.is_new or piece.kind != self._open:
-                told += self._end()
-            if not piece.words:
-                continue
-            if self._open is None:
-                self._open, self._count = piece.kind, self._count + 1
-                told += self._marks("START")
-            told.append({"type": f"{_MESSAGES[piece.kind]}_CONTENT", "messageId": self._id, "delta": piece.words})
-        return told
-
-    def _end(self) -> list[dict[str, Any]]:
-        told = self._marks("END")
-        self._open = None
-        return told
-
-    def _marks(self, what: Literal["START", "END"]) -> list[dict[str, Any]]:
-        """Return the events that begin or end the open message; one with thoughts is in a block."""
-        if self._open is None:
-            return []
-        at = {"messageId": self._id}
-        role = {"role": "assistant" if self._open == "text" else "reasoning"} if what == "START" else {}
-        told = [{"type": f"{_MESSAGES[self._open]}_{what}", **at, **role}]
-        if self._open == "thoughts":
-            told.insert(0 if what == "START" else 1, {"type": f"REASONING_{what}", **at})
-        return told
+def _events(marks: Iterable[Mark]) -> list[dict[str, Any]]:
+    """Return the events of messages; one with thoughts is in a block."""
+    told: list[dict[str, Any]] = []
+    for mark in marks:
+        message, at = _MESSAGES[mark.kind], {"messageId": mark.id}
+        match mark.what:
+            case "start":
+                told += [{"type": "REASONING_START", **at}] if mark.kind == "thoughts" else []
+                told.append({"type": f"{message}_START", **at, "role": _ROLES[mark.kind]})
+            case "words":
+                told.append({"type": f"{message}_CONTENT", **at, "delta": mark.words})
+            case "end":
+                told.append({"type": f"{message}_END", **at})
+                told += [{"type": "REASONING_END", **at}] if mark.kind == "thoughts" else []
+    return told
 
 
 def _interrupt(run: str, item: dict[str, Any], after: str | None) -> dict[str, Any]:

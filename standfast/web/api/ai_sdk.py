@@ -1,6 +1,6 @@
 """Speaks the UI message stream of Vercel's AI SDK: a chat is a session, and a gate is a tool approval request."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from standfast.events import (
-    AnswerDelta,
     Event,
     ReasoningDelta,
     RunEnded,
@@ -23,8 +22,9 @@ from standfast.messages import waiting_edit_in_words
 from standfast.stores.protocol import check_session_id
 from standfast.web.api.calls import Doors, id_in
 from standfast.web.api.conversations import (
-    Answer,
     Kind,
+    Mark,
+    Parts,
     Talk,
     Waits,
     interrupt_id,
@@ -82,7 +82,7 @@ async def _settled(doors: Doors, person: Person, request: Request, approval: Any
 
 
 async def _texts(doors: Doors, talk: Talk) -> AsyncIterator[str]:
-    translation = _Translation(talk.run)
+    translation = _Translation()
     yield _text({"type": "start"})
     try:
         async for found in listen(doors, talk):
@@ -107,21 +107,17 @@ async def _texts(doors: Doors, talk: Talk) -> AsyncIterator[str]:
 class _Translation:
     """The events of a run, translated to the protocol; a turn is a step."""
 
-    def __init__(self, run: str) -> None:
-        self._run, self._answer, self._count = run, Answer(), 0
-        self._open: Kind | None = None
-        self._asked: set[str] = set()
+    def __init__(self) -> None:
+        self._parts, self._asked = Parts(), set[str]()
 
     def of(self, event: Event) -> list[dict[str, Any]]:
         match event:
             case TurnStarted(turn):
-                ended = self.end()
-                self._answer = Answer(turn)
-                return [*ended, {"type": "start-step"}]
+                return [*_said(self._parts.begin(turn)), {"type": "start-step"}]
             case TextDelta() | ReasoningDelta():
-                return self._say(event)
+                return _said(self._parts.add(event))
             case TurnEnded():
-                told = [*self._say(event), *self.end()]
+                told = [*_said(self._parts.add(event)), *self.end()]
                 self._asked |= {call.id for call in event.calls}
                 told += [_input(call.id, call.name, call.arguments) for call in event.calls]
                 return [*told, {"type": "finish-step"}]
@@ -137,29 +133,17 @@ class _Translation:
                 return [*begun, {"type": "tool-output-error", **at, "errorText": event.text or event.outcome}]
         return []
 
-    @property
-    def _id(self) -> str:
-        return f"{self._answer.turn}.{self._count}"
-
-    def _say(self, event: AnswerDelta | TurnEnded) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = []
-        for piece in self._answer.more(event):
-            if piece.is_new or piece.kind != self._open:
-                told += self.end()
-            if not piece.words:
-                continue
-            part = _PARTS[piece.kind]
-            if self._open is None:
-                self._open, self._count = piece.kind, self._count + 1
-                told.append({"type": f"{part}-start", "id": self._id})
-            told.append({"type": f"{part}-delta", "id": self._id, "delta": piece.words})
-        return told
-
     def end(self) -> list[dict[str, Any]]:
-        if self._open is None:
-            return []
-        part, self._open = _PARTS[self._open], None
-        return [{"type": f"{part}-end", "id": self._id}]
+        return _said(self._parts.end())
+
+
+def _said(marks: Iterable[Mark]) -> list[dict[str, Any]]:
+    """Return the parts of a message."""
+    told = []
+    for mark in marks:
+        kind, what = _PARTS[mark.kind], "delta" if mark.what == "words" else mark.what
+        told.append({"type": f"{kind}-{what}", "id": mark.id, **({"delta": mark.words} if mark.words else {})})
+    return told
 
 
 def _input(call_id: str, name: str, arguments: Any) -> dict[str, Any]:

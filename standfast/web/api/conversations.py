@@ -122,6 +122,59 @@ class Answer:
                 yield from self._text.rest(text)
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The start of a part, some of its words, or its end. The words of a part share a kind."""
+
+    what: Literal["start", "words", "end"]
+    kind: Kind
+    id: str
+    words: str = ""
+
+
+class Parts:
+    """Divides the words of turns into parts, for protocols that mark the start and the end of each.
+
+    Args:
+        prefix: of the parts' ids.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix, self._answer, self._count = prefix, Answer(), 0
+        self._open: Kind | None = None
+
+    @property
+    def _id(self) -> str:
+        return f"{self._prefix}{self._answer.turn}.{self._count}"
+
+    def begin(self, turn: int) -> list[Mark]:
+        """Begin a turn; the part that an earlier one has left open ends."""
+        ended = self.end()
+        self._answer = Answer(turn)
+        return ended
+
+    def add(self, event: AnswerDelta | TurnEnded) -> list[Mark]:
+        """Add words. A part ends where another kind begins, and where its words are void."""
+        found: list[Mark] = []
+        for piece in self._answer.more(event):
+            if piece.is_new or piece.kind != self._open:
+                found += self.end()
+            if not piece.words:
+                continue
+            if self._open is None:
+                self._open, self._count = piece.kind, self._count + 1
+                found.append(Mark("start", piece.kind, self._id))
+            found.append(Mark("words", piece.kind, self._id, piece.words))
+        return found
+
+    def end(self) -> list[Mark]:
+        """End the open part, if any."""
+        if self._open is None:
+            return []
+        kind, self._open = self._open, None
+        return [Mark("end", kind, self._id)]
+
+
 async def say(doors: Doors, person: Person, asked: StartRun, key: str | None, **options: Any) -> Talk:
     """Send a message in a session, whose run is started or continues."""
     begun: Begun = await doors.start(person, asked, key, **options)

@@ -1,10 +1,11 @@
 """What a client of a chat is sent of an answer: each word once, thoughts and text apart, also after a lost attempt."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from standfast.events import AnswerDelta, ReasoningDelta, TextDelta, TurnEnded
+from standfast.events import AnswerDelta, ReasoningDelta, TextDelta, TurnEnded, TurnStarted
 from standfast.web.api.ag_ui import _Translation as AGUI
 from standfast.web.api.ai_sdk import _Translation as AISDK
 from standfast.web.api.conversations import Answer, Piece
@@ -78,10 +79,10 @@ def test_each_word_is_sent_once(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("translation", [AGUI, AISDK], ids=["AG-UI", "AI SDK"])
+@pytest.mark.parametrize("translation", [partial(AGUI, "run"), AISDK], ids=["AG-UI", "AI SDK"])
 def test_what_is_begun_is_ended_before_something_else_begins(case: str, translation: Any) -> None:
     deltas, end, pieces = CASES[case]
-    translated, is_open, said = translation("run"), "", {"text": "", "thoughts": ""}
+    translated, is_open, said = translation(), "", {"text": "", "thoughts": ""}
     for told in [one for event in (*deltas, end) for one in translated.of(event)]:
         kind = "thoughts" if "REASONING" in told["type"].upper() else "text"
         match told["type"].upper().replace("_", "-").rpartition("-")[2]:
@@ -96,3 +97,13 @@ def test_what_is_begun_is_ended_before_something_else_begins(case: str, translat
                 is_open = is_open if told["type"] == "REASONING_MESSAGE_END" else ""
     assert is_open == ""
     assert said == {kind: "".join(one.words for one in pieces if one.kind == kind) for kind in said}
+
+
+@pytest.mark.parametrize("translation", [partial(AGUI, "run"), AISDK], ids=["AG-UI", "AI SDK"])
+@pytest.mark.parametrize("delta", [thought("Hm"), word("Y")], ids=["thoughts", "text"])
+def test_words_of_a_turn_that_another_follows_end_under_their_own_id(translation: Any, delta: AnswerDelta) -> None:
+    translated = translation()
+    told = [one for event in (TurnStarted(1), delta, TurnStarted(2)) for one in translated.of(event)]
+    marked = [one.get("id") or one.get("messageId") for one in told if "step" not in one["type"]]
+    assert len(marked) >= 3
+    assert len(set(marked)) == 1
