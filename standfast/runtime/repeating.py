@@ -16,16 +16,16 @@ async def repeating(
     every: float,
     failed: str,
     *,
+    expected: type[Exception],
     first: float = 0.0,
-    expected: type[Exception] = StandfastError,
 ) -> AsyncIterator[None]:
     """Repeat work for as long as the block lasts, whatever it raises: nothing would start it again.
 
     Args:
         every: seconds between two rounds.
         failed: the log message of a round that failed; the error follows. The same error in a row is logged once.
-        first: seconds before the first round.
         expected: errors that are logged without a traceback, beside our own.
+        first: seconds before the first round.
     """
     task = asyncio.create_task(_repeat(work, every, failed, first, expected))
     try:

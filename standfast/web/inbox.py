@@ -16,7 +16,7 @@ from starlette.routing import Route
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
-from standfast.messages import Message, Usage, read_json
+from standfast.messages import Usage, read_json
 from standfast.messages import person as identity
 from standfast.runtime.stored_gates import is_in_process
 from standfast.stores.waits import ShownWait, WaitFilter
@@ -29,7 +29,7 @@ from standfast.web.desk import Desk, redirect
 from standfast.web.gate_contents import Whole, load_all, load_whole
 from standfast.web.live_updates import changes_address
 from standfast.web.people import Person
-from standfast.web.run_page import page_in_process
+from standfast.web.run_page import LOOKED_AT, last_turns, page_in_process
 from standfast.web.runs import Runs
 from standfast.web.timelines import Entry, Timelines
 from standfast.web.visible_runs import admit, bounded_filter, waiting_for
@@ -39,8 +39,6 @@ _ASKED = 100  # runs that are queried if the store lacks a board
 FILTERS = ("text", "kind", "agent", "group", "person", "waits_longer_than")
 _PAGES = ("after", "others_after")
 _FIELD = "gate:"  # before the number of a checkbox
-_TURNS = 3  # messages that are shown with an item, the last ones with text
-_LOOKED_AT = 12  # messages that are searched for these
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +190,6 @@ def _of_run(seen: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _says(message: Message) -> bool:
-    return bool(message.content or message.tool_calls)
-
-
 def used(timeline: Sequence[Entry]) -> Usage | None:
     """Return the usage of a run so far, with its cost as far as prices are known; None if it called no model."""
     total: Usage | None = None
@@ -259,7 +253,7 @@ class InboxPages:
         seen = listed(await our_run(self._desk.client, run))
         item = {**_of_run(seen), **found[0], "workflow_id": run}
         is_theirs = await self._runs.is_session_of(person, seen)
-        messages = await self._runs.messages(seen, most=_LOOKED_AT) if is_theirs else []
+        messages = await self._runs.messages(seen, most=LOOKED_AT) if is_theirs else []
         timeline = await self._timelines.load(run, messages) if is_theirs else None
         gate = next((one for one in reversed(timeline or ()) if one.kind == "gate" and one.of == name), None)
         return self._desk.page(
@@ -267,7 +261,7 @@ class InboxPages:
             "item",
             item=item,
             whole=await load_all(self._desk.store, [item]),
-            turns=[one for one in messages if _says(one)][-_TURNS:],
+            turns=last_turns(messages),
             used=None if timeline is None else used(timeline),
             gate=gate,
             is_theirs=is_theirs,

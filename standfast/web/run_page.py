@@ -1,6 +1,6 @@
 """The page of one run: its progress, waiting items, messages and decisions, and the forms that act on it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -11,6 +11,7 @@ from starlette.routing import Route
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, StandfastError
+from standfast.messages import Message
 from standfast.runtime.stored_gates import is_in_process
 from standfast.runtime.streamed_answers import Heard
 from standfast.temporal import OnRecord, start_pipeline
@@ -34,8 +35,8 @@ from standfast.web.visible_runs import admit, admit_start
 
 _GOES_ON = ("starting", "running", "waiting", "paused")  # a run's own report before its end
 _ENTRIES = 100  # of a timeline, the last, unless all are requested
-_LOOKED_AT = 12  # messages that are searched for those with text, of an in-process run
-_TURNS = 3
+LOOKED_AT = 12  # messages that are searched for the last ones with text or calls
+_TURNS = 3  # of these are shown
 
 
 class RunPage:
@@ -177,6 +178,11 @@ class RunPage:
         return handle.id
 
 
+def last_turns(messages: Iterable[Message]) -> list[Message]:
+    """Return the last messages with text or calls."""
+    return [one for one in messages if one.content or one.tool_calls][-_TURNS:]
+
+
 async def page_in_process(desk: Desk, request: Request, run: str) -> Response:
     """Return the page of a run that no server knows; only its store has it.
 
@@ -191,7 +197,7 @@ async def page_in_process(desk: Desk, request: Request, run: str) -> Response:
         and board.session is not None
         and (session := await desk.store.load_session(board.session))
     ):
-        messages = await desk.store.load_messages(board.session, after=max(0, session.last_seq - _LOOKED_AT))
+        messages = await desk.store.load_messages(board.session, after=max(0, session.last_seq - LOOKED_AT))
     return desk.page(
         request,
         "in_process",
@@ -199,7 +205,7 @@ async def page_in_process(desk: Desk, request: Request, run: str) -> Response:
         board=board,
         waiting=waiting,
         whole=await load_all(desk.store, waiting),
-        turns=[one for one in messages if one.content or one.tool_calls][-_TURNS:],
+        turns=last_turns(messages),
         acts=await load_acts(desk.store, [board.journal_key], run),
         changes=None,
     )

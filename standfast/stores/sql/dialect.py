@@ -44,7 +44,7 @@ class RefusedByGuardError(Exception):
 
 
 def guard(condition: str, values: dict[str, Any]) -> Query:
-    """Return a statement that fails, and its whole batch with it, unless a condition holds."""
+    """Return a statement that fails, with its whole batch, unless a condition holds."""
     return f"{_GUARD}{condition}", values
 
 

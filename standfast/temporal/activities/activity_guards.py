@@ -77,18 +77,18 @@ class Guard:
             ) from None
         if isinstance(error, StoreError):
             raise self._store_failure(error) from None
-        if isinstance(error, SessionConflictError):  # perhaps of a run that was terminated: nobody else reports it
-            info = activity.info()
-            _LOG.warning("%s of workflow %s was refused: %s", info.activity_type, info.workflow_id, error_text(error))
+        if isinstance(error, StandfastError):
+            category = ApplicationErrorCategory.UNSPECIFIED
+            if isinstance(error, SessionConflictError):  # if its run was terminated, only this line reports it
+                info, category = activity.info(), ApplicationErrorCategory.BENIGN  # without a traceback
+                _LOG.warning(
+                    "%s of workflow %s was refused: %s", info.activity_type, info.workflow_id, error_text(error)
+                )
             raise ApplicationError(
                 error_text(error),
-                type=SessionConflictError.__name__,
-                non_retryable=True,
-                category=ApplicationErrorCategory.BENIGN,  # without a traceback
-            ) from None
-        if isinstance(error, StandfastError):
-            raise ApplicationError(
-                error_text(error), type=type(error).__name__, non_retryable=isinstance(error, _FOR_GOOD)
+                type=type(error).__name__,
+                non_retryable=isinstance(error, _FOR_GOOD),
+                category=category,
             ) from None
 
     def _store_failure(self, error: StoreError) -> ApplicationError:

@@ -48,6 +48,7 @@ class Invocations:
     _left: int | None
     _asked: AskedAgents = field(default_factory=AskedAgents)
     spent: Usage | None = None
+    _noted: dict[int, str] = field(default_factory=dict)
 
     async def invoke(
         self,
@@ -110,6 +111,13 @@ class Invocations:
     def _count(self, spent: Usage | None) -> None:
         self.spent = self.spent if spent is None else spent + self.spent
 
+    async def _note(self, session: str) -> None:
+        """Note the session of an agent, so that its usage is counted even if the call is lost."""
+        place = _called_sessions(self._record.key, self._call_id)
+        while session not in self._noted.values():  # an earlier attempt may have noted others, or the same
+            number = len(self._noted)
+            self._noted[number] = await self._store.save_reply(place, number, session)
+
     async def _usage_of(self, session: str) -> Usage | None:
         """Return the usage of an agent without a result."""
         kept = await self._store.load_session(session)
@@ -128,7 +136,7 @@ class Invocations:
         workflow_id = names.child_id(self._info.workflow_id or "", name)
         # A run of the session under another workflow id may have called this agent before; the agent's session tells.
         there = await self._store.load_session(session := session_key_of(given.tenant_id, session_id))
-        await _note_session(self._store, self._record.key, self._call_id, session)
+        await self._note(session)
         if there is not None and there.workflow_id not in (None, workflow_id):
             return self._client.get_workflow_handle(str(there.workflow_id)), session
         try:
@@ -152,13 +160,6 @@ class Invocations:
 
 def _called_sessions(scope: str, call_id: str) -> str:
     return f"{scope}/{call_id}/agents"
-
-
-async def _note_session(store: DurableStore, scope: str, call_id: str, session: str) -> None:
-    """Note the session of an agent that a call runs, so that its usage is counted even if the call is lost."""
-    number, place = 0, _called_sessions(scope, call_id)
-    while await store.save_reply(place, number, session) != session:
-        number += 1
 
 
 async def usage_of_called(store: DurableStore, scope: str, call_id: str) -> Usage | None:

@@ -364,7 +364,8 @@ class ToolActivities:
         entry = await with_answer(store, place.scope, key, entry)
         if "given" in reference:
             # A handler that still runs is then too late.
-            return await self._record(place, dispatch, entry, read_outcome(reference["given"]), "person")
+            spent = await usage_of_called(store, place.scope, place.call.id)
+            return await self._record(place, dispatch, entry, read_outcome(reference["given"]), spent, by="person")
         if "not_happened" in reference:
             return await self._give_up(place, dispatch, entry)
         asks = self._asks_verify(place)
@@ -429,7 +430,7 @@ class ToolActivities:
         if isinstance(outcome, Unknown):
             return {**unknown, "reason": outcome.reason}
         if outcome is not None:
-            return await self._record(place, dispatch, entry, attempt.with_note_of_edit(outcome), "verify")
+            return await self._record(place, dispatch, entry, attempt.with_note_of_edit(outcome), spent, by="verify")
         # The entry is released before the call runs again: its owner then records nothing, and only one finder runs it.
         key = place.key(dispatch)
         now = await self._host.store.abandon(place.scope, key, owner=str(entry.owner))
@@ -437,11 +438,17 @@ class ToolActivities:
             return {**unknown, "reason": CONTRADICTED}
         return {"dispatch": dispatch} if now.state == "abandoned" else None
 
-    async def _record(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome, by: _Finder) -> Verdict:
-        """Record an outcome of a call that is not from its handler, unless it has one; return the one that counts."""
+    async def _record(
+        self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome, spent: Usage | None, *, by: _Finder
+    ) -> Verdict:
+        """Record an outcome of a call that is not from its handler, unless it has one; return the one that counts.
+
+        Args:
+            spent: by agents that the call has run.
+        """
         store, owner = self._host.store, self._host.owner()
         written = write_outcome(within_row(outcome, place.call.name, store))
-        if (spent := await usage_of_called(store, place.scope, place.call.id)) is not None:
+        if spent is not None:
             written["spent"] = spent.plain()
         known, running = (dispatch, entry), self._host.running(owner)
         record = partial(record_found, store, place.scope, place.position, place.call, known, written)

@@ -49,13 +49,14 @@ class _WorkflowGates(RunHandlers):
         self._shows_escalations = False
 
     async def wait_at(self, gate: Gate, message: str) -> Gate:
-        with self._shown(gate, max((message, *(rule.message for rule in gate.rule.chain)), key=len)):
+        texts = (message, *(rule.message for rule in gate.rule.chain))
+        with self._shown(gate, max(len(to_json(text)) for text in texts)):
             decided = await self._gates.wait_at(gate, message)
         await self._board.rows.settled()  # the workflow may end now
         return decided
 
     @contextlib.contextmanager
-    def _shown(self, gate: Gate, message: str) -> Iterator[None]:
+    def _shown(self, gate: Gate, message_bytes: int) -> Iterator[None]:
         """Reserve room for a gate in the answer to the query `pending` until the block ends.
 
         Only the history has the message of such a gate, so people could not look up a part that was cut.
@@ -64,7 +65,7 @@ class _WorkflowGates(RunHandlers):
             ApplicationError: of type `InputError`: there is no room, and no approver is notified.
         """
         people = max(len(to_json([rule.users, rule.users, rule.groups])) for rule in gate.rule.chain)
-        size = len(to_json(message)) + people + _ITEM_BYTES
+        size = message_bytes + people + _ITEM_BYTES
         if self._shows_whole and self._shown_bytes + size > OWN_GATES_BYTES:
             raise ApplicationError(
                 f"approval: gate {gate.name!r} needs {size:,} bytes to show, and other open gates of this workflow "
@@ -102,7 +103,7 @@ class _WorkflowGates(RunHandlers):
     async def asking(self, name: str, rule: GateRule, messages: Sequence[str]) -> GateRule:
         """Return the rule of a gate with the messages of its escalations, each with its own digest.
 
-        Earlier versions showed the first message after a deadline, too; their runs still do.
+        Runs that an earlier version has begun keep showing the first message after a deadline.
         """
         if not self._shows_escalations or len({*messages}) == 1:
             return rule
@@ -187,7 +188,7 @@ async def ask(name: str, asked: Approval, messages: Sequence[str], requester: st
     """Wait at a gate until people have decided, or until the deadline.
 
     Args:
-        messages: what people read: first the gate's own, then that of each escalation.
+        messages: the texts that people read: first the gate's own, then each escalation's.
     """
     gates, message = _gates(), messages[0]
     digest = await gates.digest(name, message)

@@ -38,6 +38,16 @@ class Overdue:
         return {**await approval("ship", message="Ship it?", timeout=0.2, on_timeout="escalate", escalate_to=later)}
 
 
+@workflow.defn
+class OverdueAtLength:
+    """Its escalation has fewer characters than its message, and more bytes than a gate may have."""
+
+    @workflow.run
+    async def run(self) -> dict[str, Any]:
+        later = Approval(message="é" * 800_000, approvers=["bob"])
+        return {**await approval("ship", message="x" * 900_000, timeout=60, on_timeout="escalate", escalate_to=later)}
+
+
 @workflow.defn(sandboxed=False)  # which would load this module again for each of many runs
 class Shipment:
     """A user's workflow that is busy while it asks."""
@@ -52,7 +62,13 @@ class Shipment:
 
 def worker(temporal: Temporal, **options: Any) -> Worker:
     plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
-    return Worker(temporal.client, task_queue=temporal.name, workflows=[Release, Overdue], plugins=[plugin], **options)
+    return Worker(
+        temporal.client,
+        task_queue=temporal.name,
+        workflows=[Release, Overdue, OverdueAtLength],
+        plugins=[plugin],
+        **options,
+    )
 
 
 async def start(temporal: Temporal, **options: Any) -> Run:
@@ -94,7 +110,6 @@ async def test_a_workflow_of_the_users_waits_for_decisions(temporal: Temporal) -
     await Replayer(workflows=[Release]).replay_workflow(await run.fetch_history())
 
 
-@pytest.mark.slow
 async def test_after_a_deadline_people_read_the_message_of_the_escalation_and_decide_by_its_digest(
     temporal: Temporal,
 ) -> None:
@@ -112,6 +127,17 @@ async def test_after_a_deadline_people_read_the_message_of_the_escalation_and_de
         await check_healthy(run)
 
 
+async def test_a_gate_whose_escalation_people_could_not_see_whole_is_refused(temporal: Temporal) -> None:
+    async with worker(temporal):
+        run: Run = await temporal.client.start_workflow(
+            "OverdueAtLength", id=temporal.session(), task_queue=temporal.name
+        )
+        refused = await failure(run)
+        assert refused.type == "InputError"
+        assert "bytes to show" in refused.message
+
+
+@pytest.mark.slow
 async def test_a_gate_of_a_workflow_of_the_users_has_a_deadline() -> None:
     async with (
         time_skipping_server() as environment,
