@@ -12,8 +12,7 @@ from standfast.agent_loop.actions import (
     Settled,
 )
 from standfast.agent_loop.argument_patterns import Remember, pattern_in_words
-from standfast.agent_loop.decisions import Decision, access_problem, decider_problem
-from standfast.agent_loop.gate_rules import GateRule, Holds
+from standfast.agent_loop.gate_rules import Decision, GateRule, Holds, access_problem, decider_problem
 from standfast.agent_loop.gates import Gate, digest_of, edited_call_digest, edited_digest, gate_problem, value_digest
 from standfast.agent_loop.guardrails import (
     approval_of_guardrail,
@@ -45,6 +44,7 @@ from standfast.agent_loop.standing_approvals import (
 )
 from standfast.agent_loop.tool_facts import (
     ToolFacts,
+    ToolState,
     agent_failure,
     agent_outcome,
     cancelled,
@@ -70,7 +70,6 @@ from standfast.agent_loop.tool_gates import (
     unknown_key,
     with_edit,
 )
-from standfast.agent_loop.tool_states import ToolState
 from standfast.agent_loop.transcripts import (
     answer_message,
     extended,

@@ -10,8 +10,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from standfast.agent_loop.decisions import Decision
-from standfast.agent_loop.gate_rules import GateRule
+from standfast.agent_loop.gate_rules import Decision, GateRule
 from standfast.messages import cut, distinct_people, edit_in_words, explain, person, visible_json
 from standfast.tools import SCOPES, is_wider
 

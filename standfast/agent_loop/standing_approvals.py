@@ -13,8 +13,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from standfast.agent_loop.argument_patterns import fits, pattern_of
-from standfast.agent_loop.decisions import Decision
-from standfast.agent_loop.gate_rules import GateRule
+from standfast.agent_loop.gate_rules import Decision, GateRule
 from standfast.agent_loop.gates import Gate
 from standfast.errors import InputError
 from standfast.messages import Record, person, size_over

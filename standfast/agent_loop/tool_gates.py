@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from standfast.agent_loop.decisions import Decision
-from standfast.agent_loop.gate_rules import GateRule, in_turn
+from standfast.agent_loop.gate_rules import Decision, GateRule, in_turn
 from standfast.agent_loop.gates import Gate, digest_of
 from standfast.agent_loop.guardrails import approval_of_guardrail, rule_of
 from standfast.agent_loop.invalid_answers import refusal_by_guardrail

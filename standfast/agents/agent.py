@@ -3,31 +3,27 @@
 import copy
 import functools
 import json
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Required, TypedDict, Unpack, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from standfast.agents.agent_names import check_former_names, check_name
-from standfast.agents.agent_options import (
-    Hook,
-    Instructions,
-    MakesDeps,
-    OnTerminalToolError,
-    WithContext,
-    WithDeps,
-    WithNeither,
-    WithoutDeps,
-)
 from standfast.agents.contexts import AgentContext, ChangedValueError, DepsT, write_kept
 from standfast.agents.foreign_agents import ACCEPTED, adopted
-from standfast.agents.guardrails import GUARDRAILS, Check, Guardrail, read_guardrails
+from standfast.agents.guardrails import (
+    GUARDRAILS,
+    Check,
+    Guardrail,
+    OutputValidator,
+    read_guardrails,
+    read_output_validators,
+)
 from standfast.agents.handoffs import check_handoffs, speakers
 from standfast.agents.limits import CONTEXT_BYTES, Loop
-from standfast.agents.output_validators import OutputValidator, read_output_validators
 from standfast.agents.samplers import samplers
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError, InputError
@@ -47,7 +43,76 @@ from standfast.tools import (
     tool,
 )
 from standfast.tools.calls import AgentFinder
-from standfast.tools.checks import check_deps, suggesting
+from standfast.tools.checks import check_deps, check_former_names, check_name, suggesting
+
+if TYPE_CHECKING:
+    from types import UnionType
+    from typing import _SpecialForm
+
+    from standfast.agents.foreign_agents import ForeignAgent
+
+    NoClass = UnionType | _SpecialForm  # such as `Cart | None`, whose type checkers cannot read yet
+
+
+OnTerminalToolError = Literal["message", "stop", "fail"]
+Hook = Callable[[AgentContext[DepsT]], object]
+Instructions = str | Callable[[AgentContext[DepsT]], str | Awaitable[str]]
+Manager = AbstractAsyncContextManager[DepsT, Any]
+MakesDeps = Callable[[AgentContext[None]], Manager[DepsT] | Awaitable[Manager[DepsT]] | Awaitable[DepsT] | DepsT]
+
+
+class Options(TypedDict, Generic[DepsT], total=False):
+    """The arguments of an `Agent` besides its name, output, context and deps."""
+
+    formerly: Sequence[str]
+    model: str | None
+    fallback_models: Sequence[str]
+    instructions: Instructions[DepsT] | Sequence[Instructions[DepsT]] | None
+    tools: "Sequence[Tool[..., Any] | Agent | ForeignAgent | Toolset | HostedTool]"
+    handoffs: "Sequence[Agent | str]"
+    description: str | None
+    state: Any
+    initial_state: Any
+    loop: Loop
+    settings: Mapping[str, Any]
+    access: AccessRules
+    input_guardrails: Sequence[Check[DepsT] | Guardrail[DepsT]]
+    output_guardrails: Sequence[Check[DepsT] | Guardrail[DepsT]]
+    tool_guardrails: Sequence[Check[DepsT] | Guardrail[DepsT]]
+    output_validators: Sequence[OutputValidator[DepsT]]
+    on_start: Hook[DepsT] | None
+    on_complete: Hook[DepsT] | None
+    on_stuck: Hook[DepsT] | None
+    on_terminal_tool_error: OnTerminalToolError
+    adapter: Any
+
+
+class WithDeps(Options[DepsT], Generic[DepsT], total=False):
+    """The same for an agent whose dependencies come from `deps`."""
+
+    deps: Required[MakesDeps[DepsT]]
+    context: Any
+
+
+class WithContext(Options[DepsT], Generic[DepsT], total=False):
+    """The same for an agent without `deps`, whose dependency is the context itself."""
+
+    context: "Required[type[DepsT] | UnionType]"
+    deps: None
+
+
+class WithNeither(Options[Any], total=False):
+    """The same for an agent without its own dependencies: in a conversation it has those of the first agent."""
+
+    context: "NoClass | None"
+    deps: None
+
+
+class WithoutDeps(Options[DepsT], Generic[DepsT], total=False):
+    """The same for both kinds of agents without `deps`."""
+
+    context: "type[DepsT] | NoClass | None"
+    deps: None
 
 
 @suggesting

@@ -1,4 +1,4 @@
-"""Guardrails: functions that check a model's input, its answers and its calls."""
+"""Guardrails and output validators: functions that check a model's input, its answers and its calls."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,3 +78,22 @@ def _check_approval(where: str, approval: object) -> None:
         raise DefinitionError(
             f"{where}: approval.remember is for a tool's own approval; let the guardrail pass what needs no decision"
         )
+
+
+OutputValidator = Callable[[AgentContext[DepsT], Any], object]
+
+
+def read_output_validators(agent: str, given: Any) -> tuple[OutputValidator, ...]:
+    """Return an agent's output validators.
+
+    Raises:
+        DefinitionError: they are not a list of functions.
+    """
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise DefinitionError(f"Agent '{agent}': output_validators must be a list of functions, got {given!r:.80}")
+    found = tuple(given)
+    if wrong := [one for one in found if not callable(one)]:
+        raise DefinitionError(
+            f"Agent '{agent}': output_validators: {wrong[0]!r:.80} is not a function of ctx and an output"
+        )
+    return found

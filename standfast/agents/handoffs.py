@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from standfast.agents.agent_names import NAME
 from standfast.agents.guardrails import GUARDRAILS
 from standfast.errors import DefinitionError
 from standfast.tools import HostedTool, Tool, Toolset
+from standfast.tools.checks import NAME
 
 if TYPE_CHECKING:
     from standfast.agents.agent import Agent

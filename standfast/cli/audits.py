@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from standfast.temporal import StandfastClient
-    from standfast.temporal.client.edit_differences import Change
+    from standfast.temporal.client.audits import Change
 
 BY = click.option("--by", help="Person who does it.  [env: STANDFAST_USER; else the login name]")
 AUDITED = from_application(

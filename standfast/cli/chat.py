@@ -28,7 +28,7 @@ from standfast.events import ModelRetried, ReasoningDelta, TextDelta, ToolEnded,
 from standfast.local import run_streaming
 from standfast.runtime.streamed_answers import Heard, load_more, news_of, until_more
 from standfast.stores import SQLiteStore
-from standfast.stores.capabilities import has_journal
+from standfast.stores.protocol import has_journal
 
 if TYPE_CHECKING:
     from temporalio.client import Client

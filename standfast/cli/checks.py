@@ -227,8 +227,7 @@ async def _sessions(client: "Client", task_queue: str, path: Named) -> tuple[boo
 
 async def _board(client: "Client", path: Named) -> tuple[bool, str]:
     """Compare the board in the store with the items that really wait."""
-    from standfast.temporal.client.board_keeping import mend_board
-    from standfast.temporal.client.boards import kept_board
+    from standfast.temporal.client.boards import kept_board, mend_board
 
     async with existing_store(path) as store:
         if await kept_board(store, client.namespace) is None:

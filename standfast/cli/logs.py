@@ -67,7 +67,7 @@ class OfTheSDK(logging.Filter):
     _told = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        from standfast.temporal.client.connection_faults import reason_of
+        from standfast.temporal.client.connections import reason_of
 
         if record.name == _STOPS and record.levelno == logging.INFO:
             return False

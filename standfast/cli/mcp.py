@@ -26,7 +26,7 @@ from standfast.mcp import MCPToolset, OAuth
 from standfast.mcp.known_tools import KnownTool, KnownTools, known_servers
 from standfast.mcp.login_pages import login as log_in
 from standfast.mcp.logins import Logins
-from standfast.mcp.tool_declarations import digest_of
+from standfast.mcp.schemas import digest_of
 from standfast.messages import changed_lines
 from standfast.stores import open_store
 

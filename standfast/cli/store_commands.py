@@ -16,9 +16,9 @@ from standfast.errors import InputError
 from standfast.runtime.restored_stores import begin_epoch, note_move
 from standfast.runtime.retention import PrunedStore, Pruning, continued_runs, nobody_knows
 from standfast.stores import open_store
-from standfast.stores.capabilities import has_deletion
 from standfast.stores.copying import Movable, give_up_move, move_store
 from standfast.stores.deletion import is_temporal_run
+from standfast.stores.protocol import has_deletion
 from standfast.stores.sqlite.files import restore_file
 from standfast.stores.sqlite.migrations import MIGRATIONS
 

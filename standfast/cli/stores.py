@@ -12,7 +12,7 @@ import click
 from standfast.cli.outputs import Output
 from standfast.errors import InputError, StoreError
 from standfast.stores import D1Store, DurableStore, PostgresStore, SQLiteStore, open_store
-from standfast.stores.capabilities import has_waits
+from standfast.stores.protocol import has_waits
 
 if TYPE_CHECKING:
     from temporalio.client import Client

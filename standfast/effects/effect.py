@@ -15,9 +15,17 @@ from typing import Any, Literal, TypeVar, cast, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from standfast.durations import Duration
-from standfast.effects import failures
 from standfast.effects.calls import EffectCall, Ending, Found
-from standfast.effects.kept_outcomes import Kept, Raised, written
+from standfast.effects.kept_outcomes import (
+    Kept,
+    Raised,
+    failed_error,
+    lost_error,
+    of_activity,
+    refused_error,
+    said_by,
+    written,
+)
 from standfast.effects.keys import (
     LONGEST_NAME,
     EffectKey,
@@ -37,15 +45,13 @@ from standfast.errors import (
     ToolDurabilityError,
 )
 from standfast.messages import error_text
-from standfast.stores.capabilities import has_ledger
-from standfast.stores.protocol import DurableStore
+from standfast.stores.protocol import DurableStore, has_ledger
 from standfast.time_limits import time_limit
 from standfast.tools import Approval, Failed, Happened, NotHappened, Returned, Tool, Unknown, seconds
 from standfast.tools.calls import Verdict
 from standfast.tools.checks import GUARDED, check_choice, is_guarded
-from standfast.tools.given_arguments import bound, hash_of
 from standfast.tools.open_errors import ErrorTypes, check_open_errors, leaves_open
-from standfast.tools.signatures import schema_type
+from standfast.tools.signatures import bound, hash_of, schema_type
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -68,7 +74,7 @@ async def begin(call: EffectCall, ask: Callable[[str], Awaitable[Verdict | Unkno
             found = await on_keeper(call.settle(await ask(call.reason)))
         return found
     except InputError as error:
-        raise failures.refused(error) from None
+        raise refused_error(error) from None
     except asyncio.CancelledError:
         await recorded(call.leave(), is_cancelled=True)
         raise
@@ -86,7 +92,7 @@ def begin_plain(call: EffectCall, ask: Callable[[str], Verdict | Unknown]) -> Ke
             found = keeper().begin(call.settle(ask(call.reason))).result()
         return found
     except InputError as error:
-        raise failures.refused(error) from None
+        raise refused_error(error) from None
     except BaseException:
         keeper().begin(call.leave())
         raise
@@ -173,9 +179,9 @@ def broken(
     if isinstance(error, GeneratorExit):
         return Unknown("its event loop was closed while it ran")
     if isinstance(error, Exception) and leaves_open(error, unknown=unknown, not_run=not_run):
-        return Unknown(failures.said_by(error))
+        return Unknown(said_by(error))
     if isinstance(error, Exception):
-        return Raised(failures.said_by(error), kind=type(error).__name__)
+        return Raised(said_by(error), kind=type(error).__name__)
     return Unknown(f"it was interrupted by {type(error).__name__}")
 
 
@@ -219,18 +225,18 @@ def answer(key: EffectKey, kept: Kept, result: TypeAdapter[Any], *, raises: bool
             except ValidationError as error:
                 raise _misfit(key, error) from None
         case Raised(reason):
-            raise failures.failed(key, reason, kept.kind)
+            raise failed_error(key, reason, kept.kind)
         case Failed(reason):
-            raise failures.failed(key, reason)
+            raise failed_error(key, reason)
         case Unknown(reason):
             if not raises:
                 return ToolDurabilityError(key.name, key.id, reason=reason).payload()
-            raise failures.lost(key, reason)
+            raise lost_error(key, reason)
 
 
 def _misfit(key: EffectKey, error: ValidationError) -> StandfastError:
     first = error.errors()[0]["msg"]
-    return failures.failed(
+    return failed_error(
         key, f"has run, and its result is stored, but does not fit the function's current return type: {first}"
     )
 
@@ -332,7 +338,7 @@ class Effect:
                         return self._answer(call, await recorded(call.end(outcome)), result)
                 await end(call, error, outcome)
                 if _is_final(guarded, outcome):
-                    raise failures.of_activity(cast(Exception, error)) from error
+                    raise of_activity(cast(Exception, error)) from error
                 raise
             return self._answer(call, await recorded(call.end(written(value, result))), result)
 
@@ -360,7 +366,7 @@ class Effect:
                         return self._answer(call, keeper().begin(call.end(outcome)).result(), result)
                 keeper().begin(call.end(outcome)).result()
                 if _is_final(guarded, outcome):
-                    raise failures.of_activity(cast(Exception, error)) from error
+                    raise of_activity(cast(Exception, error)) from error
                 raise
             return self._answer(call, keeper().begin(call.end(written(value, result))).result(), result)
 
@@ -395,7 +401,7 @@ class Effect:
                     "repeated call"
                 )
         except InputError as error:
-            raise failures.refused(error) from None
+            raise refused_error(error) from None
         can_verify = self._verify is not None
         return EffectCall(self._store, self.name, key, digest, self._safe_to_retry, can_verify, self._time())
 

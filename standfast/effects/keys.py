@@ -14,7 +14,7 @@ from typing import Any
 
 from standfast.errors import DefinitionError, InputError
 from standfast.stores.protocol import RunningCall
-from standfast.tools.given_arguments import is_approved
+from standfast.tools.signatures import is_approved
 
 LONGEST_KEY = 400  # characters
 LONGEST_NAME = 100  # characters

@@ -16,7 +16,7 @@ from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
 from standfast.stores.protocol import DurableStore
 from standfast.tools.checks import is_guarded
-from standfast.tools.given_arguments import hash_of
+from standfast.tools.signatures import hash_of
 
 GuardKey = str | EffectKey | None
 _Running = tuple[str, str, GuardKey, str]  # a call: its tool, its id, its key, and the hash of its arguments

@@ -28,7 +28,7 @@ from standfast.integrations._langgraph_results import for_graph, written
 from standfast.integrations._langgraph_threads import OURS, Threads, call_with, runner_of
 from standfast.integrations._server_connections import has_changed, is_answer, unknown
 from standfast.mcp.held_clients import first_error
-from standfast.mcp.tool_declarations import digest_of
+from standfast.mcp.schemas import digest_of
 from standfast.messages import error_text
 from standfast.tools import Approval, ToolContext
 

@@ -23,8 +23,7 @@ from standfast.integrations._foreign_agents import Declared
 from standfast.integrations._guards import said_safe
 from standfast.integrations._openai_tools import FunctionCall, RunSettings, gate_of, stub
 from standfast.integrations._server_connections import ServerConnection, has_changed
-from standfast.mcp.schemas import checked_by, schema_problem
-from standfast.mcp.tool_declarations import digest_of
+from standfast.mcp.schemas import checked_by, digest_of, schema_problem
 from standfast.tools import Tool, ToolContext
 
 _LOG = logging.getLogger("standfast")

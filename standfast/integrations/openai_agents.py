@@ -26,7 +26,7 @@ from standfast.llm import Price
 from standfast.stores.protocol import DurableStore
 from standfast.tools import Duration
 from standfast.tools.checks import GUARDED
-from standfast.tools.given_arguments import bound
+from standfast.tools.signatures import bound
 
 check_version("openai-agents", "0.22", "0.25", extra="openai-agents")
 

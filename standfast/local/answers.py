@@ -1,15 +1,49 @@
-"""Gets the next answer of an in-process run: from its model, or from the gate that holds it."""
+"""Gets the next answer of an in-process run, from its current agent's model or from the gate that holds it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from standfast.agent_loop import CallModel, Held, released, with_dropped
-from standfast.agents import Agent, AgentContext
+from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
+from standfast.llm import tools_to_descriptions
 from standfast.local.model_calls import ModelCalls
-from standfast.local.speakers import Speakers
-from standfast.local.transcripts import RunTranscript
+from standfast.local.sessions import RunTranscript
 from standfast.messages import LLMResponse, Message
 from standfast.runtime.guardrails import Guardrails
+from standfast.runtime.inputs import with_handlers
 from standfast.runtime.model_answers import following_calls, note_failure
 from standfast.runtime.users_functions import call_users
+from standfast.tools import Tool
+
+
+class Speakers:
+    """The agents of a conversation.
+
+    Args:
+        agent: the first agent.
+        handlers: replace the tools' own handlers, by tool name.
+    """
+
+    def __init__(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
+        self._agent, self._handlers = agent, handlers
+        self.current = ""  # the agent that answers now
+        self._tools: dict[Agent, Mapping[str, Tool[..., Any]]] = {}
+
+    def tools(self, name: str) -> Mapping[str, Tool[..., Any]]:
+        """Return the tools of an agent of the conversation, by name; "" is the first agent."""
+        agent = self._agent.speaking(name)
+        if agent not in self._tools:
+            self._tools[agent] = with_handlers(agent, self._handlers)
+        return self._tools[agent]
+
+    async def let_speak(self, name: str, model: ModelCalls, context: AgentContext) -> str:
+        """Let an agent answer from now on, and return its system prompt."""
+        agent, self.current = self._agent.speaking(name), name
+        context.agent = AgentIdentity(context.agent.id, agent.name)
+        model.let_speak(agent, tools_to_descriptions(self.tools(name)))
+        prompt: str = await call_users(agent.system_prompt, context)
+        return prompt
 
 
 def guardrails_in(agent: Agent, context: AgentContext, passed: Question | None = None) -> Guardrails:

@@ -31,7 +31,7 @@ from standfast.pipeline_loop import (
 )
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find, stage_index
-from standfast.pipelines.visits import name_of
+from standfast.pipelines.pipeline import name_of
 from standfast.runtime.inputs import RunOptions, check_may_start
 from standfast.runtime.pipeline_results import Kept, held
 from standfast.runtime.pipeline_steps import StepRecords, verdict_result

@@ -33,30 +33,25 @@ from standfast.checkpoints import CheckpointKey, InterruptedResponse, Question, 
 from standfast.errors import InputError, StoreError, TerminalError
 from standfast.events import CheckpointReached, Event, RunStarted
 from standfast.llm import LLM, tools_to_descriptions
-from standfast.local.answers import Answers
-from standfast.local.gates import GivenDecision, pending_approvals, read_decisions
+from standfast.local.answers import Answers, Speakers
+from standfast.local.gates import GivenDecision, RunGates, pending_approvals, read_decisions
 from standfast.local.invocations import Invocations, NestedRuns
 from standfast.local.model_calls import ModelCalls
-from standfast.local.run_gates import RunGates
-from standfast.local.sessions import Log, open_log
-from standfast.local.speakers import Speakers
+from standfast.local.sessions import Log, RunTranscript, open_log
 from standfast.local.tool_calls import ToolCalls
-from standfast.local.transcripts import RunTranscript
 from standfast.messages import Message, ToolCall, Usage, check_same, content_digest, error_text, read_usage
 from standfast.runtime import inputs
 from standfast.runtime.call_ledger import Fence, answer_all, results_of
 from standfast.runtime.cancellation import Cancellation, to_the_end
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
-from standfast.runtime.exported_sessions import at_home
 from standfast.runtime.inputs import RunInput
 from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, find_heard, keep_ending
 from standfast.runtime.outcomes import read_outcome
-from standfast.runtime.retried_writes import retry_write
-from standfast.runtime.session_states import begin_state
+from standfast.runtime.repeating import retry_write
+from standfast.runtime.session_states import at_home, begin_state
 from standfast.runtime.toolsets import with_toolsets
 from standfast.runtime.users_functions import call_users, output_problem
-from standfast.stores.capabilities import has_ledger
-from standfast.stores.protocol import AgentStore
+from standfast.stores.protocol import AgentStore, has_ledger
 from standfast.tools import AgentInvoker, Cancelled, Failed, KeptState, Terminated, ToolContext, Unknown
 from standfast.tools.calls import idempotency_key, turn_scope
 

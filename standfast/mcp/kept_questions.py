@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from standfast.messages import Message, ToolCall
-from standfast.stores.kept_lists import append, length
-from standfast.stores.kept_values import read_kept_object
+from standfast.stores.kept_values import append, length, read_kept_object
 
 _LONGEST_ROUND = 384 * 1024  # bytes of the state that a server wants back; without the state, the server starts again
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from standfast.errors import InputError
-from standfast.mcp.tool_declarations import declared, digest_of
-from standfast.stores.kept_lists import append, length
-from standfast.stores.kept_values import read_kept_object
+from standfast.mcp.schemas import declared, digest_of
+from standfast.stores.kept_values import append, length, read_kept_object
 from standfast.stores.protocol import Ledger
 
 SERVERS = "standfast/mcp/servers"

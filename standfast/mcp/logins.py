@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from standfast.errors import DefinitionError, InputError, StandfastError
 from standfast.mcp.clients import SENDING, NotLetInError
-from standfast.stores.kept_lists import append, length
+from standfast.stores.kept_values import append, length
 from standfast.stores.protocol import Ledger
 
 KEY = "STANDFAST_MCP_KEY"

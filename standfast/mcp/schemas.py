@@ -1,4 +1,6 @@
-"""Checks arguments by the schemas of servers, which strangers wrote: nothing is fetched, and nothing takes long.
+"""Reads the declarations of servers' tools, which strangers wrote, and checks arguments by their schemas.
+
+Nothing is fetched, and nothing takes long.
 
 `jsonschema` fetches the target of a `$ref`, and matches patterns with `re`, which cannot be interrupted. Here a
 reference stays within its schema, an engine with linear time matches patterns, and one check gets a twentieth of a
@@ -7,6 +9,7 @@ ahead, arguments of over a megabyte, a schema that takes longer.
 """
 
 import functools
+import hashlib
 import importlib
 import json
 import math
@@ -19,7 +22,6 @@ from typing import Any
 from pydantic_core import SchemaError, SchemaValidator, core_schema, to_json
 
 from standfast.mcp.clients import LEFT_OUT
-from standfast.mcp.tool_declarations import declared
 from standfast.messages import cut, error_text, json_problem, with_article
 
 MAX_SCHEMA_BYTES = 256 * 1024
@@ -298,3 +300,27 @@ def _properties_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             inner = choice.get("properties") if isinstance(choice, dict) else None
             if isinstance(inner, dict):
                 yield from ((name, part) for name, part in inner.items() if name not in own)
+
+
+_DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
+
+
+def fingerprint(item: Any) -> str:
+    """Return a digest of everything that a server declares about a tool. Another tool of that name has another digest.
+
+    Waiting gates store this digest, so its computation must not change.
+    """
+    return digest_of(item.model_dump(mode="json", by_alias=True, include=_DECLARED))
+
+
+def declared(item: Any) -> dict[str, Any]:
+    """Return everything that a server declares about a tool, without fields that a later SDK adds to all tools."""
+    found: dict[str, Any] = item.model_dump(mode="json", by_alias=True, include=_DECLARED, exclude_none=True)
+    return {**found, "inputSchema": item.input_schema} | (
+        {} if item.output_schema is None else {"outputSchema": item.output_schema}
+    )
+
+
+def digest_of(declaration: Mapping[str, Any]) -> str:
+    """Return the digest of a declaration."""
+    return hashlib.blake2b(json.dumps(declaration, sort_keys=True).encode(), digest_size=8).hexdigest()

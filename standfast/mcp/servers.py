@@ -30,12 +30,10 @@ from standfast.mcp.known_tools import KnownTools
 from standfast.mcp.logins import Logins, OAuth, auth_of
 from standfast.mcp.options import Gate, MCPOptions, check_known, check_options, check_server
 from standfast.mcp.questions import Questions
-from standfast.mcp.schemas import checked_by, shown_schema, tool_problem
-from standfast.mcp.tool_declarations import fingerprint
+from standfast.mcp.schemas import checked_by, fingerprint, shown_schema, tool_problem
 from standfast.mcp.user_connections import Connections, Headers
 from standfast.messages import Message, ToolCall, clean_text, cut, error_text
-from standfast.stores.capabilities import has_ledger
-from standfast.stores.protocol import session_key_of
+from standfast.stores.protocol import has_ledger, session_key_of
 from standfast.tools import Duration, Then, Tool, ToolContext, check_count, seconds
 
 _LOG = logging.getLogger("standfast")

@@ -14,7 +14,7 @@ from standfast.pipeline_loop.plans import Done, Evaluate
 from standfast.pipeline_loop.states import PipelineState, chosen_step
 from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
 from standfast.pipelines.paths import find, nested_pipeline, owner_of
-from standfast.pipelines.visits import name_of
+from standfast.pipelines.pipeline import name_of
 from standfast.tools import (
     SHOWN_MOST,
     Approval,

@@ -12,7 +12,7 @@ from typing import Any
 
 from standfast.errors import InputError
 from standfast.pipeline_loop.plans import REJECTED, Action, Done, Ended, Evaluate, Planned, RunStep, Todo
-from standfast.pipelines.visits import name_of, visited
+from standfast.pipelines.pipeline import name_of, visited
 
 _GOES_BACK = "changes-requested"  # the reason why a stage has not passed, until its sequence goes back
 

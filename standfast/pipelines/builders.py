@@ -7,8 +7,18 @@ from typing import Any, Literal, overload
 
 from standfast.agents import Agent, ForeignAgent, check_name
 from standfast.errors import DefinitionError
-from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext, StepInput
-from standfast.pipelines.visits import check_step_name
+from standfast.pipelines.pipeline import (
+    Branch,
+    Map,
+    Parallel,
+    Pipeline,
+    Repeat,
+    Stage,
+    Step,
+    StepContext,
+    StepInput,
+    check_step_name,
+)
 from standfast.tools import Approval, Tool
 from standfast.tools.checks import AccessRules, check_choice, check_count, check_function
 

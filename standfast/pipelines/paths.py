@@ -7,8 +7,7 @@ then `<stage>_2`, which is never the name of a stage.
 from typing import NamedTuple
 
 from standfast.errors import InputError
-from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
-from standfast.pipelines.visits import name_of
+from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, name_of
 
 
 def place_of(path: str) -> str:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, Unpack, overload
@@ -13,7 +14,6 @@ from typing_extensions import TypeVar
 from standfast.agents import Agent, ForeignAgent, adopted, check_former_names, check_name
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import clean_text, error_text, explain, json_problem, read_json, with_article
-from standfast.pipelines.visits import check_step_name
 from standfast.tools import Approval, Tool, json_schema, schema_type
 from standfast.tools.checks import AccessRules, check_access, check_deps, check_function, suggesting
 from standfast.tools.signatures import wanted_deps
@@ -21,6 +21,30 @@ from standfast.tools.signatures import wanted_deps
 T = TypeVar("T", default=Any)
 StepKind = Literal["agent", "approval", "tool", "pipeline"]
 MAX_STEPS = 1_000  # in one pipeline, counting nested ones wherever they are used
+
+_VISITED = re.compile(r"([a-z][a-z0-9_-]*)_[1-9][0-9]*")
+
+
+def check_step_name(name: object) -> None:
+    """Refuse an invalid step name, and one that equals the path part of another stage's second visit."""
+    check_name(name, "Step")
+    if _VISITED.fullmatch(str(name)):
+        number = str(name).rpartition("_")[2]
+        raise DefinitionError(
+            f"Step name must not end in _{number}, which marks the {number}. visit of a stage, got {name!r}; "
+            f"name it {name_of(str(name))}-{number}"
+        )
+
+
+def visited(name: str, times: int) -> str:
+    """Return a stage's part of a path for its first visit, its second, and so on."""
+    return name if times == 1 else f"{name}_{times}"
+
+
+def name_of(part: str) -> str:
+    """Return the name of a stage, from its part of a path."""
+    found = _VISITED.fullmatch(part)
+    return part if found is None else found[1]
 
 
 class _Unknown:

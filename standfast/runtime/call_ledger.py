@@ -19,9 +19,8 @@ from standfast.agent_loop import ToolFacts, left_open, left_unanswered
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import ToolCall
 from standfast.runtime.outcomes import WrittenOutcome, read_outcome, write_outcome
-from standfast.stores.capabilities import has_ledger, largest_row
 from standfast.stores.kept_values import read_kept_object
-from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry, RunningCall
+from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry, RunningCall, has_ledger, largest_row
 from standfast.tools import Failed, KeptState, Outcome, Returned, Unknown
 from standfast.tools.calls import call_key
 

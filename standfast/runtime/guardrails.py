@@ -27,8 +27,7 @@ from standfast.agents.guardrails import declared
 from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.messages import Message, ToolCall, Tripped
-from standfast.runtime.threads import begin_in_thread
-from standfast.runtime.users_functions import call_users, normal_arguments, output_problem, read_answer
+from standfast.runtime.users_functions import begin_in_thread, call_users, normal_arguments, output_problem, read_answer
 from standfast.tools.calls import call_handler
 
 T = TypeVar("T")

@@ -17,9 +17,8 @@ from standfast.errors import InputError, StoreError
 from standfast.messages import Message, Record, check_same, content_digest
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.users_functions import output_problem
-from standfast.stores.capabilities import Journal, has_journal
 from standfast.stores.kept_values import read_kept
-from standfast.stores.protocol import AgentStore, Session, first_kept_index
+from standfast.stores.protocol import AgentStore, Journal, Session, first_kept_index, has_journal
 
 _LOG = logging.getLogger("standfast")
 # Sent again, a message of such a run gets the same ending. A run that failed or was cancelled continues instead.

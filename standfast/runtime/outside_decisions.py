@@ -18,8 +18,7 @@ from standfast.runtime.cancellation import uninterrupted
 from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.session_marks import check_not_at_work, hold
 from standfast.runtime.stored_gates import IN_PROCESS, AskedGate, Whose, show_gates
-from standfast.stores.capabilities import has_waits
-from standfast.stores.protocol import DurableStore
+from standfast.stores.protocol import DurableStore, has_waits
 from standfast.stores.waits import Board, WaitFilter, Waits
 
 

@@ -13,10 +13,8 @@ from standfast.errors import InputError, SessionAccessDeniedError, SessionConfli
 from standfast.messages import read_json
 from standfast.pipeline_loop import Done
 from standfast.pipelines import Step
-from standfast.stores.kept_lists import append, length
-from standfast.stores.kept_values import read_kept
-from standfast.stores.protocol import DecisionRecord, DurableStore
-from standfast.stores.standing_approvals import StandingApprovals
+from standfast.stores.kept_values import append, length, read_kept
+from standfast.stores.protocol import DecisionRecord, DurableStore, StandingApprovals
 
 _OUTSIDE = "outside/"  # prefix of the key of a decision that was recorded without knowing the agent or pipeline
 _OVERRULED = "/overruled"  # suffix of the key of the row that voids such a decision

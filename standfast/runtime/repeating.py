@@ -1,11 +1,13 @@
-"""Repeats a process's own work beside its runs, such as the search for lost calls."""
+"""Repeats a process's own work beside its runs, such as the search for lost calls, and writes that a store refused."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
-from standfast.errors import StandfastError
+from standfast.errors import StandfastError, StoreError
 
 _LOG = logging.getLogger("standfast")
 
@@ -50,3 +52,32 @@ async def _repeat(
                 _LOG.warning("%s: %s", failed, error, exc_info=None if is_expected else error)
             told = repr(error)
         await asyncio.sleep(every)
+
+
+T = TypeVar("T")
+
+_DELAYS = (0.05, 0.2, 0.5, 1.0)  # seconds between attempts at a write; the last is repeated
+_LAST_TRIES = 5  # of a write whose caller has been cancelled
+
+
+async def retry_write(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
+    """Await a write that is safe to repeat, such as the result of a completed effect.
+
+    A store that refuses is asked again: `tries` times, or until it accepts. If a cancel interrupts the write, it is
+    repeated, to learn its result.
+    """
+    left = tries
+    for attempt in itertools.count():
+        try:
+            return await write()
+        except asyncio.CancelledError:
+            left = _LAST_TRIES if left is None else left
+        except StoreError:
+            left = None if left is None else left - 1
+            if left is not None and left <= 0:
+                raise
+            try:
+                await asyncio.sleep(_DELAYS[min(attempt, len(_DELAYS) - 1)])
+            except asyncio.CancelledError:
+                left = _LAST_TRIES if left is None else left
+    raise AssertionError

@@ -9,9 +9,8 @@ import json
 import logging
 from typing import Any
 
-from standfast.stores.capabilities import has_place
-from standfast.stores.kept_lists import append, length
-from standfast.stores.protocol import Ledger
+from standfast.stores.kept_values import append, length
+from standfast.stores.protocol import Ledger, has_place
 
 NOTES = "standfast/epochs"
 

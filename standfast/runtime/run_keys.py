@@ -15,7 +15,7 @@ from standfast.pipeline_loop import REJECTED, Action, Done, PipelineState, RunSt
 from standfast.pipelines import Pipeline
 from standfast.pipelines.paths import stage_index
 from standfast.runtime.pipeline_results import Kept
-from standfast.stores.kept_lists import append, length
+from standfast.stores.kept_values import append, length
 from standfast.stores.protocol import DurableStore
 
 _SHOWN = 10  # keys in the error about a key without a run

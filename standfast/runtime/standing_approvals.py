@@ -10,8 +10,7 @@ from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.messages import ToolCall
 from standfast.runtime.users_functions import normal_arguments
-from standfast.stores.capabilities import has_standing_approvals
-from standfast.stores.standing_approvals import StandingApprovals, StandingFilter
+from standfast.stores.protocol import StandingApprovals, StandingFilter, has_standing_approvals
 
 Gives = tuple[StandingApprovals, StandingApproval]
 

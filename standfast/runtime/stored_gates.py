@@ -17,8 +17,7 @@ from pydantic_core import to_json
 from standfast.agent_loop import Gate
 from standfast.checkpoints import Question
 from standfast.messages import edit_in_words, person
-from standfast.stores.capabilities import has_waits
-from standfast.stores.protocol import Session
+from standfast.stores.protocol import Session, has_waits
 from standfast.stores.waits import Board, Wait, searchable
 from standfast.tools import shown_with_edit
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from standfast.events import AnswerDelta, ReasoningDelta, TextDelta
-from standfast.stores.capabilities import has_partial_news
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers, reasoning_key
+from standfast.stores.protocol import has_partial_news
 
 AT_LEAST_EVERY = 2.0  # seconds between two checks, even with notifications: one may be lost
 

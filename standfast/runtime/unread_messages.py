@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from standfast.errors import InputError
 from standfast.messages import Message, Record, check_same, content_digest
-from standfast.stores.kept_lists import append, length
-from standfast.stores.kept_values import read_kept
+from standfast.stores.kept_values import append, length, read_kept
 from standfast.stores.protocol import Ledger, Session
 
 

@@ -17,10 +17,11 @@ from standfast.stores.protocol import (
     LedgerEntry,
     RunningCall,
     Session,
+    StandingApprovals,
+    StandingFilter,
     session_key_of,
 )
 from standfast.stores.sqlite import SQLiteStore, sqlite_store
-from standfast.stores.standing_approvals import StandingApprovals, StandingFilter
 from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace, Waits
 from standfast.stores.workers import AtWork, Workers
 

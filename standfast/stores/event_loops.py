@@ -1,8 +1,9 @@
-"""Separates a store's resources by the event loop that uses them, such as connections, which belong to one loop."""
+"""Separates a store's resources, such as connections, by the event loop and the process that use them."""
 
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -55,3 +56,15 @@ class EventLoops(Generic[T]):
             self._process = os.getpid()
             self._parents += self._loops.values()
             self._loops = {}
+
+
+def in_forked_processes(method: Callable[[], None]) -> None:
+    """Call a method in the child after each fork, for as long as its object exists."""
+    if hasattr(os, "register_at_fork"):  # not on Windows, which lacks fork
+        known = weakref.WeakMethod(method)
+
+        def call() -> None:
+            if (found := known()) is not None:
+                found()
+
+        os.register_at_fork(after_in_child=call)

@@ -1,4 +1,4 @@
-"""Reads stored values. A value that cannot be read, for whatever reason, raises an error that names it."""
+"""Writes and reads stored values, lists and texts. A value that cannot be read raises an error that names it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from standfast.errors import StoreError
 from standfast.messages import cut, error_text, explain
+from standfast.stores.protocol import Ledger
 
 T = TypeVar("T")
 
@@ -51,4 +52,49 @@ def _object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(f"it is a JSON {type(value).__name__}, not an object")
+    return value
+
+
+async def length(store: Ledger, place: str) -> int:
+    """Return the number of values in a list. Only a few values of a long list are read."""
+    beyond = 1
+    while await store.load_reply(place, beyond - 1) is not None:
+        beyond *= 2
+    known, beyond = beyond // 2, beyond - 1
+    while known < beyond:
+        middle = (known + beyond) // 2
+        if await store.load_reply(place, middle) is None:
+            beyond = middle
+        else:
+            known = middle + 1
+    return known
+
+
+async def append(store: Ledger, place: str, value: str, number: int) -> int:
+    """Add to a list, and return its length. Values that are added at the same time each get a separate place.
+
+    Args:
+        number: the known length of the list.
+    """
+    while await store.save_reply(place, number, value) != value:
+        number += 1
+    return number + 1
+
+
+# NUL is written as an escape (DLE) and a zero, and the escape itself twice.
+
+
+def without_nul(value: Any) -> Any:
+    """Return a value, or a list of values, without NUL in its texts."""
+    if isinstance(value, str):
+        if "\x10" in value:
+            value = value.replace("\x10", "\x10\x10")
+        return value.replace("\0", "\x100") if "\0" in value else value
+    return [without_nul(one) for one in value] if isinstance(value, list) else value
+
+
+def with_nul(value: Any) -> Any:
+    """Return the original of a value of `without_nul`."""
+    if isinstance(value, str) and "\x10" in value:
+        return "\x10".join(part.replace("\x100", "\0") for part in value.split("\x10\x10"))
     return value

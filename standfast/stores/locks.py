@@ -17,7 +17,7 @@ import threading
 from types import ModuleType
 
 from standfast.errors import StoreError
-from standfast.stores.forked_processes import in_forked_processes
+from standfast.stores.event_loops import in_forked_processes
 from standfast.stores.private_files import private
 
 fcntl: ModuleType | None

@@ -9,8 +9,7 @@ from standfast.agent_loop import StandingApproval
 from standfast.errors import MemoryStoreNotDurableError
 from standfast.messages import Message, person
 from standfast.stores.locks import SessionLocks
-from standfast.stores.protocol import DecisionRecord, Session, first_kept_index
-from standfast.stores.standing_approvals import StandingFilter, is_wanted
+from standfast.stores.protocol import DecisionRecord, Session, StandingFilter, first_kept_index, is_wanted
 from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 
 _NEVER = datetime.max.replace(tzinfo=UTC)

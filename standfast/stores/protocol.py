@@ -1,4 +1,4 @@
-"""The Protocols of stores: sessions and their messages, and, if durable, a ledger of tool calls and model replies.
+"""The Protocols of stores: sessions, a ledger of calls and replies if durable, and what else a store may do.
 
 Anyone may write a store; `standfast.testing.store_suite` has the checks that it must pass.
 """
@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from typing_extensions import TypeIs, get_protocol_members
+
+from standfast.agent_loop import StandingApproval
 from standfast.checkpoints import Question
-from standfast.errors import InputError
+from standfast.errors import DefinitionError, InputError, MemoryStoreNotDurableError
 from standfast.messages import Message, Record, Usage, usage_of
+from standfast.stores.deletion import Deletion
+from standfast.stores.partial_answers import PartialAnswers, PartialNews
+from standfast.stores.waits import Waits
 from standfast.stores.workers import Workers
 
 SESSION_ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.:@+=~-]{0,199}")
@@ -408,3 +414,150 @@ def first_kept_index(roles: Sequence[str], keep: int) -> int:
     while first < len(roles) and roles[first] == "tool":
         first += 1
     return first
+
+
+class StandingFilter(Record):
+    """A filter for standing approvals: all given conditions must hold.
+
+    Args:
+        ids: the approval has one of these ids; none match if empty.
+        scope_keys: the approval has one of these keys; see `StandingApproval`.
+        tenant_id: the approval's tenant; an empty text means no tenant.
+        tenants: the approval belongs to one of these tenants; none match if empty.
+        person: the session belongs to this person, or this person gave the approval, as `person` returns it.
+        run: the run in which the approval was given, by its journal key.
+        in_force_at: the approval has not ended by then and was not revoked.
+    """
+
+    ids: tuple[str, ...] | None = None
+    agent: str | None = None
+    tool: str | None = None
+    scope_keys: tuple[str, ...] | None = None
+    tenant_id: str | None = None
+    tenants: tuple[str, ...] | None = None
+    person: str | None = None
+    run: str | None = None
+    in_force_at: datetime | None = None
+
+
+@runtime_checkable
+class StandingApprovals(Protocol):
+    """Stores standing approvals, and whether they were revoked."""
+
+    async def give_standing_approval(self, approval: StandingApproval, record: DecisionRecord) -> None:
+        """Record a decision and store the standing approval that it gives, both or neither.
+
+        A stored approval is unchanged, even if it was revoked. A memory store does not have an audit trail.
+        """
+        ...
+
+    async def standing_approvals(self, wanted: StandingFilter, *, limit: int | None = None) -> list[StandingApproval]:
+        """Return the matching standing approvals, the last given first."""
+        ...
+
+    async def revoke_standing_approval(self, approval_id: str, *, at: datetime, by: str | None) -> None:
+        """End a standing approval. An already revoked one is unchanged."""
+        ...
+
+    async def forget_standing_approvals(self, before: datetime, *, dry_run: bool = False) -> int:
+        """Delete the approvals that ended before, and return their number. `dry_run` only counts them."""
+        ...
+
+
+def is_wanted(wanted: StandingFilter, one: StandingApproval, people: Sequence[str]) -> bool:
+    """Whether a standing approval matches a filter.
+
+    Args:
+        people: the owner of its session and its giver, each as `person` returns it.
+    """
+    return (
+        (wanted.ids is None or one.id in wanted.ids)
+        and wanted.agent in (None, one.agent)
+        and wanted.tool in (None, one.tool)
+        and (wanted.scope_keys is None or one.scope_key in wanted.scope_keys)
+        and wanted.tenant_id in (None, one.tenant_id or "")
+        and (wanted.tenants is None or one.tenant_id in wanted.tenants)
+        and (wanted.person is None or wanted.person in people)
+        and wanted.run in (None, one.run)
+        and (wanted.in_force_at is None or one.is_in_force(wanted.in_force_at))
+    )
+
+
+class Placed(Protocol):
+    """A store that can detect when its data were restored or copied."""
+
+    async def place(self) -> str:
+        """Return an id of the place of its data. It is the same as long as the data stay there, and another once they
+        were copied.
+        """
+        ...
+
+
+class Journal(Protocol):
+    """A store for values that never change; see `Ledger`."""
+
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str: ...
+    async def load_reply(self, journal_key: str, turn: int) -> str | None: ...
+
+
+def has_journal(store: object) -> TypeIs[Journal]:
+    return _has_methods(store, Journal)
+
+
+def has_ledger(store: object) -> TypeIs[Ledger]:
+    return _has_methods(store, Ledger)
+
+
+def has_workers(store: object) -> TypeIs[Workers]:
+    return _has_methods(store, Workers)
+
+
+def has_partial_answers(store: object) -> TypeIs[PartialAnswers]:
+    return _has_methods(store, PartialAnswers)
+
+
+def has_partial_news(store: object) -> TypeIs[PartialNews]:
+    return _has_methods(store, PartialNews)
+
+
+def has_deletion(store: object) -> TypeIs[Deletion]:
+    return _has_methods(store, Deletion)
+
+
+def has_waits(store: object) -> TypeIs[Waits]:
+    return _has_methods(store, Waits)
+
+
+def has_standing_approvals(store: object) -> TypeIs[StandingApprovals]:
+    return _has_methods(store, StandingApprovals)
+
+
+def has_place(store: object) -> TypeIs[Placed]:
+    return _has_methods(store, Placed)
+
+
+def largest_row(store: object) -> int | None:
+    """Return the largest size of a row of a store in bytes; None if it is larger than any row."""
+    return getattr(store, "largest_row", None)
+
+
+def _has_methods(store: object, protocol: Any) -> bool:
+    return all(callable(getattr(store, name, None)) for name in get_protocol_members(protocol))
+
+
+def durable_store(store: Any) -> DurableStore:
+    """Return a store that is durable and has a ledger.
+
+    Raises:
+        DefinitionError: the argument is not a store, or lacks methods.
+        MemoryStoreNotDurableError: it is a memory store.
+    """
+    if not hasattr(store, "durable"):
+        raise DefinitionError(f"store must be a store, such as sqlite_store('standfast.db'), got {store!r:.80}")
+    if not store.durable:
+        raise MemoryStoreNotDurableError(f"StandfastPlugin needs a durable store, got {store!r:.80}")
+    for has, needed in ((has_ledger(store), "Ledger"), (has_workers(store), "Workers")):
+        if not has:
+            raise DefinitionError(f"store: {store!r:.80} has no ledger: see standfast.stores.{needed}")
+    result: DurableStore = store
+    return result

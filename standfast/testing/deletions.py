@@ -6,9 +6,9 @@ from uuid import UUID
 
 from standfast.errors import InputError, SessionConflictError
 from standfast.stores import DecisionRecord, Dropped, LedgerEntry, NotedRun, PartialAnswer, Session
-from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.deletion import DELETED
 from standfast.stores.partial_answers import reasoning_key
+from standfast.stores.protocol import has_partial_answers
 from standfast.testing.expectations import contents, expect, expect_error, say, session
 
 _DAY = timedelta(days=1)

@@ -36,8 +36,7 @@ from standfast.tools.shown_values import (
     shown_with_edit,
 )
 from standfast.tools.signatures import json_schema, schema_type
-from standfast.tools.tool import TOOL_NAME, Tool, tool
-from standfast.tools.toolsets import Toolset
+from standfast.tools.tool import TOOL_NAME, Tool, Toolset, tool
 
 __all__ = [
     "SCOPES",

@@ -1,4 +1,4 @@
-"""Declares tools, reads the arguments of a call, makes one attempt and writes its result.
+"""Declares tools and toolsets, reads the arguments of a call, makes one attempt and writes its result.
 
 How often a call runs is decided elsewhere.
 """
@@ -9,9 +9,10 @@ import functools
 import hashlib
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -507,3 +508,37 @@ def tool(
         )
 
     return declare if fn is None else declare(fn)
+
+
+@runtime_checkable
+class Toolset(Protocol):
+    """Represents, among an agent's tools, tools that are found later."""
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        ...
+
+    @property
+    def agents(self) -> Sequence[Any]:
+        """The agents that its tools run, which a worker must have."""
+        ...
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether its tools may ask the model of the calling agent."""
+        ...
+
+    def opened(
+        self, store: Any, renewed: Callable[[Sequence[Tool[..., Any]]], None] | None = None
+    ) -> AbstractAsyncContextManager[Sequence[Tool[..., Any]]]:
+        """Yield the tools, which work for as long as the block lasts.
+
+        Args:
+            store: of the run or the worker; None if there is none.
+            renewed: called with the new tools, on the loop of the block, whenever they have changed.
+
+        Raises:
+            StandfastError: they cannot be found now; on Temporal this is retried, and the agent's runs wait.
+        """
+        ...

@@ -38,9 +38,8 @@ from standfast.web.api.errors import refusal as to_program
 from standfast.web.api.senders import Senders
 from standfast.web.contexts import Contexts, FillContext
 from standfast.web.desk import Desk
-from standfast.web.listening import HEADERS, check_listening
 from standfast.web.mcp_server import create_mcp_app, serve_mcp_stdio
-from standfast.web.middleware import front
+from standfast.web.middleware import HEADERS, check_listening, front
 from standfast.web.mounts import SLACK_PATH, STATIC, TEAMS_PATH, Assets, path_of, root_of
 from standfast.web.pages import Pages
 from standfast.web.people import Access, Person

@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from standfast.errors import InputError, NotConfirmedError, StandfastError
 from standfast.messages import distinct_people, visible, visible_json
-from standfast.stores.capabilities import has_ledger
-from standfast.stores.protocol import AgentStore
+from standfast.stores.protocol import AgentStore, has_ledger
 from standfast.temporal import StandfastClient
 from standfast.temporal.activities.chat_messages import (
     DECIDED,

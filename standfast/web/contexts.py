@@ -8,8 +8,7 @@ from temporalio.client import Client
 
 from standfast.agents import Agent
 from standfast.errors import InputError
-from standfast.runtime.threads import begin_in_thread
-from standfast.runtime.users_functions import call_users
+from standfast.runtime.users_functions import begin_in_thread, call_users
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal.client.runs import described
 from standfast.temporal.wire.names import workflow_id

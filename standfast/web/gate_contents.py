@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from standfast.errors import StandfastError
-from standfast.stores.capabilities import has_ledger
-from standfast.stores.protocol import AgentStore
+from standfast.stores.protocol import AgentStore, has_ledger
 from standfast.temporal.client.gate_contents import is_cut, load_item
 
 _PAGE = 20_000  # characters

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from standfast.messages import visible
 from standfast.pipeline_loop import Planned
 from standfast.pipelines.paths import place_of
-from standfast.web.progress import STATES, Progress
+from standfast.web.runs import STATES, Progress
 
 _LETTER, _SMALL = 8.0, 6.4  # maximum width of a letter in pixels
 _GAP, _PAD, _BOX, _TITLE = 30.0, 12.0, 46.0, 22.0

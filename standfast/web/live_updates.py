@@ -1,28 +1,70 @@
-"""Notifies open pages, by server-sent events, of changes and of the words that a model is producing."""
+"""Notifies open pages of changes and of a model's words, by server-sent events, whose number is bounded."""
 
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 from temporalio.service import RPCError
 
 from standfast.errors import StandfastError, StoreError
 from standfast.events import AnswerDelta, TextDelta
 from standfast.messages import visible
 from standfast.runtime.streamed_answers import Heard, load_more, news_of, until_more
-from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.protocol import AgentStore
+from standfast.stores.protocol import AgentStore, has_partial_answers
 from standfast.web.mounts import root_of
 
 _EVERY, _AT_LEAST_EVERY = 2.0, 10.0  # seconds between two checks of a page's contents; more if a check takes long
 _SHARE = 0.1  # share of the time spent on checking one page
 _WORDS_EVERY = 0.25  # seconds between two checks of a model's words
+
+_MOST = 50  # of one person; other people also need connections
+
+
+class Streams:
+    """The streams that are open, by person."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._open = what, Counter[str]()
+
+    def open(self, person: str, texts: AsyncIterator[str], headers: Mapping[str, str] | None = None) -> "Stream":
+        """Return a stream of events, which counts from now on until it was answered.
+
+        Raises:
+            HTTPException: 429; the person has reached the limit.
+        """
+        if self._open[person] >= _MOST:
+            raise HTTPException(429, f"{person} already has {_MOST} {self._what}.", {"Retry-After": "10"})
+        self._open[person] += 1
+        return Stream(self, person, texts, headers)
+
+    def close(self, person: str) -> None:
+        self._open[person] -= 1
+
+
+class Stream(StreamingResponse):
+    """An answer whose count ends even if it was never read."""
+
+    def __init__(
+        self, streams: Streams, person: str, texts: AsyncIterator[str], headers: Mapping[str, str] | None
+    ) -> None:
+        super().__init__(texts, media_type="text/event-stream", headers=headers)
+        self._streams, self._person = streams, person
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.close(self._person)
 
 
 class Looks:

@@ -17,9 +17,8 @@ from standfast.temporal.wire.names import TASK_QUEUE
 from standfast.web.api.calls import Doors
 from standfast.web.api.senders import Senders
 from standfast.web.contexts import Contexts, FillContext
-from standfast.web.listening import check_listening
 from standfast.web.mcp_tools import Offers
-from standfast.web.middleware import front
+from standfast.web.middleware import check_listening, front
 from standfast.web.people import Access, Person
 from standfast.web.proxies import check_root
 from standfast.web.visitors import Visitors

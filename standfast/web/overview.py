@@ -21,7 +21,7 @@ from standfast.errors import StandfastError
 from standfast.mcp.known_tools import known_servers
 from standfast.messages import person as identity
 from standfast.messages import visible
-from standfast.stores.capabilities import has_ledger
+from standfast.stores.protocol import has_ledger
 from standfast.stores.waits import WaitFilter
 from standfast.temporal.client.boards import filter_of
 from standfast.temporal.client.runs import listed
@@ -29,8 +29,8 @@ from standfast.time_limits import time_limit
 from standfast.web.desk import Desk
 from standfast.web.people import Person
 from standfast.web.rendering import dollars
-from standfast.web.run_facts import RunFacts
 from standfast.web.run_lists import WRONG, Filter
+from standfast.web.runs import RunFacts
 from standfast.web.visible_runs import bounded_filter, bounded_query, only_admitted, waiting_for
 
 _KEPT = 5.0  # seconds for which concurrent viewers share the counts

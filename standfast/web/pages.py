@@ -18,7 +18,7 @@ from standfast.temporal.client.runs import our_run
 from standfast.web.contexts import Contexts
 from standfast.web.desk import Desk
 from standfast.web.inbox import InboxPages, read_inbox
-from standfast.web.live_updates import Looks, read_position
+from standfast.web.live_updates import Looks, Streams, read_position
 from standfast.web.mounts import own_path, root_of
 from standfast.web.overview import Overview
 from standfast.web.people import Person
@@ -27,7 +27,6 @@ from standfast.web.run_page import RunPage
 from standfast.web.runs import Runs
 from standfast.web.standing import StandingPages
 from standfast.web.start_forms import Start, StartPages
-from standfast.web.streams import Streams
 from standfast.web.timelines import Timelines
 from standfast.web.visible_runs import admit
 

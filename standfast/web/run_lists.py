@@ -22,7 +22,7 @@ from standfast.temporal.wire import names
 from standfast.web.actions import ACTS, SAID, Form, act_id
 from standfast.web.desk import Desk
 from standfast.web.mounts import root_of
-from standfast.web.run_facts import RunFacts
+from standfast.web.runs import RunFacts
 from standfast.web.visible_runs import RunPages, admit
 
 _RUNS = 50  # on a page

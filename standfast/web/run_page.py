@@ -25,10 +25,8 @@ from standfast.web.graphs import draw
 from standfast.web.live_updates import changes_address
 from standfast.web.mounts import root_of
 from standfast.web.people import Person, Role
-from standfast.web.progress import Progress
 from standfast.web.rendering import run_path, step_link
-from standfast.web.run_facts import RunFacts
-from standfast.web.runs import Runs, is_said_now
+from standfast.web.runs import Progress, RunFacts, Runs, is_said_now
 from standfast.web.statuses import status_of
 from standfast.web.timelines import Timelines
 from standfast.web.visible_runs import admit, admit_start

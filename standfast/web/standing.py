@@ -13,8 +13,7 @@ from standfast.agent_loop import StandingApproval, pattern_in_words
 from standfast.errors import InputError
 from standfast.messages import person as identity
 from standfast.runtime.standing_approvals import no_standing_approval, revoke
-from standfast.stores.capabilities import has_standing_approvals
-from standfast.stores.standing_approvals import StandingApprovals, StandingFilter
+from standfast.stores.protocol import StandingApprovals, StandingFilter, has_standing_approvals
 from standfast.web.desk import Desk, redirect
 from standfast.web.people import Access, Person
 from standfast.web.visible_runs import owns

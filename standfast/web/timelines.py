@@ -26,8 +26,7 @@ from standfast.messages import (
     edited_in_words,
     visible_json,
 )
-from standfast.stores.capabilities import has_ledger
-from standfast.stores.protocol import AgentStore, session_key_of
+from standfast.stores.protocol import AgentStore, has_ledger, session_key_of
 from standfast.temporal import StandfastClient
 from standfast.temporal.client.runs import listed, our_run
 from standfast.time_limits import time_limit

@@ -18,9 +18,8 @@ from temporalio.service import RPCError
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.messages import person as identity
 from standfast.runtime.stored_gates import is_in_process
-from standfast.stores.capabilities import has_ledger
 from standfast.stores.deletion import DELETED
-from standfast.stores.protocol import AgentStore, session_key_of
+from standfast.stores.protocol import AgentStore, has_ledger, session_key_of
 from standfast.stores.waits import WaitFilter
 from standfast.temporal import StandfastClient
 from standfast.temporal.client.boards import WaitingFilters, filter_of, read_waiting

@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from standfast.errors import StandfastError
 from standfast.messages import visible
-from standfast.stores.capabilities import has_ledger
-from standfast.stores.protocol import AgentStore
+from standfast.stores.protocol import AgentStore, has_ledger
 from standfast.web.mounts import TEAMS_PATH, path_of, root_of
 from standfast.web.people import SESSION, Access, Person, cookie_name, cookie_of
 

@@ -167,8 +167,8 @@ def hostile_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
     from standfast.messages import changed_lines, line_difference, person, visible, visible_json
     from standfast.temporal.activities.slack_messages import approval_message
     from standfast.temporal.activities.teams_messages import approval_card
-    from standfast.temporal.client.edit_differences import changes_between
-    from standfast.web.markdown import render, render_whole
+    from standfast.temporal.client.audits import changes_between
+    from standfast.web.rendering import render, render_whole
 
     chance = random.Random(7)
 

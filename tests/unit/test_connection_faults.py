@@ -2,7 +2,7 @@
 
 import pytest
 
-from standfast.temporal.client.connection_faults import Attempt, words_for
+from standfast.temporal.client.connections import Attempt, words_for
 
 TLS = Attempt(where="cloud:7233 (as given)", namespace="shop", tls=True, has_certificate=False, has_key=False)
 CERTIFIED = Attempt(where="cloud:7233 (as given)", namespace="shop", tls=True, has_certificate=True, has_key=False)

@@ -27,8 +27,8 @@ STATUSES = {
 
 # Where a driver makes a state or a gate itself, or changes one, instead of asking the loop for the next.
 MAY_MAKE_STATES = {
-    "temporal/wire/states.py:",  # an empty one, to leave out what is as in a new one
-    "temporal/wire/states.py:read_state",  # what `write_state` wrote
+    "temporal/wire/run_state.py:",  # an empty one, to leave out what is as in a new one
+    "temporal/wire/run_state.py:read_state",  # what `write_state` wrote
     "temporal/activities/session_activities.py:_found",  # the same with references in place of arguments
     "temporal/activities/open_gates.py:with_references",  # the same
     "temporal/activities/gate_activities.py:_denied",  # the rule of a gate that an older record has not
@@ -59,7 +59,7 @@ MAY_COMPARE = {
     "local/pipeline_steps.py:_of_agent",
     "local/pipelines.py:_run_step",
     "local/pipelines.py:_at_gate",
-    "local/run_gates.py:decide",
+    "local/gates.py:decide",
     "local/runs.py:run_result",
     "temporal/activities/gate_activities.py:_too_late",
     "temporal/activities/open_gates.py:let_through",

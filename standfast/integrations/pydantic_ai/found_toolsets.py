@@ -34,7 +34,7 @@ from standfast.integrations._foreign_agents import Declared, Runner, nobody, val
 from standfast.integrations._guards import has_guard
 from standfast.integrations._server_connections import ServerConnection, has_changed, is_answer, unknown
 from standfast.integrations.pydantic_ai.toolsets import function_of, is_safe
-from standfast.mcp.tool_declarations import digest_of
+from standfast.mcp.schemas import digest_of
 from standfast.messages import ToolCall
 from standfast.tools import Approval, Tool
 

@@ -15,12 +15,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 from standfast.errors import StoreError
-from standfast.stores import nul_texts
 from standfast.stores.d1.database import TRIES, D1Binding, Database, crowded
 from standfast.stores.d1.holds import KEEPER, Holds
 from standfast.stores.d1.schema import MIGRATIONS, prepare
 from standfast.stores.d1.statements import statement
 from standfast.stores.event_loops import EventLoops
+from standfast.stores.kept_values import with_nul
 from standfast.stores.schema_versions import lost_identity
 from standfast.stores.sql.dialect import Plan, Query, RefusedByGuardError, Row, guard
 
@@ -202,7 +202,7 @@ class LoopConnection:
 
 
 def _read(text: str) -> list[Any]:
-    return [nul_texts.read(value) for value in json.loads(text)]
+    return [with_nul(value) for value in json.loads(text)]
 
 
 def _failed(task: "asyncio.Task[Any]") -> bool:

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from standfast.errors import StoreError
-from standfast.stores import nul_texts
 from standfast.stores.d1.errors import D1Error, is_refused_by_guard, outcome_of, read_answer, translated
 from standfast.stores.d1.statements import Statement, plain_json, values_to_send
+from standfast.stores.kept_values import with_nul
 from standfast.stores.sql.dialect import RefusedByGuardError, Row
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _rows(result: Any) -> list[Row]:
     results = result.get("results") if isinstance(result, dict) else getattr(result, "results", None)
     if not isinstance(results, list) or not all(isinstance(row, dict) for row in results):
         raise D1Error("a result has no `results` that are a list of dicts", outcome="unknown")
-    return [tuple(map(nul_texts.read, row.values())) for row in results]
+    return [tuple(map(with_nul, row.values())) for row in results]
 
 
 class _Bound:

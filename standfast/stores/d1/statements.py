@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from standfast.errors import InputError
-from standfast.stores import nul_texts
+from standfast.stores.kept_values import without_nul
 from standfast.stores.sql import dialect
 from standfast.stores.sql.dialect import D1
 
@@ -49,7 +49,7 @@ def values_to_send(asked: Statement, store: str) -> list[Any]:
     Raises:
         InputError: the row is too large for D1.
     """
-    values = [plain_json(value) if isinstance(value, list) else value for value in map(nul_texts.written, asked.values)]
+    values = [plain_json(value) if isinstance(value, list) else value for value in map(without_nul, asked.values)]
     size = sum(len(value.encode()) for value in values if isinstance(value, str))
     if size > LARGEST:
         raise InputError(

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from standfast.errors import InputError, StoreError
 from standfast.extras import MissingExtraError, install
-from standfast.stores import nul_texts
+from standfast.stores.kept_values import with_nul, without_nul
 from standfast.stores.postgres.schema import in_schema
 from standfast.stores.sql.dialect import Dialect, Query, RefusedByGuardError, Row
 
@@ -146,8 +146,8 @@ class Database:
 
     async def rows(self, statement: str, *values: Any) -> list[Row]:
         """Return the rows of a statement; one round trip."""
-        found = await self._connection.fetch(in_schema(self._schema, statement), *map(nul_texts.written, values))
-        return [tuple(map(nul_texts.read, row)) for row in found]
+        found = await self._connection.fetch(in_schema(self._schema, statement), *map(without_nul, values))
+        return [tuple(map(with_nul, row)) for row in found]
 
     async def row(self, statement: str, *values: Any) -> Row | None:
         """Return the first row, or None."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from standfast.errors import StoreError
-from standfast.stores.forked_processes import in_forked_processes
+from standfast.stores.event_loops import in_forked_processes
 from standfast.stores.postgres.database import Address, Database, forget
 from standfast.stores.postgres.errors import is_away, translated
 from standfast.stores.postgres.schema import lock_key

@@ -9,9 +9,9 @@ from typing import Any
 
 from standfast.agent_loop import StandingApproval
 from standfast.messages import person
+from standfast.stores.protocol import StandingFilter
 from standfast.stores.sql.dialect import Query
 from standfast.stores.sql.waits import moment_text
-from standfast.stores.standing_approvals import StandingFilter
 
 _COLUMNS = [
     "id",

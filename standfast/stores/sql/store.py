@@ -11,7 +11,15 @@ from standfast.messages import Message
 from standfast.stores.deletion import Dropped, Noted, NotedRun, closed
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session, first_kept_index
+from standfast.stores.protocol import (
+    Append,
+    DecisionRecord,
+    LedgerEntry,
+    RunningCall,
+    Session,
+    StandingFilter,
+    first_kept_index,
+)
 from standfast.stores.sql import deletion, standing, waits
 from standfast.stores.sql import statements as sql
 from standfast.stores.sql.dialect import Executor, Query, RefusedByGuardError, Row, guard
@@ -27,7 +35,6 @@ from standfast.stores.sql.rows import (
     read_message,
     read_session,
 )
-from standfast.stores.standing_approvals import StandingFilter
 from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 from standfast.stores.workers import AtWork
 

@@ -1,7 +1,9 @@
-"""Guards activities: heartbeats, failures that tell whether to retry, and long writes shown to people."""
+"""Defines activities: JSON in and out, heartbeats, failures that tell whether to retry, and one log line each."""
 
 import asyncio
+import functools
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 from temporalio.service import RPCError
 
 from standfast.errors import (
@@ -25,7 +27,7 @@ from standfast.errors import (
 )
 from standfast.llm.provider_errors import may_pass
 from standfast.messages import cut, error_text
-from standfast.runtime.retried_writes import retry_write
+from standfast.runtime.repeating import retry_write
 from standfast.runtime.users_functions import call_users
 from standfast.temporal.activities.agent_host import TRIES, AgentHost
 from standfast.temporal.wire import names
@@ -35,6 +37,94 @@ T = TypeVar("T")
 _LOG = logging.getLogger("standfast")
 HEARTBEAT_EVERY = 3.0  # seconds; the server gives up on a worker after 10 (tools) or 15 (models)
 _FOR_GOOD = (InputError, DefinitionError, SessionAccessDeniedError, SessionConflictError, SessionNotFoundError)
+
+RUNS = logging.getLogger("standfast.runs")
+OUTCOMES = ("returned", "failed", "asked", "terminated", "unknown", "cancelled")  # of a tool's call
+_WORDS = {
+    names.CALL_MODEL: "model",
+    names.OPEN: "run begins",
+    names.OPEN_PIPELINE: "run begins",
+    names.FINISH: "run ends",
+    names.DECIDE: "decision",
+    names.SETTLE: "lost call",
+    names.NOTIFY: "notice",
+    names.SHOW: "board",
+}
+_COUNTER = "standfast_outcomes"
+
+
+def log_returned(name: str, reference: object, begun: float, result: object) -> None:
+    """Log an attempt of an activity that returned.
+
+    Args:
+        begun: the start time, by `time.monotonic`.
+    """
+    given, found = _fields_of(reference), _fields_of(result)
+    level, more = logging.INFO, {}
+    if name == names.CALL_MODEL:
+        calls = ",".join(str(call[1]) for call in found.get("calls", ()))
+        more = {"calls": calls} if calls else {}
+        outcome = "refused" if "error" in found else "calls" if calls else "answered"
+    elif name == names.FINISH:
+        outcome = str(given.get("status"))
+    elif name == names.DECIDE:
+        refused = found["of"] if "receipt" in found else result
+        outcome = "refused" if refused else str(given.get("decision"))
+    elif name == names.SETTLE:
+        outcome = next((one for one in OUTCOMES if one in found), "unknown" if "claimed" in found else "not run")
+    elif name in (names.OPEN, names.OPEN_PIPELINE):
+        outcome = "open"
+        level = logging.INFO if "input" in given else logging.DEBUG
+    elif name.startswith("standfast."):
+        outcome, level = "done", logging.INFO if name == names.NOTIFY else logging.DEBUG
+    else:
+        outcome = next((one for one in OUTCOMES if one in found), "returned")
+    _write(name, given, begun, outcome, logging.WARNING if outcome in ("unknown", "refused") else level, **more)
+
+
+def log_raised(name: str, reference: object, begun: float, error: BaseException) -> None:
+    """Log an attempt of an activity that raised: the first of a series, and then fewer and fewer."""
+    attempt = activity.info().attempt
+    kind = (error.type or "") if isinstance(error, ApplicationError) else type(error).__name__
+    is_calm = isinstance(error, CancelledError) or not isinstance(error, Exception)
+    seldom = attempt & (attempt - 1) == 0  # 1, 2, 4, 8, …: a store that is away for an hour does not fill a disk
+    level = logging.DEBUG if not seldom else logging.INFO if is_calm else logging.WARNING
+    _write(name, _fields_of(reference), begun, f"error:{kind}", level)
+
+
+def _fields_of(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _write(name: str, reference: Mapping[str, Any], begun: float, outcome: str, level: int, **more: Any) -> None:
+    what = _WORDS.get(name, name if name.startswith("standfast.") else "tool")
+    if activity.in_activity():
+        activity.metric_meter().create_counter(_COUNTER, "Attempts of activities, by their outcome").add(
+            1, {"what": what, "name": name, "outcome": outcome}
+        )
+    if not RUNS.isEnabledFor(level):
+        return
+    fields = (
+        _fields(name, reference, what) | more | {"outcome": outcome, "ms": round((time.monotonic() - begun) * 1000)}
+    )
+    RUNS.log(
+        level,
+        "%s",
+        " ".join([what, *(f"{key}={value}" for key, value in fields.items())]),
+        extra={"event": what, "fields": fields},
+    )
+
+
+def _fields(name: str, reference: Mapping[str, Any], what: str) -> dict[str, Any]:
+    info = activity.info()
+    kind, run = info.workflow_type or "", info.workflow_id or ""
+    found: dict[str, Any] = {"run": run, "run_id": info.workflow_run_id or ""}
+    if session := reference.get("session") or names.session_of(kind, run):
+        found["session"] = session
+    found |= {key: reference[key] for key in ("turn", "path", "gate") if key in reference}
+    if what == "tool":
+        found |= {"tool": name, "call": reference.get("position", 0)}
+    return found | ({"attempt": info.attempt} if info.attempt > 1 else {})
 
 
 @dataclass(slots=True)
@@ -200,3 +290,31 @@ class AfterAWhile:
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
+
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+
+
+def json_activity(name: str) -> Callable[[CallableT], CallableT]:
+    """Make a function an activity whose types are only for type checkers.
+
+    A converter that used the types would drop unknown keys, such as a newer worker's.
+    """
+
+    def define(function: CallableT) -> CallableT:
+        function.__annotations__ = dict.fromkeys(function.__annotations__, dict[str, Any])
+
+        @functools.wraps(function)
+        async def run(*arguments: Any) -> Any:
+            reference, begun = arguments[-1], time.monotonic()  # after `self`
+            try:
+                result = await function(*arguments)
+            except BaseException as error:
+                log_raised(name, reference, begun, error)
+                raise
+            log_returned(name, reference, begun, result)
+            return result
+
+        return cast(CallableT, activity.defn(name=name)(run))
+
+    return define

@@ -33,10 +33,9 @@ from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.standing_approvals import Gives, given_by, standing_refusal
 from standfast.runtime.users_functions import edit_refusal, gate_edit_refusal
 from standfast.stores.protocol import LedgerEntry
-from standfast.temporal.activities.activity_guards import Guard, called
+from standfast.temporal.activities.activity_guards import Guard, called, json_activity
 from standfast.temporal.activities.agent_host import TRIES, AgentHost
 from standfast.temporal.activities.dependencies import context_of_turn, guardrails_at
-from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of, keep_edit, load_edit
 from standfast.temporal.client.ended_runs import read_signal, was_refused
 from standfast.temporal.wire import names

@@ -11,9 +11,8 @@ from standfast.messages import Message
 from standfast.runtime.message_ids import was_pruned
 from standfast.runtime.unread_messages import KeptMessage, Unheard
 from standfast.stores.protocol import DurableStore, Session
-from standfast.temporal.activities.activity_guards import Guard
+from standfast.temporal.activities.activity_guards import Guard, json_activity
 from standfast.temporal.activities.agent_host import AgentHost
-from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.client.ended_runs import was_refused
 from standfast.temporal.wire import names

@@ -17,16 +17,13 @@ from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
 from standfast.events import AnswerDelta
 from standfast.messages import Message, cut, read_json, size_over, unfenced
-from standfast.runtime.retried_writes import retry_write
+from standfast.runtime.repeating import retry_write
 from standfast.runtime.users_functions import output_problem
-from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.kept_values import read_kept
-from standfast.stores.protocol import Append
-from standfast.temporal.activities.activity_guards import AfterAWhile, Guard, write_in_sight
-from standfast.temporal.activities.adapter_calls import ModelRefusedError, soonest
+from standfast.stores.protocol import Append, has_partial_answers
+from standfast.temporal.activities.activity_guards import AfterAWhile, Guard, json_activity, write_in_sight
 from standfast.temporal.activities.agent_host import AgentHost
-from standfast.temporal.activities.answers import Answered, Answers, PartialAnswerWriter
-from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.activities.answers import Answered, Answers, ModelRefusedError, PartialAnswerWriter, soonest
 from standfast.temporal.activities.open_gates import asked_of, find_gates, held_by
 from standfast.temporal.activities.recorded_facts import called_tools, news, started_facts
 from standfast.temporal.activities.restored_stores import check_conflict
@@ -37,7 +34,7 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, SOURCES, THOUGHTS
 from standfast.temporal.wire.outcomes import shown_arguments
-from standfast.temporal.wire.states import write_tripped
+from standfast.temporal.wire.run_state import write_tripped
 from standfast.temporal.wire.turn_records import KeptView, TurnRecord, read_record
 from standfast.tools.calls import turn_scope
 

@@ -23,15 +23,17 @@ from standfast.runtime.pipeline_steps import StepRecords
 from standfast.runtime.run_keys import list_run, restarted
 from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
-from standfast.temporal.activities.activity_guards import Guard
+from standfast.temporal.activities.activity_guards import Guard, json_activity
 from standfast.temporal.activities.agent_host import AgentHost
-from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.session_marks import note_run
 from standfast.temporal.activities.stored_outcomes import NO_ANSWER, final_answer, recorded
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     Looked,
+    OpenedPipeline,
     OpenReference,
+    Stepped,
+    StepReference,
     WrittenOutcome,
 )
 from standfast.temporal.wire.inputs import PipelineInput
@@ -39,7 +41,6 @@ from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import read_outcome, shown_arguments
 from standfast.temporal.wire.plans import pipeline_facts, read_plan, version_of
 from standfast.temporal.wire.shown_gates import asked_inline
-from standfast.temporal.wire.step_types import OpenedPipeline, Stepped, StepReference
 from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_record, step_place
 from standfast.tools import Approval
 from standfast.tools.calls import call_key

@@ -22,9 +22,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import StandfastError
 from standfast.runtime.repeating import repeating
-from standfast.stores.capabilities import has_waits
 from standfast.stores.kept_values import read_kept_object
-from standfast.stores.protocol import DurableStore
+from standfast.stores.protocol import DurableStore, has_waits
 from standfast.stores.waits import WaitFilter
 from standfast.temporal.activities.chat_bots import Bot, Place
 from standfast.temporal.activities.chat_messages import Mark, counted, outcome, passed_on, progress

@@ -1,36 +1,44 @@
-"""Calls the hooks of an agent's run, writes its results, ends it, and waits for the agents of calls."""
+"""The activities around a run: hooks, results, its end, its rows on the board, exports, and agents of calls."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from functools import wraps
 from typing import Any
 
+from pydantic_core import to_json
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from standfast.agent_loop import unanswered
 from standfast.agents import Agent, AgentContext
-from standfast.checkpoints import Question
-from standfast.errors import StoreBehindError
-from standfast.messages import cut
+from standfast.checkpoints import Checkpoint, Question, signed
+from standfast.errors import SessionStoreError, StoreBehindError
+from standfast.messages import Usage, cut
 from standfast.runtime.call_ledger import has_started
 from standfast.runtime.users_functions import call_users
-from standfast.temporal.activities.activity_guards import Guard, is_given_up
+from standfast.stores.protocol import has_waits
+from standfast.stores.waits import Board
+from standfast.temporal.activities.activity_guards import Guard, is_given_up, json_activity
 from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.dependencies import run_with_deps
-from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.activities.open_gates import arguments_of, load_edit
+from standfast.temporal.activities.posted_messages import PostedMessages
 from standfast.temporal.activities.session_marks import end_work, is_running
 from standfast.temporal.activities.stored_outcomes import state_left, with_last_answer
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.client.ended_runs import cancelled_end, end_of, find_run
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import AgentEnd, LostReference
-from standfast.temporal.wire.limits import INLINE_BYTES, check_json
+from standfast.temporal.wire.activity_types import AgentEnd, Exported, ExportReference, LostReference
+from standfast.temporal.wire.boards import ShowReference, wait_of
+from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, check_json
 from standfast.temporal.wire.results import LOST, OTHER, receipted
 from standfast.temporal.wire.snapshots import BegunState
+from standfast.temporal.wire.turn_records import held_in
 from standfast.time_limits import time_limit
 
 
@@ -219,3 +227,97 @@ async def _is_asked(parent: str | None, call_id: str, asked: str) -> bool:
 async def _is_at_work(host: AgentHost, child: str) -> bool:
     client = activity.client()
     return any([await is_running(client, work) for work in await host.store.find_work(child)])
+
+
+class BoardActivities:
+    """Writes the boards of runs."""
+
+    def __init__(self, host: AgentHost, posted: PostedMessages) -> None:
+        self._host, self._posted = host, posted
+
+    def all(self) -> list[Any]:
+        return [self.show]
+
+    @json_activity(names.SHOW)
+    async def show(self, reference: ShowReference) -> list[str]:
+        """Store exactly the items that a run waits for; return the keys of items missing from the store."""
+        with Guard(self._host, beats=False):
+            store, info = self._host.store, activity.info()
+            if (why := self._host.misplaced.get(info.task_queue)) is not None:
+                raise SessionStoreError(why)
+            if info.workflow_type in self._host.agents or info.workflow_type in self._host.pipelines:
+                await self._host.check_run(reference["run"])  # a user's workflow does not record its store
+            if not has_waits(store):
+                raise SessionStoreError(
+                    f"The store {store!r:.80} of this worker has no board; see standfast.stores.Waits"
+                )
+            board = Board(
+                namespace=info.namespace,
+                workflow_id=info.workflow_id or "",
+                run_id=info.workflow_run_id or "",
+                first_run_id=reference["first_run"],
+                journal_key=reference["run"],
+                agent=info.workflow_type or "",
+                task_queue=info.task_queue,
+                at=datetime.fromisoformat(reference["at"]),
+                session=reference.get("session"),
+                tenant_id=reference.get("tenant_id"),
+                user_id=reference.get("user_id"),
+                parent=reference.get("parent"),
+            )
+            put = [wait_of(shown, key, board) for key, shown in reference["put"]]
+            missing = await store.show_waits(board, put, reference["keep"])
+            self._posted.look(reference["run"], board.workflow_id)
+            return missing
+
+
+class ExportActivities:
+    """Exports the runs of a worker's agents."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+
+    def all(self) -> list[Any]:
+        return [self.export]
+
+    @json_activity(names.EXPORT)
+    async def export(self, reference: ExportReference) -> Exported:
+        """Return the run as a checkpoint, or the reason why it cannot be exported."""
+        with Guard(self._host, beats=False):
+            transcript = await Transcript.load(self._host, await self._host.located(reference))
+            asked = {question["tool_call_id"] for question in reference["questions"]}
+            if "at_gate" not in reference and any(call.id not in asked for call in unanswered(transcript.messages)):
+                await transcript.commit(turn=reference["turn"], questions=reference["questions"])
+            located = await self._host.located(reference)
+            questions = tuple([await self._whole(located, Question(**question)) for question in reference["questions"]])
+            usage = reference.get("usage")
+            said = await transcript.said()  # no answer was written with them yet
+            made = Checkpoint(
+                messages=(*transcript.messages, *said),
+                iterations=reference["iterations"],
+                usage=Usage() if usage is None else Usage(**usage),
+                pending_tool_use_id=questions[0].tool_call_id if questions else None,
+                questions=questions or None,
+                exported_from=transcript.session.key,
+            )
+            key = self._host.checkpoint_key
+            checkpoint = signed(made, self._host.agent().name, key).model_dump(mode="json")
+            if (size := len(to_json(checkpoint))) > CHECKPOINT_BYTES:
+                error = f"export: the run is {size:,} bytes, more than {CHECKPOINT_BYTES:,}; read it from the store"
+                return {"error": error, "seq": transcript.seq}
+            return {"checkpoint": checkpoint, "seq": transcript.seq}
+
+    async def _whole(self, reference: ExportReference, question: Question) -> Question:
+        """Return a gate with the arguments, or the held content, that are too large for a history."""
+        if question.gate is None:
+            return question
+        run = reference["run"]
+        record = await self._host.load_record(run, reference["turn"])
+        if question.is_held:
+            return held_in(record, question.gate)
+        approvals = [dict(one) for one in question.gate["approvals"]]
+        for one in approvals:
+            if one.get("edit") is not None:
+                one["edit"] = await load_edit(self._host, run, one["edit"]["digest"])
+        arguments = arguments_of(record, str(question.tool_call_id))
+        return question.model_copy(update={"gate": {**question.gate, "approvals": approvals, "arguments": arguments}})

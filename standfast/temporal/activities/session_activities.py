@@ -25,21 +25,19 @@ from standfast.errors import InputError, SessionConflictError, StoreError
 from standfast.messages import Message, check_same, content_digest, cut, usage_of
 from standfast.runtime.call_ledger import NOT_RUN, claim_next, last_entry, read_result
 from standfast.runtime.dependencies import begin_context, context_of, kept_context
-from standfast.runtime.exported_sessions import check_exported_from, exported_session
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.message_ids import MessageAnswer, find_heard
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.restored_stores import current_epoch
 from standfast.runtime.session_marks import is_held
-from standfast.runtime.session_states import begin_state
+from standfast.runtime.session_states import begin_state, check_exported_from, exported_session
 from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore, Session, session_id_of
 from standfast.temporal.activities import open_gates
-from standfast.temporal.activities.activity_guards import Guard, called
+from standfast.temporal.activities.activity_guards import Guard, called, json_activity
 from standfast.temporal.activities.agent_host import AgentHost, not_deleted
 from standfast.temporal.activities.dependencies import guardrails_at
-from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.message_activities import unheard_by
 from standfast.temporal.activities.model_activities import final_reply
 from standfast.temporal.activities.recorded_facts import called_before, called_tools
@@ -51,8 +49,8 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, Said, message_id_of, said_by_user, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
+from standfast.temporal.wire.run_state import Call, write_state, write_tripped
 from standfast.temporal.wire.snapshots import write_facts
-from standfast.temporal.wire.states import Call, write_state, write_tripped
 from standfast.temporal.wire.turn_records import TurnRecord, read_record
 from standfast.tools import Unknown
 from standfast.tools.calls import turn_scope

@@ -4,9 +4,8 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from standfast.errors import SessionConflictError
-from standfast.stores.capabilities import has_deletion
 from standfast.stores.deletion import NotedRun
-from standfast.stores.protocol import DurableStore, Session
+from standfast.stores.protocol import DurableStore, Session, has_deletion
 from standfast.stores.workers import AtWork
 from standfast.temporal.client.ended_runs import find_run
 from standfast.temporal.wire.activity_types import Located

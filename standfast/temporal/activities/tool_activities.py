@@ -24,17 +24,16 @@ from standfast.runtime.call_ledger import (
     with_answer,
     within_row,
 )
-from standfast.runtime.retried_writes import retry_write
+from standfast.runtime.repeating import retry_write
 from standfast.runtime.session_marks import may_run
 from standfast.runtime.users_functions import refused_in_time, run_bounded, verified
 from standfast.stores.protocol import LedgerEntry, session_id_of
-from standfast.temporal.activities.activity_guards import Guard, is_given_up, write_in_sight
+from standfast.temporal.activities.activity_guards import Guard, is_given_up, json_activity, write_in_sight
 from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.agent_invoker import Invocations, usage_of_called
 from standfast.temporal.activities.dead_workers import become_known
 from standfast.temporal.activities.dependencies import call_with_deps, context_of_turn, with_step_deps
 from standfast.temporal.activities.handler_threads import heartbeat_of
-from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of, load_edit
 from standfast.temporal.activities.recorded_facts import strictest
 from standfast.temporal.activities.restored_stores import claim_if_lost, finish_call

@@ -21,10 +21,10 @@ from temporalio.exceptions import ApplicationError
 from standfast.errors import DefinitionError, StandfastError
 from standfast.extras import MissingExtraError, install
 from standfast.stores.protocol import Ledger
+from standfast.temporal.activities.activity_guards import json_activity
 from standfast.temporal.activities.approval_links import ApprovalLinks
 from standfast.temporal.activities.chat_bots import Bot, Place, SlackBot, TeamsBot
 from standfast.temporal.activities.chat_messages import head
-from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.posted_messages import PostedMessages
 from standfast.temporal.activities.posts import request
 from standfast.temporal.activities.slack_messages import SlackButtons, approval_message, is_slack_api, waiting_message

@@ -30,11 +30,10 @@ from standfast.messages import Tripped, Usage, check_message_id, explain
 from standfast.pipeline_loop import typed_output
 from standfast.pipelines import Branch, Pipeline, Stage
 from standfast.runtime import outside_decisions
-from standfast.runtime.deletion import delete_session
 from standfast.runtime.inputs import Images
+from standfast.runtime.retention import delete_session
 from standfast.runtime.stored_gates import is_in_process
-from standfast.stores.capabilities import has_waits
-from standfast.stores.protocol import AgentStore, session_key_of
+from standfast.stores.protocol import AgentStore, has_waits, session_key_of
 from standfast.stores.waits import Board, WaitFilter, Waits
 from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of, saying_who_was_first
 from standfast.temporal.client.boards import (
@@ -47,9 +46,17 @@ from standfast.temporal.client.boards import (
 )
 from standfast.temporal.client.ended_runs import end_of
 from standfast.temporal.client.event_streams import RunEvents
-from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.client.owners import Run
-from standfast.temporal.client.runs import NoWorkerError, answer, cancel_run, has_no_gates, listed, our_run, runs_query
+from standfast.temporal.client.runs import (
+    NoWorkerError,
+    answer,
+    cancel_run,
+    has_no_gates,
+    listed,
+    our_run,
+    paused_by_operators,
+    runs_query,
+)
 from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.client.starts import plain_images
 from standfast.temporal.client.waiting_items import read_items, read_state, unreadable

@@ -15,8 +15,7 @@ from standfast.errors import InputError, StandfastError
 from standfast.events import Event, RunEnded, ToolEnded, TurnEnded
 from standfast.messages import read_json
 from standfast.runtime.streamed_answers import Heard, load_more, news_of, until_more
-from standfast.stores.capabilities import has_ledger, has_partial_answers
-from standfast.stores.protocol import AgentStore
+from standfast.stores.protocol import AgentStore, has_ledger, has_partial_answers
 from standfast.temporal.client.ended_runs import next_run
 from standfast.temporal.client.histories import entries, executions
 from standfast.temporal.client.history_events import History

@@ -29,7 +29,7 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from standfast.temporal.client.connection_faults import reason_of
+from standfast.temporal.client.connections import reason_of
 from standfast.temporal.client.converters import DATA_CONVERTER
 from standfast.temporal.wire import names
 

@@ -15,9 +15,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from standfast.errors import DefinitionError, InputError
 from standfast.runtime.repeating import repeating
 from standfast.runtime.retention import PrunedStore, Pruning
-from standfast.stores.capabilities import has_deletion
 from standfast.stores.deletion import DELETED, NotedRun
-from standfast.stores.protocol import Ledger
+from standfast.stores.protocol import Ledger, has_deletion
 from standfast.temporal.client.runs import quoted
 from standfast.tools import Duration, seconds
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from standfast.temporal.wire import activity_types as types
-from standfast.temporal.wire import step_types
 from standfast.temporal.wire.activity_types import ActivityName
 from standfast.temporal.wire.boards import ShowReference
 from standfast.temporal.wire.inputs import Said
@@ -26,8 +25,8 @@ EXPORT: ActivityName[types.ExportReference, types.Exported] = ActivityName("stan
 ATTACH: ActivityName[types.AttachReference | types.LostReference, types.AgentEnd | None] = ActivityName(
     "standfast.attach"
 )
-OPEN_PIPELINE: ActivityName[types.OpenReference, step_types.OpenedPipeline] = ActivityName("standfast.open_pipeline")
-STEP: ActivityName[step_types.StepReference, step_types.Stepped] = ActivityName("standfast.step")
+OPEN_PIPELINE: ActivityName[types.OpenReference, types.OpenedPipeline] = ActivityName("standfast.open_pipeline")
+STEP: ActivityName[types.StepReference, types.Stepped] = ActivityName("standfast.step")
 DECIDE: ActivityName[types.DecideReference, str | None] = ActivityName("standfast.decide")
 RECALL: ActivityName[types.RecallReference, types.Recalled] = ActivityName("standfast.recall")
 ANSWERED: ActivityName[types.AnsweredReference, dict[str, types.WrittenOutcome]] = ActivityName("standfast.answered")

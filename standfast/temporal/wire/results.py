@@ -33,19 +33,20 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     ActivityName,
     AgentResult,
+    AskedAtGate,
     Declared,
     Kept,
     ModelReply,
     Opened,
+    Shown,
+    Stepped,
 )
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import RESULT_VALUES
 from standfast.temporal.wire.outcomes import is_outcome, is_usage
 from standfast.temporal.wire.plans import read_gates, read_plan
-from standfast.temporal.wire.run_state import Progress
+from standfast.temporal.wire.run_state import Progress, read_state
 from standfast.temporal.wire.snapshots import BegunState, Facts, is_tool_facts, read_tool_facts
-from standfast.temporal.wire.states import read_state
-from standfast.temporal.wire.step_types import AskedAtGate, Shown, Stepped
 
 LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can continue
 OTHER = {"status": "other"}  # for an agent that was asked something else

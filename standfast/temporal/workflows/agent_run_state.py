@@ -10,9 +10,8 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Located, RunReference
 from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import AgentInput
-from standfast.temporal.wire.run_state import Progress
+from standfast.temporal.wire.run_state import FRESH, Progress, RunLoop
 from standfast.temporal.wire.snapshots import Facts
-from standfast.temporal.wire.states import FRESH, RunLoop
 from standfast.temporal.workflows.board_rows import whose
 
 ReferenceT = TypeVar("ReferenceT", bound=RunReference)

@@ -28,9 +28,9 @@ from standfast.temporal.wire import activity_types, names
 from standfast.temporal.wire.activity_types import Exported, ExportReference, Finished, FinishReference, RunReference
 from standfast.temporal.wire.inbox import Sent
 from standfast.temporal.wire.inputs import AgentInput, first_message, said_id
-from standfast.temporal.wire.run_state import Progress
+from standfast.temporal.wire.run_state import Call, Progress, Reply, read_state, write_tripped
 from standfast.temporal.wire.snapshots import Facts, Surroundings, tools_of
-from standfast.temporal.wire.states import Call, Reply, read_state, write_tripped
+from standfast.temporal.workflows.activity_results import fail, failed, refuse, why
 from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.gates import CallApprovals
@@ -39,7 +39,6 @@ from standfast.temporal.workflows.inbox import refuse_by
 from standfast.temporal.workflows.messages import Messages
 from standfast.temporal.workflows.model_calls import ModelCalls
 from standfast.temporal.workflows.questions import Questions
-from standfast.temporal.workflows.run_failures import fail, failed, refuse, why
 from standfast.temporal.workflows.run_lifetime import carried_in, is_long, may_continue, run_to_end, until_told
 from standfast.temporal.workflows.run_parts import RunParts, read_input
 from standfast.temporal.workflows.visibility import details, show_started

@@ -21,14 +21,19 @@ from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
-from standfast.temporal.wire.run_state import Turn
+from standfast.temporal.wire.run_state import Call, RunLoop, Turn
 from standfast.temporal.wire.snapshots import ToolFacts
-from standfast.temporal.wire.states import Call, RunLoop
 from standfast.temporal.workflows.activity_options import settle_options, tool_options
+from standfast.temporal.workflows.activity_results import (
+    SkippedError,
+    fail,
+    is_for_good,
+    is_missing,
+    is_store_away,
+    why,
+)
 from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.child_agents import run_agent
-from standfast.temporal.workflows.missing_workers import SkippedError, is_missing, is_store_away
-from standfast.temporal.workflows.run_failures import fail, is_for_good, why
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.tools import Failed, Outcome, Terminated, Unknown
 from standfast.tools.calls import call_key

@@ -24,10 +24,9 @@ from standfast.temporal.wire.activity_types import AttachReference, CallReferenc
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import outcome_of_result, outcome_of_terminal_error, result_usage, write_outcome
 from standfast.temporal.wire.results import LOST, OTHER, fits, is_result
-from standfast.temporal.wire.run_state import Turn
-from standfast.temporal.wire.states import Call
+from standfast.temporal.wire.run_state import Call, Turn
 from standfast.temporal.workflows.activity_options import ATTACH_OPTIONS, summary
-from standfast.temporal.workflows.missing_workers import put_in_by_hand
+from standfast.temporal.workflows.activity_results import put_in_by_hand
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.run_lifetime import Running
 from standfast.tools import Cancelled, Failed, Outcome, Returned, Unknown

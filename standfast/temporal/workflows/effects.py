@@ -17,7 +17,7 @@ from standfast.temporal.wire.limits import AWAITED_BYTES
 from standfast.temporal.workflows.activity_results import Undecodable, read_result
 from standfast.temporal.workflows.approvals import ask
 from standfast.tools.checks import GUARDED
-from standfast.tools.given_arguments import approved_id, bound, hash_of, plain
+from standfast.tools.signatures import approved_id, bound, hash_of, plain
 
 _ATTRIBUTE = "_standfast_effects"  # of the user's workflow
 _TIMEOUT = timedelta(seconds=60)

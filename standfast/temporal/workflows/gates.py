@@ -29,9 +29,9 @@ from standfast.temporal.wire.limits import AWAITED_BYTES, EARLY_BYTES, PARKED_ME
 from standfast.temporal.wire.shown_gates import shown_changed
 from standfast.temporal.wire.turn_records import edit_reference, let_through
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
+from standfast.temporal.workflows.activity_results import why
 from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.inbox import refuse_by
-from standfast.temporal.workflows.run_failures import why
 from standfast.temporal.workflows.run_lifetime import began_again, is_long, until_told
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.waiting_items import Waiting

@@ -12,9 +12,9 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import KeepReference, Kept
 from standfast.temporal.wire.inbox import Sent, split_id
 from standfast.temporal.wire.inputs import Owner, Said, message_id_of, said_id, user_message, with_id
+from standfast.temporal.workflows.activity_results import refuse, why
 from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.inbox import refuse_by, sent_by_update
-from standfast.temporal.workflows.run_failures import refuse, why
 from standfast.temporal.workflows.run_lifetime import until_told
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.tools import Outcome, Returned

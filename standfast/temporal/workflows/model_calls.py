@@ -21,18 +21,20 @@ from standfast.temporal.workflows.activity_options import (
     summary,
     until_the_outage_is_over,
 )
-from standfast.temporal.workflows.agent_run_state import RunState
-from standfast.temporal.workflows.missing_workers import (
+from standfast.temporal.workflows.activity_results import (
     details_of,
+    fail,
+    is_for_good,
     is_missing,
     is_unavailable,
     is_users_fault,
     put_in_by_hand,
     text_in,
     was_cancelled,
+    why,
 )
+from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.pauses import Retries
-from standfast.temporal.workflows.run_failures import fail, is_for_good, why
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.visibility import shown_usage
 

@@ -11,9 +11,9 @@ from temporalio import workflow
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import Resume, Sent
 from standfast.temporal.wire.limits import AWAITED_BYTES
+from standfast.temporal.workflows.activity_results import was_cancelled
 from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.inbox import Inbox, refuse_by
-from standfast.temporal.workflows.missing_workers import was_cancelled
 from standfast.temporal.workflows.run_lifetime import Running
 from standfast.temporal.workflows.waiting_items import Waiting
 

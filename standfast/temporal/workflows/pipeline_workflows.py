@@ -19,25 +19,22 @@ from standfast.pipelines.paths import place_of
 from standfast.runtime.child_agents import child_session
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import OpenReference
+from standfast.temporal.wire.activity_types import CameTo, OpenedPipeline, OpenReference, Stepped, StepReference
 from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.outcomes import write_outcome
 from standfast.temporal.wire.plans import read_gates, read_plan
-from standfast.temporal.wire.run_state import Progress, Turn
+from standfast.temporal.wire.run_state import Call, Progress, Turn
 from standfast.temporal.wire.shown_gates import shown_with
 from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, read_tool_facts
-from standfast.temporal.wire.states import Call
-from standfast.temporal.wire.step_types import CameTo, OpenedPipeline, Stepped, StepReference
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
+from standfast.temporal.workflows.activity_results import SkippedError, failed, why
 from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.board_rows import whose
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.child_agents import agent_result
 from standfast.temporal.workflows.gates import GateKeeper
 from standfast.temporal.workflows.handlers import RunHandlers
-from standfast.temporal.workflows.missing_workers import SkippedError
-from standfast.temporal.workflows.run_failures import failed, why
 from standfast.temporal.workflows.run_lifetime import carried_in, is_long, may_continue, run_to_end, until_told
 from standfast.temporal.workflows.run_parts import RunParts, read_input
 from standfast.temporal.workflows.visibility import Refused, pipeline_details, show_started

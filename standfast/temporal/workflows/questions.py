@@ -17,7 +17,7 @@ from standfast.temporal.wire.inbox import Answer, EarlyError, Resolve, Sent
 from standfast.temporal.wire.inputs import said_by_user
 from standfast.temporal.wire.limits import AWAITED_BYTES, PARKED_BYTES
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
-from standfast.temporal.wire.states import Call
+from standfast.temporal.wire.run_state import Call
 from standfast.temporal.workflows.agent_run_state import RunState
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.inbox import refuse_by, sent_by_update

@@ -14,8 +14,8 @@ from temporalio.exceptions import ActivityError, FailureError
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 
 from standfast.temporal.wire import names
+from standfast.temporal.workflows.activity_results import fail, why
 from standfast.temporal.workflows.board import Board
-from standfast.temporal.workflows.run_failures import fail, why
 
 HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")
 TELLING = timedelta(seconds=60)  # in which a run that has ended replies to waiting senders

@@ -7,10 +7,10 @@ from standfast.errors import InputError
 from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inbox import Mailbox
 from standfast.temporal.wire.snapshots import Surroundings
+from standfast.temporal.workflows.activity_results import refuse
 from standfast.temporal.workflows.board import Board, Details
 from standfast.temporal.workflows.inbox import Inbox
 from standfast.temporal.workflows.pauses import Pauses
-from standfast.temporal.workflows.run_failures import refuse
 from standfast.temporal.workflows.run_lifetime import Running
 from standfast.temporal.workflows.workers import Opening, Workers
 

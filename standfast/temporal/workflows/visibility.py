@@ -10,7 +10,7 @@ from temporalio.common import SearchAttributeKey
 
 from standfast.messages import Usage, cut, edited_in_words, visible, visible_json
 from standfast.temporal.wire import names
-from standfast.temporal.wire.states import RunLoop
+from standfast.temporal.wire.run_state import RunLoop
 from standfast.temporal.workflows.agent_run_state import RunState
 
 if TYPE_CHECKING:

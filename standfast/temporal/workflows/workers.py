@@ -10,11 +10,10 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import ActivityName, FoundT, OpenReference, TakenT
+from standfast.temporal.wire.activity_types import ActivityName, FoundT, OpenReference, Stepped, StepReference, TakenT
 from standfast.temporal.wire.inbox import Resume
 from standfast.temporal.wire.results import RECEIPTED, fits
 from standfast.temporal.wire.snapshots import Surroundings
-from standfast.temporal.wire.step_types import Stepped, StepReference
 from standfast.temporal.workflows.activity_options import (
     OPEN_ELSEWHERE_OPTIONS,
     OPEN_OPTIONS,
@@ -22,12 +21,10 @@ from standfast.temporal.workflows.activity_options import (
     summary,
     until_the_store_is_back,
 )
-from standfast.temporal.workflows.activity_results import read_result
-from standfast.temporal.workflows.board import Board
-from standfast.temporal.workflows.inbox import read_moment
-from standfast.temporal.workflows.missing_workers import (
+from standfast.temporal.workflows.activity_results import (
     SkippedError,
     details_of,
+    failed,
     has_other_store,
     is_missing,
     is_store_away,
@@ -37,12 +34,15 @@ from standfast.temporal.workflows.missing_workers import (
     missing,
     missing_step,
     put_in_by_hand,
+    read_result,
     surroundings_of,
     text_in,
     was_cancelled,
+    why,
 )
+from standfast.temporal.workflows.board import Board
+from standfast.temporal.workflows.inbox import read_moment
 from standfast.temporal.workflows.pauses import Pauses
-from standfast.temporal.workflows.run_failures import failed, why
 from standfast.temporal.workflows.run_lifetime import Running
 from standfast.temporal.workflows.waiting_items import Waiting
 

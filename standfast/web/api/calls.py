@@ -27,8 +27,8 @@ from standfast.temporal.wire.names import workflow_id
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import Senders
 from standfast.web.contexts import Contexts
+from standfast.web.live_updates import Streams
 from standfast.web.people import Person
-from standfast.web.streams import Streams
 from standfast.web.visible_runs import RunPages, admit_start, tenant_for
 
 IDEMPOTENCY_KEY = "Idempotency-Key"

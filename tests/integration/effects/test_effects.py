@@ -104,9 +104,7 @@ async def test_a_key_with_other_arguments_is_refused(store: SQLiteStore) -> None
 )
 def test_the_hash_of_arguments_is_the_same_in_every_process(arguments: dict[str, Any]) -> None:
     code = (
-        "from standfast.tools.given_arguments import hash_of\n"
-        "from standfast import ToolCall\n"
-        f"print(hash_of({arguments!r}))"
+        f"from standfast.tools.signatures import hash_of\nfrom standfast import ToolCall\nprint(hash_of({arguments!r}))"
     )
     found = {
         subprocess.run(

@@ -14,7 +14,7 @@ from standfast.effects.kept_outcomes import write_kept
 from standfast.effects.keys import time_of
 from standfast.stores import SQLiteStore
 from standfast.tools import Returned
-from standfast.tools.given_arguments import hash_of
+from standfast.tools.signatures import hash_of
 
 SCOPE = "effect/charge/a/steps/call"
 LONG_AGO, LATER = "2001-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00"

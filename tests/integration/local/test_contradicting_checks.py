@@ -16,7 +16,7 @@ from standfast.runtime.call_ledger import CONTRADICTED, last_dispatch
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel, crash_after_tool_results
 from standfast.tools import Returned
-from standfast.tools.given_arguments import hash_of
+from standfast.tools.signatures import hash_of
 
 
 class Rival:

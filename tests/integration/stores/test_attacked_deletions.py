@@ -17,8 +17,7 @@ from support.postgres import PostgresServer, new_schema
 from support.stores import append, contents
 
 from standfast import SessionConflictError, SessionNotFoundError
-from standfast.runtime.deletion import delete_session
-from standfast.runtime.retention import Pruning, nobody_knows
+from standfast.runtime.retention import Pruning, delete_session, nobody_knows
 from standfast.stores import Dropped, NotedRun, Session, open_store
 from standfast.stores.deletion import DELETED
 from standfast.stores.sqlite.migrations import MIGRATIONS
@@ -84,7 +83,7 @@ async def state(store: Any, kept: Session, number: int = 1) -> str:
 
 KILLED = """
 import asyncio, os, signal, sys
-from standfast.runtime.deletion import delete_session
+from standfast.runtime.retention import delete_session
 from standfast.stores import open_store
 from standfast.stores.d1.database import Database
 from standfast.stores.postgres import database as postgres

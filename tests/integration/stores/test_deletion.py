@@ -22,8 +22,7 @@ from standfast import (
     sqlite_store,
     tool,
 )
-from standfast.runtime.deletion import delete_session
-from standfast.runtime.retention import Pruning, nobody_knows
+from standfast.runtime.retention import Pruning, delete_session, nobody_knows
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 

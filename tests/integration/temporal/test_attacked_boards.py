@@ -19,7 +19,7 @@ from integration.temporal.test_boards import is_shown, kinds, looking, shown
 from standfast import Agent, Approval, InputError, tool
 from standfast.temporal import StandfastClient
 from standfast.temporal.client import board_keeping
-from standfast.temporal.client.board_keeping import mend_board
+from standfast.temporal.client.boards import mend_board
 from standfast.testing import ScriptedModel
 
 

@@ -24,7 +24,7 @@ from standfast.temporal import StandfastClient
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app, servers, visitors
 from standfast.web.api.errors import refusal
-from standfast.web.listening import HEADERS
+from standfast.web.middleware import HEADERS
 from standfast.web.people import COOKIE, token_digest
 from standfast.web.visitors import Attempts
 

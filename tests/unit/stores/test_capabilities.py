@@ -6,7 +6,7 @@ import pytest
 
 from standfast import memory_store, sqlite_store
 from standfast.stores import SQLiteStore
-from standfast.stores.capabilities import has_ledger, has_partial_answers, has_place, has_workers
+from standfast.stores.protocol import has_ledger, has_partial_answers, has_place, has_workers
 
 
 class Wrapped:

@@ -22,9 +22,8 @@ from standfast import (
     tool,
 )
 from standfast.agent_loop import AskHuman, CallModel, CallTools, Finish, LoopState, next_action
-from standfast.temporal.wire.run_state import Down, Progress, Turn
+from standfast.temporal.wire.run_state import Call, Down, Progress, Reply, Turn, read_state, write_state
 from standfast.temporal.wire.snapshots import GRACE, TIMEOUT, Facts, ToolFacts, tool_facts, write_facts
-from standfast.temporal.wire.states import Call, Reply, read_state, write_state
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from standfast.web.markdown import render
+from standfast.web.rendering import render
 
 ATTACKS = [
     "<script>alert(1)</script>",

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from standfast.messages import changed_lines, line_difference
-from standfast.web.markdown import render_whole
-from standfast.web.rendering import difference
+from standfast.web.rendering import difference, render_whole
 
 _TAGS = re.compile(r"<[^>]*>")
 
