@@ -241,7 +241,7 @@ class Pruning:
         for run in await self.store.find_runs(session_id=session_id):
             if not await self.is_forgotten(run.journal_key, run):
                 return False
-        return not await self.store.find_work(session_id)
+        return all(work.ended_at is not None for work in await self.store.find_work(session_id))
 
     async def _last_answer(self, session: Session) -> int:
         """Return the number of a model's last message: all earlier calls have their results. 0 if there is none.

@@ -41,6 +41,8 @@ async def check_not_at_work(store: AgentStore, session_id: str) -> None:
         return
     store = cast(DurableStore, store)
     for work in await store.find_work(session_id):
+        if work.ended_at is not None:
+            continue
         own = await store.hold_scope()
         for worker in await store.list_workers():
             if await is_alive(store, worker, own):

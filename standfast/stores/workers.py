@@ -1,12 +1,18 @@
 """The workers that serve a store, and the sessions that their workflows have opened."""
 
+from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
 from standfast.messages import Record
 
+_ENDED = "ended at "  # begins the journal key of a mark that no run has
+
 
 class AtWork(Record):
-    """A workflow that has opened a session and has not ended.
+    """A workflow that has opened a session and has not ended, or one that was terminated or has failed.
+
+    An activity of an ended workflow may still be running. The mark then has a key that no run has, so that the
+    activity's writes are refused.
 
     Args:
         namespace: the workflow's namespace.
@@ -17,6 +23,16 @@ class AtWork(Record):
     namespace: str
     workflow_id: str
     journal_key: str
+
+    def ended(self) -> "AtWork":
+        """Return the mark that refuses the writes of this run from now on."""
+        return self.model_copy(update={"journal_key": f"{_ENDED}{datetime.now(UTC).isoformat()}"})
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the workflow was found to have ended; None if it may be running."""
+        key = self.journal_key
+        return datetime.fromisoformat(key.removeprefix(_ENDED)) if key.startswith(_ENDED) else None
 
 
 @runtime_checkable

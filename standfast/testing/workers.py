@@ -105,6 +105,10 @@ async def a_run_that_another_has_followed_writes_nothing(store: Any) -> None:
     expect(await write("r2", 0), 3, "a repeated write of a run that was followed since")
     await store.end_work(first)
     expect(await write("r2", 3), 4, "a write while no run is at work")
+    await store.begin_work(second)
+    await store.begin_work(second.ended(), instead_of=second)
+    await refused("a write of a run that has ended", write("r2", 4))
+    expect(await write(None, 4), 5, "an in-process write after another run has ended")
 
 
 WORKERS = [

@@ -17,7 +17,7 @@ async def run_here(world: World, case: str) -> RunResult | InterruptedResponse:
 
 
 async def is_free(world: World, case: str) -> bool:
-    return not await world.store.find_work(case)
+    return all(work.ended_at is not None for work in await world.store.find_work(case))
 
 
 async def test_run_is_refused_a_session_in_which_a_tool_of_a_temporal_run_is_at_work(world: World) -> None:

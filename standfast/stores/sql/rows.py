@@ -178,9 +178,9 @@ def conflict(session_id: str, last: int, expected_seq: int | None) -> SessionCon
 
 
 def superseded(session_id: str, at_work: str) -> SessionConflictError:
-    """Return the error of a writer whose run has ended, while a later run is at work on its session."""
+    """Return the error of a writer whose run has ended, by the mark of a later run or of its own end."""
     return SessionConflictError(
-        f"Session {session_id}: workflow {at_work} is at work on it now, and this run had ended before it began. "
+        f"Session {session_id}: this run has ended, and the session was marked since by workflow {at_work}. "
         "Nothing was written."
     )
 

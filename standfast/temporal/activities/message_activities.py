@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from temporalio import activity
@@ -13,6 +14,7 @@ from standfast.runtime.unread_messages import KeptMessage, Unheard
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.activity_guards import Guard, json_activity
 from standfast.temporal.activities.agent_host import AgentHost
+from standfast.temporal.activities.session_marks import write_at_work
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.client.ended_runs import was_refused
 from standfast.temporal.wire import names
@@ -46,7 +48,8 @@ class SaidActivities:
                 writer = {"workflow_id": activity.info().workflow_id, "journal_key": f"{transcript.reference['run']}/0"}
                 made = session.model_copy(update=writer)
                 with contextlib.suppress(SessionConflictError):  # it was created in the meantime
-                    await store.append_messages_atomic(session.id, [], made, expected_version=0)
+                    create = partial(store.append_messages_atomic, session.id, [], made, expected_version=0)
+                    await write_at_work(create, store, transcript.reference)
             messages = [KeptMessage(id=str(said_id(one)), message=user_message(one)) for one in reference["messages"]]
             refused = await _refused_before(transcript.reference["run"], messages)
             messages = [one for one in messages if one.id not in refused]

@@ -27,7 +27,7 @@ from standfast.temporal.activities.answers import Answered, Answers, ModelRefuse
 from standfast.temporal.activities.open_gates import asked_of, find_gates, held_by
 from standfast.temporal.activities.recorded_facts import called_tools, news, started_facts
 from standfast.temporal.activities.restored_stores import check_conflict
-from standfast.temporal.activities.session_marks import begin_work, end_work
+from standfast.temporal.activities.session_marks import begin_work, end_work, write_at_work
 from standfast.temporal.activities.stored_outcomes import digest, split_heard
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
@@ -245,7 +245,8 @@ class ModelActivities:
         appends = [*results, _take_answer(reference, transcript, record, said)]
         try:
             append = partial(self._host.store.append_reply, appends, journal_key=run, turn=turn, reply=written)
-            write = write_in_sight(append, reference, self._host.store_patience)
+            marked = partial(write_at_work, append, self._host.store, reference)
+            write = write_in_sight(marked, reference, self._host.store_patience)
             ends = record.ends and self._host.agent().on_complete is None
             if ends:  # with the answer, in one transaction
                 kept, _ = await asyncio.gather(write, end_work(self._host.store, reference))

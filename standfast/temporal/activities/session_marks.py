@@ -1,7 +1,11 @@
 """Marks sessions in the store while a workflow works on them, so that no other run of either driver begins."""
 
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
 from temporalio import activity
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 
 from standfast.errors import SessionConflictError
 from standfast.stores.deletion import NotedRun
@@ -10,7 +14,9 @@ from standfast.stores.workers import AtWork
 from standfast.temporal.client.ended_runs import find_run
 from standfast.temporal.wire.activity_types import Located
 
+T = TypeVar("T")
 _MOST = 100  # marks that are checked in one pass
+LATE = timedelta(hours=1)  # after a run's end in which its activities may still write; a model call has 15 minutes
 
 
 def mark(reference: Located) -> AtWork:
@@ -36,7 +42,7 @@ async def begin_work(store: DurableStore, reference: Located) -> None:
         if (theirs.namespace, theirs.workflow_id) == (ours.namespace, ours.workflow_id):
             # Only the latest run of a workflow id can be running. This activity may be of an earlier one.
             latest = await find_run(activity.client(), ours.workflow_id)
-            is_free = latest is None or latest.run_id == activity.info().workflow_run_id
+            is_free = latest is None or _is_own_and_running(latest)
         else:
             is_free = not await is_running(activity.client(), theirs)
         if not is_free:
@@ -72,6 +78,28 @@ async def check_writer(session: Session) -> None:
         raise SessionConflictError(f"Session {session.id} has a run in flight: workflow {writer.workflow_id}")
 
 
+async def write_at_work(write: Callable[[], Awaitable[T]], store: DurableStore, reference: Located) -> T:
+    """Write to a run's session. A run that was reset after its end was seen marks its session again first.
+
+    Raises:
+        SessionConflictError: another writer has written since, or the run has ended.
+    """
+    try:
+        return await write()
+    except SessionConflictError:
+        if all(work.ended_at is None for work in await store.find_work(reference["session"])):
+            raise
+        latest = await find_run(activity.client(), activity.info().workflow_id or "")
+        if latest is None or not _is_own_and_running(latest):
+            raise
+    await begin_work(store, reference)
+    return await write()
+
+
+def _is_own_and_running(run: WorkflowExecutionDescription) -> bool:
+    return run.run_id == activity.info().workflow_run_id and run.status == WorkflowExecutionStatus.RUNNING
+
+
 async def end_work(store: DurableStore, reference: Located) -> None:
     """Remove the mark of a run that will not write any more."""
     await store.end_work(mark(reference))
@@ -86,9 +114,15 @@ async def is_running(client: Client, work: AtWork) -> bool:
 
 
 async def drop_ended(client: Client, store: DurableStore, after: str) -> str:
-    """Remove marks of workflows that were terminated or failed; return the session after which to continue."""
+    """Free the sessions of workflows that were terminated or failed; return the session after which to continue.
+
+    Their marks refuse late writes for a while, since the next run may be in process, and has no mark.
+    """
     marks = [work for work in await store.find_work() if work.session_id > after][:_MOST]
     for work in marks:
-        if not await is_running(client, work):
-            await store.end_work(work)
+        if work.ended_at is not None:
+            if datetime.now(UTC) - work.ended_at > LATE:
+                await store.end_work(work)
+        elif not await is_running(client, work):
+            await store.begin_work(work.ended(), instead_of=work)
     return marks[-1].session_id if len(marks) == _MOST else ""

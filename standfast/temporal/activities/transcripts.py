@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 from pydantic_core import to_json
@@ -22,6 +23,7 @@ from standfast.temporal.activities.agent_host import AgentHost
 from standfast.temporal.activities.open_gates import load_edit
 from standfast.temporal.activities.recorded_facts import strictest
 from standfast.temporal.activities.restored_stores import check_conflict, check_session
+from standfast.temporal.activities.session_marks import write_at_work
 from standfast.temporal.activities.stored_outcomes import (
     NO_ANSWER,
     _time,
@@ -334,13 +336,15 @@ class Transcript:
             SessionConflictError: another writer has written since.
         """
         try:
-            await self.host.store.append_messages_atomic(
+            write = partial(
+                self.host.store.append_messages_atomic,
                 append.session.id,
                 append.messages,
                 append.session,
                 write_key=append.write_key,
                 expected_seq=append.expected_seq,
             )
+            await write_at_work(write, self.host.store, self.reference)
         except SessionConflictError as error:
             await check_conflict(self.host, {**self.reference, "seq": append.expected_seq}, error)
             # A store recognises a repeat of its last write only. After a reset, the last write may be a later one of

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,11 +15,13 @@ from support.held_activities import Hold, Holding
 from support.resets import reset
 from support.temporal_runs import Run, Temporal, check_healthy, result, until
 from support.transcripts import asks_for, call, shape
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.worker import Worker
 
-from standfast import Agent, Message
+from standfast import Agent, Message, RunResult, SessionConflictError, run
+from standfast.stores import AtWork
 from standfast.temporal import StandfastPlugin
+from standfast.temporal.activities.session_marks import LATE, drop_ended
 from standfast.testing import ScriptedModel
 
 CALL = call("post", "c1", text="hi")
@@ -65,6 +67,31 @@ class Sessions:
         await until(is_over)
         return run
 
+    async def finish_in_process(self, store: Any) -> RunResult:
+        """Do the same with an in-process run, which may begin once a worker has seen that the first run ended."""
+
+        async def follow() -> RunResult:
+            while True:
+                try:
+                    return await run(
+                        clerk,
+                        message="next",
+                        llm=ScriptedModel(self.answer),
+                        session_id=self.temporal.session(),
+                        store=store,
+                    )
+                except SessionConflictError as error:
+                    if "has a run in flight on Temporal" not in str(error):
+                        raise
+                    await asyncio.sleep(0.1)
+
+        following = asyncio.create_task(follow())
+        await until(lambda: self.asked.is_set() or following.done())
+        self.held.go_on.set()
+        await until(self.held.over.is_set)
+        self.go_on.set()
+        return await following
+
     async def finish(self) -> dict[str, Any]:
         """Start the next run, let the activity of the first one end before it writes, and return its result."""
         following = await self.temporal.start(clerk, "next")
@@ -105,8 +132,56 @@ async def test_a_late_answer_of_a_terminated_run_does_not_break_the_next(
         await store.close()
     assert (ended["status"], ended["response"]) == ("complete", "next done")
     assert written == ["user go", "calls c1", "result c1", "user next", "assistant next done"]
-    assert [line for line in caplog.messages if "is at work on it now" in line]
+    assert [line for line in caplog.messages if "this run has ended" in line]
     assert not [record for record in caplog.records if record.exc_info and "Completing activity" in record.message]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_late_answer_of_a_terminated_run_does_not_break_the_next_in_process(
+    temporal: Temporal, kind: str, request: pytest.FixtureRequest, folder: Any
+) -> None:
+    open_store = opener_of(kind, request, folder)
+    store, other = open_store(), open_store()
+    async with sessions(temporal, Hold("call_model", after=2, beats=False), store=store, late="done") as session:
+        await result(await temporal.start(clerk))
+        await session.first("terminate")
+        ended = await session.finish_in_process(other)
+    written = shape(await other.load_messages(temporal.session()))
+    await store.close()
+    await other.close()
+    assert (ended.status, ended.response) == ("complete", "next done")
+    assert written == ["user go", "calls c1", "result c1", "assistant done", "user next", "assistant next done"]
+
+
+@pytest.mark.parametrize("then", ["goes on", "is cancelled"])
+async def test_a_run_that_is_reset_after_its_end_was_seen_writes_again(temporal: Temporal, then: str) -> None:
+    async with sessions(temporal, Hold("post", is_done=True, beats=False)) as session:
+        ended = await session.first("terminate")
+
+        async def end_was_seen() -> bool:
+            return all(work.ended_at is not None for work in await temporal.store.find_work(temporal.session()))
+
+        await until(end_was_seen)
+        session.held.go_on.set()
+        again = await reset(temporal, ended, -1)
+        if then == "goes on":
+            assert (await result(again))["response"] == "late"
+        else:
+            await again.cancel()
+            with pytest.raises(WorkflowFailureError):
+                await result(again)
+        await check_healthy(again)
+    written = ["user go", "calls c1", "result c1", "assistant late"]
+    assert shape(await temporal.messages()) == (written if then == "goes on" else written[:-1])
+
+
+async def test_marks_of_ended_runs_are_removed_when_no_late_write_is_left(temporal: Temporal) -> None:
+    old = datetime.now(UTC) - LATE - timedelta(seconds=1)
+    ended = AtWork(session_id="s", namespace="default", workflow_id="a/s", journal_key="r").ended()
+    for mark in (ended.model_copy(update={"session_id": "old", "journal_key": f"ended at {old}"}), ended):
+        await temporal.store.begin_work(mark)
+    await drop_ended(temporal.client, temporal.store, "")
+    assert await temporal.store.find_work() == [ended]
 
 
 @pytest.mark.parametrize("how", ["terminate", "execution_timeout"])

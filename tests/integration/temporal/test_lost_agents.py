@@ -124,7 +124,8 @@ async def test_an_agent_that_was_cancelled_with_its_caller_goes_on_with_the_next
             await run.terminate()
 
             async def free() -> bool:
-                return not await temporal.store.find_work(temporal.session("s"))
+                marks = await temporal.store.find_work(temporal.session("s"))
+                return all(work.ended_at is not None for work in marks)
 
             await until(free)
             run = await temporal.start(caller, None)
