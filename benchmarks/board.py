@@ -18,7 +18,7 @@ import httpx
 from standfast import postgres_store, sqlite_store
 from standfast.stores import Board
 from standfast.temporal import StandfastClient, connect
-from standfast.temporal.client.boards import kept_mark
+from standfast.temporal.client.board.boards import kept_mark
 from standfast.temporal.wire.boards import ShownItem, key_of, wait_of
 from standfast.testing import dev_server
 from standfast.web import Access, Person, create_app
@@ -83,7 +83,7 @@ async def measure(name: str, store: Any, client: Any) -> None:
     app = create_app(client, access=Access(local=Person(name="ada", role="operator")), store=store)
     transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 4711))
     # The connection has no other end whose owner could be looked up.
-    ours = patch("standfast.web.connection_owners._user_of", return_value=os.getuid())
+    ours = patch("standfast.web.identity.connection_owners._user_of", return_value=os.getuid())
     headers = {"Accept": "text/html"}
     with ours:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as page:

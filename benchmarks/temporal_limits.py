@@ -18,7 +18,7 @@ from temporalio.worker import Replayer
 
 from standfast.stores.sqlite import SQLiteStore
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.run import agent_workflows
 
 
 async def history(world: World) -> list[Figure]:

@@ -36,7 +36,7 @@ from standfast.stores import open_store
 from standfast.stores.protocol import AgentStore, Append, Ledger, LedgerEntry, RunningCall
 from standfast.stores.sqlite import SQLiteStore
 from standfast.temporal import StandfastPlugin, connect
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.run import agent_workflows
 
 # --- the agents ---------------------------------------------------------------------------------------------------
 

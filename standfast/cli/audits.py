@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from standfast.temporal import StandfastClient
-    from standfast.temporal.client.audits import Change
+    from standfast.temporal.client.history.audits import Change
 
 BY = click.option("--by", help="Person who does it.  [env: STANDFAST_USER; else the login name]")
 AUDITED = from_application(
@@ -32,7 +32,7 @@ async def on_record(client: "Client", output: Output, named: Named | None) -> As
 
 async def acts_of(store: Named, run: str, seen: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the audit trail of a run, as JSON data; for a missing run, the acts that were meant to start it."""
-    from standfast.temporal.client.audits import load_acts
+    from standfast.temporal.client.history.audits import load_acts
 
     told = [part for part in (seen.get("state"), seen.get("result"), seen) if isinstance(part, dict)]
     keys = [str(part[name]) for part in told for name in ("journal_key", "first_run_id") if name in part]

@@ -355,8 +355,8 @@ class _TemporalConversation:
 
     async def begin(self) -> dict[str, Any] | None:
         """Return to the session's run, if one is in flight."""
-        from standfast.temporal.client.owners import check_owner
-        from standfast.temporal.client.runs import described
+        from standfast.temporal.client.runs.descriptions import described
+        from standfast.temporal.client.runs.owners import check_owner
 
         with suppress(InputError):
             run = await described(self._client, self._run)
@@ -385,7 +385,7 @@ class _TemporalConversation:
 
     async def _followed(self) -> dict[str, Any] | None:
         """Follow the run until it ends, or asks something."""
-        from standfast.temporal.client.runs import outcome, watched
+        from standfast.temporal.client.runs.descriptions import outcome, watched
 
         words = _WordsOfRun(self._output, self._store)
         with words if self._store is not None else progress(self._output) as tell:

@@ -149,7 +149,7 @@ async def _namespace(client: "Client") -> tuple[bool, str]:
 
 
 async def _attributes(client: "Client") -> tuple[bool, str]:
-    from standfast.temporal.client.search_attributes import missing_attributes
+    from standfast.temporal.client.board.search_attributes import missing_attributes
     from standfast.temporal.wire import names
 
     missing = await missing_attributes(client)
@@ -159,7 +159,7 @@ async def _attributes(client: "Client") -> tuple[bool, str]:
 
 
 async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
-    from standfast.temporal.client.runs import pollers_of
+    from standfast.temporal.client.runs.descriptions import pollers_of
 
     alive, stopped = await pollers_of(client, task_queue)
     start = "start one, with `standfast worker APP`"
@@ -173,7 +173,7 @@ async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
 
 async def _store_of_workers(client: "Client", task_queue: str, path: Named | None) -> tuple[bool, str]:
     """Compare the store of a queue's workers, none of which starts with another one, with the store in `--store`."""
-    from standfast.temporal.client.queue_stores import how_to_move, noted_store
+    from standfast.temporal.client.queues.queue_stores import how_to_move, noted_store
 
     noted = await noted_store(client, task_queue)
     if noted is None:
@@ -193,7 +193,7 @@ async def _store_of_workers(client: "Client", task_queue: str, path: Named | Non
 
 async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
     """Find runs that no worker can continue, because their workflow task fails at each attempt."""
-    from standfast.temporal.client.stuck import find_stuck
+    from standfast.temporal.client.runs.stuck import find_stuck
 
     found = await find_stuck(client, task_queue, _RUNS)
     if not found:
@@ -204,7 +204,7 @@ async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
 
 async def _sessions(client: "Client", task_queue: str, path: Named) -> tuple[bool, str]:
     """Check that the sessions of runs are in the store; a worker with another store would not find them either."""
-    from standfast.temporal.client.runs import listed
+    from standfast.temporal.client.runs.descriptions import listed
     from standfast.temporal.wire import names
 
     query, lost, count = f"ExecutionStatus = 'Running' AND {names.SESSION_ATTRIBUTE} IS NOT NULL", [], 0
@@ -227,7 +227,7 @@ async def _sessions(client: "Client", task_queue: str, path: Named) -> tuple[boo
 
 async def _board(client: "Client", path: Named) -> tuple[bool, str]:
     """Compare the board in the store with the items that really wait."""
-    from standfast.temporal.client.boards import kept_board, mend_board
+    from standfast.temporal.client.board.boards import kept_board, mend_board
 
     async with existing_store(path) as store:
         if await kept_board(store, client.namespace) is None:
@@ -275,7 +275,7 @@ def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[
 
 async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> list[dict[str, Any]]:
     from standfast.temporal import StandfastPlugin
-    from standfast.temporal.client.replays import differences
+    from standfast.temporal.client.history.replays import differences
     from standfast.testing import ScriptedModel
 
     log_as_python_does()

@@ -133,7 +133,7 @@ async def reject(
 
 def _check_unseen(item: Item, run: str, *, yes: bool) -> None:
     """Refuse to approve unreviewed contents, unless the caller waives the review."""
-    from standfast.temporal.client.gate_contents import is_cut
+    from standfast.temporal.client.board.gate_contents import is_cut
 
     if is_cut(item):
         raise InputError(
@@ -189,7 +189,7 @@ async def _decide(
     **given: Any,
 ) -> None:
     """Decide on each gate's shown contents; a refused decision does not block the others."""
-    from standfast.temporal.client.decisions import Choice, decide_each
+    from standfast.temporal.client.runs.decisions import Choice, decide_each
 
     by, word = who(given.pop("by")), "Approved" if decision == "approve" else "Rejected"
     choices = [Choice(run, item["name"], digest or item.get("digest")) for item, digest in chosen]

@@ -96,7 +96,7 @@ def access_of(
     note: Callable[[str], None],
 ) -> "Access":
     from standfast.web import Access
-    from standfast.web.people import is_digest, token_digest
+    from standfast.web.identity.people import is_digest, token_digest
 
     given: dict[str, Any] = {"people": [], "local": local, "https": https, "proxy_header": proxy_header}
     given["proxies"] = proxies
@@ -160,7 +160,7 @@ async def serve_until_stopped(
         proxies: the server also listens at the sockets of proxies that have one.
         tell: called with the address.
     """
-    from standfast.web.servers import Sparing, server_of
+    from standfast.web.serving.servers import Sparing, server_of
 
     log_safely(Sparing())
     server = server_of(app)

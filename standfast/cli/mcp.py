@@ -251,8 +251,8 @@ async def serve(
 
     Without --allow-decisions nothing can be approved here: otherwise a model could approve its own requests.
     """
-    from standfast.web import Person, create_mcp_app, mcp_protocol, serve_mcp_stdio  # noqa: F401  # needs the package
-    from standfast.web.mcp_server import PATH
+    from standfast.web import Person, create_mcp_app, serve_mcp_stdio  # needs the package
+    from standfast.web.mcp.server import PATH
 
     local = Person(name=who(None), role="operator")
     with redirect_stdout(sys.stderr):  # standard output is the client's

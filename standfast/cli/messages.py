@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from standfast.temporal import StandfastClient
-    from standfast.temporal.client.resumes import Resumed
+    from standfast.temporal.client.runs.resumes import Resumed
 
 _TOLD_EVERY = 5.0  # seconds between two lines about a command's progress
 
@@ -190,7 +190,7 @@ async def _resume_all(
     """Resume the paused runs after a confirmation; report how many were resumed, and which were not."""
     from temporalio.service import RPCError
 
-    from standfast.temporal.client.resumes import paused_runs, resume_each
+    from standfast.temporal.client.runs.resumes import paused_runs, resume_each
 
     runs = await paused_runs(people, query=query, name=name)
     if dry_run:

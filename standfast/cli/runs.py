@@ -159,7 +159,7 @@ async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
     """
     from temporalio.service import RPCError
 
-    from standfast.temporal.client.runs import described, failed_at_once, listed
+    from standfast.temporal.client.runs.descriptions import described, failed_at_once, listed
 
     try:
         with suppress(RPCError):  # it was started, even if it cannot be inspected
@@ -188,7 +188,7 @@ async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
 @on_temporal
 async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any) -> None:
     """List runs, the latest first."""
-    from standfast.temporal.client.runs import listed, runs_query
+    from standfast.temporal.client.runs.descriptions import listed, runs_query
 
     runs = [listed(run) async for run in client.list_workflows(runs_query(**wanted), limit=limit)]
     output.rows(
@@ -224,7 +224,7 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
 @partial(on_temporal, check=not_in_process)
 async def show(client: "Client", output: Output, run: str, messages: int | None, audit: bool, store: Named) -> None:
     """Show the progress of a run, or its result."""
-    from standfast.temporal.client.runs import looked_at
+    from standfast.temporal.client.runs.descriptions import looked_at
 
     if audit or messages is not None:
         async with store_of_workers(client, output, store, run=run):
@@ -267,7 +267,7 @@ async def watch(client: "Client", output: Output, run: str) -> None:
 
 
 async def _until_ended(client: "Client", output: Output, run: str) -> None:
-    from standfast.temporal.client.runs import DONE, outcome, watched
+    from standfast.temporal.client.runs.descriptions import DONE, outcome, watched
 
     seen: dict[str, Any] = {}
     with progress(output) as tell:
@@ -334,8 +334,8 @@ def _running(state: dict[str, Any]) -> str:
 
 
 def _write(output: Output, seen: dict[str, Any]) -> None:
-    from standfast.temporal.client.runs import outcome
-    from standfast.temporal.client.waiting_items import read_result
+    from standfast.temporal.client.board.waiting_items import read_result
+    from standfast.temporal.client.runs.descriptions import outcome
 
     state, result = seen.get("state") or {}, read_result(seen.get("result"))
     ended = outcome(seen) if "closed" in seen else str(state.get("status", seen["status"]))
@@ -382,7 +382,7 @@ async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str
 
     Finished work is kept, running calls are asked to stop, and nothing new begins.
     """
-    from standfast.temporal.client.runs import CANCELLED, outcome, watched
+    from standfast.temporal.client.runs.descriptions import CANCELLED, outcome, watched
 
     async with on_record(client, output, store) as people:
         await people.cancel(run, by=who(by))
@@ -411,7 +411,7 @@ async def export_run(client: "Client", output: Output, run: str, file: Path | No
     calling a tool, the export waits for the call.
     """
     from standfast.temporal import StandfastClient
-    from standfast.temporal.client.runs import looked_at
+    from standfast.temporal.client.runs.descriptions import looked_at
 
     if away := (await looked_at(client, run)).get("unreachable"):
         output.note(f"{away}. The export waits until one does; Ctrl-C ends it")

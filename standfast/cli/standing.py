@@ -138,8 +138,8 @@ def _outdated(people: str | None) -> Callable[[StandingApproval], dict[str, str 
     if people is None:
         return lambda _: {}
 
-    from standfast.web.people import Access
-    from standfast.web.standing import outdated
+    from standfast.web.identity.people import Access
+    from standfast.web.page.standing import outdated
 
     access = Access(people=people_in(people))
     if not access.people:

@@ -189,7 +189,7 @@ async def _prune(
                 name async for name in pruning.names() if is_temporal_run(name)
             ]
         else:
-            from standfast.temporal.client.retention import Forgotten
+            from standfast.temporal.client.queues.retention import Forgotten
 
             forgotten = Forgotten(await client_of(server), store, await continued_runs(store))
             await forgotten.check_namespace()

@@ -165,8 +165,8 @@ async def check_workers_store(
     from temporalio.service import RPCError
 
     from standfast.runtime.stored_gates import is_in_process
-    from standfast.temporal.client.boards import is_without_temporal
-    from standfast.temporal.client.queue_stores import check_read_store
+    from standfast.temporal.client.board.boards import is_without_temporal
+    from standfast.temporal.client.queues.queue_stores import check_read_store
 
     shown, is_named = shown_address(USUAL if address is None else address), address not in (None, USUAL)
     alone = has_waits(store) and await is_without_temporal(store)
@@ -187,7 +187,7 @@ async def check_workers_store(
 async def needs_server(*, run: str | None, store: Named, **_: Any) -> bool:
     """Whether only a server has the waiting items of a run, or of all: only the store has in-process runs."""
     from standfast.runtime.stored_gates import is_in_process
-    from standfast.temporal.client.boards import is_without_temporal
+    from standfast.temporal.client.board.boards import is_without_temporal
 
     if run is not None:
         return not is_in_process(run)

@@ -174,7 +174,7 @@ async def pending(
 
 async def whole_item(item: dict[str, Any], store: Named) -> dict[str, Any]:
     """Return an item with its full contents; large values are in the store."""
-    from standfast.temporal.client.gate_contents import is_cut, load_item
+    from standfast.temporal.client.board.gate_contents import is_cut, load_item
 
     if not is_cut(item):
         return item

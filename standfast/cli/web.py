@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def _new_token(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
-        from standfast.web.people import token_digest
+        from standfast.web.identity.people import token_digest
 
         token = token_urlsafe(24)
         click.echo(f"{token}\n\nThis is shown once: give it to its person. In FILE.toml:\n")

@@ -24,31 +24,31 @@ from standfast.llm import LLM
 from standfast.pipelines import Pipeline
 from standfast.stores import SQLiteStore
 from standfast.stores.protocol import has_partial_answers
-from standfast.temporal.activities.activity_guards import HEARTBEAT_EVERY
-from standfast.temporal.activities.agent_host import AgentHost
-from standfast.temporal.activities.dead_workers import watch_for_lost_calls
-from standfast.temporal.activities.gate_activities import GateActivities
-from standfast.temporal.activities.message_activities import SaidActivities
-from standfast.temporal.activities.model_activities import ModelActivities
-from standfast.temporal.activities.pipeline_activities import PipelineActivities
-from standfast.temporal.activities.posted_messages import PostedMessages
-from standfast.temporal.activities.run_activities import BoardActivities, ExportActivities, RunActivities
-from standfast.temporal.activities.session_activities import SessionActivities
-from standfast.temporal.activities.tool_activities import ToolActivities
-from standfast.temporal.activities.toolsets import OpenToolsets
-from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, bots_of, check_webhooks
-from standfast.temporal.client.boards import keeping_board
+from standfast.temporal.activities.gates.gate_activities import GateActivities
+from standfast.temporal.activities.gates.posted_messages import PostedMessages
+from standfast.temporal.activities.gates.webhooks import NoticeActivities, Webhook, bots_of, check_webhooks
+from standfast.temporal.activities.models.model_activities import ModelActivities
+from standfast.temporal.activities.runs.pipeline_activities import PipelineActivities
+from standfast.temporal.activities.runs.run_activities import BoardActivities, ExportActivities, RunActivities
+from standfast.temporal.activities.sessions.message_activities import SaidActivities
+from standfast.temporal.activities.sessions.session_activities import SessionActivities
+from standfast.temporal.activities.tools.tool_activities import ToolActivities
+from standfast.temporal.activities.tools.toolsets import OpenToolsets
+from standfast.temporal.activities.worker.activity_guards import HEARTBEAT_EVERY
+from standfast.temporal.activities.worker.agent_host import AgentHost
+from standfast.temporal.activities.worker.dead_workers import watch_for_lost_calls
+from standfast.temporal.client.board.boards import keeping_board
+from standfast.temporal.client.board.search_attributes import register_attributes
 from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worker, of_worker
-from standfast.temporal.client.queue_stores import check_queue, watching_queue
-from standfast.temporal.client.retention import check_retention, keeping_for
-from standfast.temporal.client.search_attributes import register_attributes
+from standfast.temporal.client.queues.queue_stores import check_queue, watching_queue
+from standfast.temporal.client.queues.retention import check_retention, keeping_for
 from standfast.temporal.client.starts import check_new
 from standfast.temporal.wire.snapshots import GRACE
-from standfast.temporal.workflows.agent_workflows import AgentRun
-from standfast.temporal.workflows.pipeline_workflows import PipelineRun
-from standfast.temporal.workflows.query_order import keep_order_beside_queries
-from standfast.temporal.workflows.tolerant_runner import AgentWorkflowRunner
-from standfast.temporal.workflows.workflow_types import Unknown, workflow_type
+from standfast.temporal.workflows.run.agent_workflows import AgentRun
+from standfast.temporal.workflows.run.pipeline_workflows import PipelineRun
+from standfast.temporal.workflows.run.workflow_types import Unknown, workflow_type
+from standfast.temporal.workflows.sdk.query_order import keep_order_beside_queries
+from standfast.temporal.workflows.sdk.tolerant_runner import AgentWorkflowRunner
 from standfast.tools import Duration
 
 DRAIN = 30.0  # seconds that a stopping worker allows for current work

@@ -9,7 +9,7 @@ from temporalio.converter import DataConverter
 from temporalio.testing import WorkflowEnvironment
 
 from standfast.temporal.client.connections import exit_cleanly
-from standfast.temporal.client.servers import ONE_PARTITION, SERVER_FLAGS, DevServer, dev_server, temporal_binary
+from standfast.temporal.client.queues.servers import ONE_PARTITION, SERVER_FLAGS, DevServer, dev_server, temporal_binary
 
 __all__ = ["DevServer", "dev_server", "time_skipping_server"]
 

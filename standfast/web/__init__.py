@@ -36,21 +36,21 @@ from standfast.web.api import api_routes
 from standfast.web.api.calls import Doors
 from standfast.web.api.errors import refusal as to_program
 from standfast.web.api.senders import Senders
-from standfast.web.contexts import Contexts, FillContext
-from standfast.web.desk import Desk
-from standfast.web.mcp_server import create_mcp_app, serve_mcp_stdio
-from standfast.web.middleware import HEADERS, check_listening, front
-from standfast.web.mounts import SLACK_PATH, STATIC, TEAMS_PATH, Assets, path_of, root_of
-from standfast.web.pages import Pages
-from standfast.web.people import Access, Person
-from standfast.web.proxies import check_root
-from standfast.web.slack import SlackRoutes
-from standfast.web.slack_api import SlackActions
-from standfast.web.start_forms import starts_of
-from standfast.web.statuses import status_of
-from standfast.web.teams import TeamsRoutes
-from standfast.web.teams_signatures import TeamsActions
-from standfast.web.visitors import TooManyAttempts, Visitors, is_door, refusal, who
+from standfast.web.chats.slack import SlackRoutes
+from standfast.web.chats.slack_api import SlackActions
+from standfast.web.chats.teams import TeamsRoutes
+from standfast.web.chats.teams_signatures import TeamsActions
+from standfast.web.identity.contexts import Contexts, FillContext
+from standfast.web.identity.people import Access, Person
+from standfast.web.identity.proxies import check_root
+from standfast.web.identity.visitors import TooManyAttempts, Visitors, is_door, refusal, who
+from standfast.web.mcp.server import create_mcp_app, serve_mcp_stdio
+from standfast.web.page.desk import Desk
+from standfast.web.page.pages import Pages
+from standfast.web.page.start_forms import starts_of
+from standfast.web.serving.middleware import HEADERS, check_listening, front
+from standfast.web.serving.mounts import SLACK_PATH, STATIC, TEAMS_PATH, Assets, path_of, root_of
+from standfast.web.serving.statuses import status_of
 
 _MOST_BYTES = 1_048_576  # of a form
 _OF_STRANGERS = 65_536  # bytes of an unauthenticated form, such as a link's form

@@ -21,7 +21,7 @@ from standfast.runtime.call_ledger import last_entry
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastClient
 from standfast.tools.calls import turn_scope
-from standfast.web.timelines import fold
+from standfast.web.page.timelines import fold
 
 EDITED = "changed the arguments before it ran"
 

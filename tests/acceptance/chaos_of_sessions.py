@@ -32,7 +32,7 @@ from standfast import SessionConflictError, StandfastError, resume
 from standfast.agent_loop import unanswered
 from standfast.runtime.child_agents import child_session
 from standfast.temporal import StandfastClient, start_agent, start_pipeline
-from standfast.temporal.client.owners import Run
+from standfast.temporal.client.runs.owners import Run
 
 TOOLS = ("charge", "wire", "look", "charge_plainly", "charge_beside+charge_beside", "wire+look")
 GATED = ("pay", "pay+charge", "refund", "refund+charge")

@@ -46,8 +46,8 @@ from standfast import (
 from standfast.stores import Append, LedgerEntry, Session, SQLiteStore
 from standfast.stores.locks import SessionLocks
 from standfast.temporal import StandfastPlugin, connect
-from standfast.temporal.activities import activity_guards
-from standfast.temporal.workflows import activity_options, agent_workflows
+from standfast.temporal.activities.worker import activity_guards
+from standfast.temporal.workflows.run import activity_options, agent_workflows
 from standfast.testing import ScriptedModel
 
 QUICK = RetryPolicy(initial_interval=0.05, maximum_attempts=3)

@@ -23,8 +23,8 @@ from acceptance.temporal_worker import main
 from standfast import Message, sqlite_store
 from standfast.stores import PostgresStore, SQLiteStore
 from standfast.temporal import StandfastClient, connect, start_agent
-from standfast.temporal.client.owners import Run
-from standfast.temporal.client.servers import temporal_binary
+from standfast.temporal.client.queues.servers import temporal_binary
+from standfast.temporal.client.runs.owners import Run
 
 # Hundreds of workers begin in the acceptance tests: each is forked from a process that has done the imports.
 PROCESSES = multiprocessing.get_context("forkserver")

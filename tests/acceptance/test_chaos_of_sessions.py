@@ -17,7 +17,7 @@ from acceptance.test_one_ledger import three_runs
 from standfast import Message, ToolCall
 from standfast.runtime.call_ledger import answer_without_run
 from standfast.stores import Session
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.run import agent_workflows
 from standfast.tools.calls import turn_scope
 
 SESSIONS = int(os.environ.get("CHAOS_SESSIONS", "6"))

@@ -14,7 +14,7 @@ from acceptance.replays import failed_replays
 from acceptance.temporal_world import World, until
 from standfast.errors import InputError, NotConfirmedError, StandfastError
 from standfast.temporal import StandfastClient, connect
-from standfast.temporal.client.owners import Run
+from standfast.temporal.client.runs.owners import Run
 
 PLAN = "charge_approved look charge_approved"
 RUNS, SECONDS = 12, 10.0

@@ -17,7 +17,7 @@ import pytest
 
 from acceptance.programs import CTRL_C, ROOT, STANDFAST, Terminal, left_running, listening, marked_environment, sinks
 from activities import load_feed
-from standfast.temporal.client.servers import temporal_binary
+from standfast.temporal.client.queues.servers import temporal_binary
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 

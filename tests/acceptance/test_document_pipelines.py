@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from acceptance.temporal_world import until
-from standfast.temporal.client.servers import DevServer, dev_server, temporal_binary
+from standfast.temporal.client.queues.servers import DevServer, dev_server, temporal_binary
 from standfast.testing import child_process
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from acceptance.temporal_world import LOST, World, world
 from standfast import Message
-from standfast.temporal.client.owners import Run
+from standfast.temporal.client.runs.owners import Run
 
 pytestmark = pytest.mark.slow  # one kill serves all of them
 

@@ -20,7 +20,7 @@ from temporalio.worker import Worker
 from standfast import Agent, Loop, sqlite_store
 from standfast.llm import create_adapter
 from standfast.temporal import StandfastPlugin, connect
-from standfast.temporal.workflows import model_calls
+from standfast.temporal.workflows.calls import model_calls
 
 address, store, url = sys.argv[1:]
 usual = model_calls.model_options

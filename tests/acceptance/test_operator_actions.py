@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from acceptance.temporal_world import LOST, World, until, world
-from standfast.temporal.client.owners import Run
+from standfast.temporal.client.runs.owners import Run
 
 same_loop = pytest.mark.asyncio(loop_scope="module")
 

@@ -16,9 +16,9 @@ import pytest
 
 from acceptance.replays import failed_replays
 from acceptance.temporal_world import World, until
-from standfast.temporal.activities.approval_links import ApprovalLinks
-from standfast.temporal.client.owners import Run
-from standfast.web.rendering import run_path
+from standfast.notices.approval_links import ApprovalLinks
+from standfast.temporal.client.runs.owners import Run
+from standfast.web.page.rendering import run_path
 
 RUNS, PEOPLE = 4, 4
 SILENT = 5  # seconds after which an activity of a dead worker is begun again

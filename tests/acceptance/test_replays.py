@@ -7,7 +7,7 @@ from temporalio.client import WorkflowHistory
 
 from acceptance.replays import failed_replays
 from acceptance.temporal_world import World
-from standfast.temporal.workflows.agent_workflows import AgentRun
+from standfast.temporal.workflows.run.agent_workflows import AgentRun
 
 
 async def test_a_history_that_does_not_replay_is_kept_in_a_file(

@@ -30,7 +30,8 @@ from standfast import (
 from standfast.stores import Session
 from standfast.temporal import approval, start_agent, start_pipeline
 from standfast.temporal.wire import names
-from standfast.temporal.workflows import model_calls, run_lifetime
+from standfast.temporal.workflows.calls import model_calls
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 expectant = Agent("expectant", tools=[inquire], loop=Loop(answer_timeout=1))

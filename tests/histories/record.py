@@ -21,7 +21,7 @@ from temporalio.worker import Worker
 
 from standfast import Agent, Approval, InterruptError, Loop, Message, ModelError, Step, pipeline, sqlite_store, tool
 from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent, start_pipeline
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel, dev_server
 
 FOLDER = Path(__file__).parent

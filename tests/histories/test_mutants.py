@@ -14,15 +14,15 @@ from standfast.temporal.wire import names, run_state
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
-from standfast.temporal.workflows import calls
-from standfast.temporal.workflows.agent_run_state import RunState
-from standfast.temporal.workflows.agent_workflows import AgentRun, Closing
-from standfast.temporal.workflows.calls import Calls
-from standfast.temporal.workflows.gates import CallApprovals
-from standfast.temporal.workflows.pauses import Pauses
-from standfast.temporal.workflows.pipeline_workflows import PipelineRun
-from standfast.temporal.workflows.run_parts import RunParts
-from standfast.temporal.workflows.workers import StoreWaits
+from standfast.temporal.workflows.calls import tool_calls
+from standfast.temporal.workflows.calls.tool_calls import Calls
+from standfast.temporal.workflows.gates.gate_keeper import CallApprovals
+from standfast.temporal.workflows.run.agent_run_state import RunState
+from standfast.temporal.workflows.run.agent_workflows import AgentRun, Closing
+from standfast.temporal.workflows.run.pauses import Pauses
+from standfast.temporal.workflows.run.pipeline_workflows import PipelineRun
+from standfast.temporal.workflows.run.run_parts import RunParts
+from standfast.temporal.workflows.run.workers import StoreWaits
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []
@@ -198,7 +198,7 @@ def where_the_call_of_a_recalled_gate_is_has_another_key(patch: Patch) -> None:
 
 @mutant("skipped")
 def a_skipped_call_is_answered_under_another_key(patch: Patch) -> None:
-    renamed(patch, calls, "write_outcome", "failed", "error")
+    renamed(patch, tool_calls, "write_outcome", "failed", "error")
 
 
 @mutant("settled")

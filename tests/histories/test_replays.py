@@ -11,10 +11,10 @@ from temporalio.client import WorkflowHistory
 
 from standfast import Agent, pipeline, sqlite_store
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.client import replays
-from standfast.temporal.client.replays import differences
+from standfast.temporal.client.history import replays
+from standfast.temporal.client.history.replays import differences
 from standfast.temporal.wire import names
-from standfast.temporal.workflows.waiting_items import Waiting
+from standfast.temporal.workflows.board.waiting_items import Waiting
 from standfast.testing import ScriptedModel
 
 FOLDER = Path(__file__).parent

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from standfast.temporal import plugin
-from standfast.temporal.activities import activity_guards
-from standfast.temporal.workflows import activity_options
+from standfast.temporal.activities.worker import activity_guards
+from standfast.temporal.workflows.run import activity_options
 
 
 def give_up_after(seconds: float) -> None:

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from standfast import Approval, tool
 from standfast.web import Access, Person, create_app
-from standfast.web.servers import server_of
+from standfast.web.serving.servers import server_of
 from support.temporal_runs import Temporal
 from support.transcripts import asks_for, call
 
@@ -59,7 +59,7 @@ async def browser(temporal: Temporal, access: Access = LOCAL, **options: Any) ->
     transport = httpx.ASGITransport(app=app, client=(HOST, 4711))
     headers = {"Accept": "text/html"}  # as a browser asks for pages
     ours = patch(
-        "standfast.web.connection_owners._user_of", return_value=os.getuid()
+        "standfast.web.identity.connection_owners._user_of", return_value=os.getuid()
     )  # there is no connection that could be looked at
     with ours:
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}", headers=headers) as client:

@@ -13,8 +13,8 @@ from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeou
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import NotConfirmedError, StandfastError
+from standfast.notices.slack_messages import Mark
 from standfast.temporal import ApprovalLinks, StandfastClient
-from standfast.temporal.activities.slack_messages import Mark
 from standfast.testing import Reply
 from standfast.web import Access, Person
 from standfast.web.api.conversations import interrupt_id

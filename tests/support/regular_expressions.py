@@ -165,10 +165,10 @@ def hostile_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
     from standfast.agent_loop.transcripts import read_transcript, repair_transcript
     from standfast.llm.json_tool_calls import plain_messages
     from standfast.messages import changed_lines, line_difference, person, visible, visible_json
-    from standfast.temporal.activities.slack_messages import approval_message
-    from standfast.temporal.activities.teams_messages import approval_card
-    from standfast.temporal.client.audits import changes_between
-    from standfast.web.rendering import render, render_whole
+    from standfast.notices.slack_messages import approval_message
+    from standfast.notices.teams_messages import approval_card
+    from standfast.temporal.client.history.audits import changes_between
+    from standfast.web.page.rendering import render, render_whole
 
     chance = random.Random(7)
 

@@ -16,8 +16,8 @@ import httpx
 from standfast.temporal import SlackButtons, Webhook
 from standfast.testing import ModelServer, Reply, Request
 from standfast.web import SlackActions
-from standfast.web.mounts import SLACK_PATH
-from standfast.web.slack import slack_signature
+from standfast.web.chats.slack import slack_signature
+from standfast.web.serving.mounts import SLACK_PATH
 from support.chats import TEAM
 
 SIGNING = "8f742231b10e8888abcd99yyyzzz85a5"  # the example of Slack's documents

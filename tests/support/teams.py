@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from standfast.temporal import TeamsButtons, Webhook
 from standfast.web import TeamsActions
-from standfast.web.mounts import TEAMS_PATH
+from standfast.web.serving.mounts import TEAMS_PATH
 from support.chats import TENANT, teams_id
 from support.pages import served
 

@@ -22,8 +22,8 @@ from temporalio.worker import Worker
 from standfast import Agent, InputError, Message
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent
-from standfast.temporal.client.runs import NoWorkerError, answer
-from standfast.temporal.workflows import model_calls
+from standfast.temporal.client.runs.descriptions import NoWorkerError, answer
+from standfast.temporal.workflows.calls import model_calls
 from standfast.testing import ScriptedModel
 from support.questions import ask
 from support.transcripts import asks_for, call

@@ -29,30 +29,30 @@ STATUSES = {
 MAY_MAKE_STATES = {
     "temporal/wire/run_state.py:",  # an empty one, to leave out what is as in a new one
     "temporal/wire/run_state.py:read_state",  # what `write_state` wrote
-    "temporal/activities/session_activities.py:_found",  # the same with references in place of arguments
-    "temporal/activities/open_gates.py:with_references",  # the same
-    "temporal/activities/gate_activities.py:_denied",  # the rule of a gate that an older record has not
-    "temporal/activities/model_activities.py:_gates",  # only to ask it which calls need approval
-    "temporal/workflows/agent_workflows.py:_begin",  # with the tools that the answer was made with
-    "temporal/workflows/agent_workflows.py:_call_model",  # the same
-    "temporal/workflows/pipeline_workflows.py:_call_tool",  # of a step's one call
-    "temporal/workflows/approvals.py:ask",  # the gate of a workflow of the user's, which no loop knows
-    "temporal/workflows/gates.py:_recall",  # whose call has run, and so was let through
+    "temporal/activities/sessions/session_activities.py:_found",  # the same with references in place of arguments
+    "temporal/activities/gates/open_gates.py:with_references",  # the same
+    "temporal/activities/gates/gate_activities.py:_denied",  # the rule of a gate that an older record has not
+    "temporal/activities/models/model_activities.py:_gates",  # only to ask it which calls need approval
+    "temporal/workflows/run/agent_workflows.py:_begin",  # with the tools that the answer was made with
+    "temporal/workflows/run/agent_workflows.py:_call_model",  # the same
+    "temporal/workflows/run/pipeline_workflows.py:_call_tool",  # of a step's one call
+    "temporal/workflows/gates/approvals.py:ask",  # the gate of a workflow of the user's, which no loop knows
+    "temporal/workflows/gates/gate_keeper.py:_recall",  # whose call has run, and so was let through
 }
 # Where a driver says itself what a call came to: only it sees workers, children and people.
 MAY_MAKE_OUTCOMES = {
     "local/pipeline_steps.py:_of_tool",  # by the result of the run of a step's one call
-    "temporal/activities/tool_activities.py:_handle",  # its worker ends
-    "temporal/activities/tool_activities.py:_verify_now",  # the same
-    "temporal/activities/transcripts.py:_elsewhere",  # a child's session has no answer
-    "temporal/activities/stored_outcomes.py:recorded",  # the ledger has no result
-    "temporal/workflows/calls.py:_dispatch",  # no worker starts it
-    "temporal/workflows/calls.py:_lost",  # its worker was lost
-    "temporal/workflows/child_agents.py:run_agent",  # it was lost with an earlier run, or is too deep
-    "temporal/workflows/child_agents.py:_failure",  # the child's workflow has failed
-    "temporal/workflows/messages.py:recall_answer",  # a person has answered
-    "temporal/workflows/questions.py:ask",  # the same, or no one has
-    "temporal/workflows/questions.py:_resolve",  # a person says what it came to
+    "temporal/activities/tools/tool_activities.py:_handle",  # its worker ends
+    "temporal/activities/tools/tool_activities.py:_verify_now",  # the same
+    "temporal/activities/sessions/transcripts.py:_elsewhere",  # a child's session has no answer
+    "temporal/activities/sessions/stored_outcomes.py:recorded",  # the ledger has no result
+    "temporal/workflows/calls/tool_calls.py:_dispatch",  # no worker starts it
+    "temporal/workflows/calls/tool_calls.py:_lost",  # its worker was lost
+    "temporal/workflows/calls/child_agents.py:run_agent",  # it was lost with an earlier run, or is too deep
+    "temporal/workflows/calls/child_agents.py:_failure",  # the child's workflow has failed
+    "temporal/workflows/inbox/messages.py:recall_answer",  # a person has answered
+    "temporal/workflows/inbox/questions.py:ask",  # the same, or no one has
+    "temporal/workflows/inbox/questions.py:_resolve",  # a person says what it came to
 }
 # Where a driver looks at a status: to show it, to wait, or to know which of its own ways to end is meant.
 MAY_COMPARE = {
@@ -61,21 +61,21 @@ MAY_COMPARE = {
     "local/pipelines.py:_at_gate",
     "local/gates.py:decide",
     "local/runs.py:run_result",
-    "temporal/activities/gate_activities.py:_too_late",
-    "temporal/activities/open_gates.py:let_through",
-    "temporal/activities/run_activities.py:_finish",
-    "temporal/activities/session_activities.py:_answered",
-    "temporal/workflows/gates.py:_take_passed",
-    "temporal/workflows/gates.py:_take_progress",
-    "temporal/workflows/effects.py:_let_through",
-    "temporal/workflows/agent_workflows.py:close",
-    "temporal/workflows/agent_workflows.py:_finish",
-    "temporal/workflows/gates.py:_asked",
-    "temporal/workflows/gates.py:_read",
-    "temporal/workflows/gates.py:_recall",
-    "temporal/workflows/gates.py:_wait_at",
-    "temporal/workflows/pipeline_workflows.py:_decide",
-    "temporal/workflows/pipeline_workflows.py:_run_agent",
+    "temporal/activities/gates/gate_activities.py:_too_late",
+    "temporal/activities/gates/open_gates.py:let_through",
+    "temporal/activities/runs/run_activities.py:_finish",
+    "temporal/activities/sessions/session_activities.py:_answered",
+    "temporal/workflows/gates/gate_keeper.py:_take_passed",
+    "temporal/workflows/gates/gate_keeper.py:_take_progress",
+    "temporal/workflows/gates/effects.py:_let_through",
+    "temporal/workflows/run/agent_workflows.py:close",
+    "temporal/workflows/run/agent_workflows.py:_finish",
+    "temporal/workflows/gates/gate_keeper.py:_asked",
+    "temporal/workflows/gates/gate_keeper.py:_read",
+    "temporal/workflows/gates/gate_keeper.py:_recall",
+    "temporal/workflows/gates/gate_keeper.py:_wait_at",
+    "temporal/workflows/run/pipeline_workflows.py:_decide",
+    "temporal/workflows/run/pipeline_workflows.py:_run_agent",
 }
 WORDS = 6  # in a row, which are no chance
 # Texts that begin alike and end otherwise, since what to do then is another thing in process than on Temporal.
@@ -206,7 +206,7 @@ COPIES = [
 FINDS = [(makes_state, MAY_MAKE_STATES), (makes_outcome, MAY_MAKE_OUTCOMES), (compares_status, MAY_COMPARE)]
 
 
-@pytest.mark.parametrize("driver", ["local/runs.py", "temporal/workflows/agent_workflows.py"])
+@pytest.mark.parametrize("driver", ["local/runs.py", "temporal/workflows/run/agent_workflows.py"])
 @pytest.mark.parametrize("copy", COPIES)
 def test_a_rule_in_a_driver_is_found(driver: str, copy: str) -> None:
     body = copy.replace("\n", "\n    ")
@@ -226,7 +226,7 @@ def test_a_rule_in_a_driver_is_found(driver: str, copy: str) -> None:
     ],
 )
 def test_a_text_in_both_drivers_is_found(text: str) -> None:
-    inside, other = "local/runs.py", "temporal/workflows/calls.py"
+    inside, other = "local/runs.py", "temporal/workflows/calls/tool_calls.py"
     mutant = {**DRIVERS, inside: f"{DRIVERS[inside]}\nX = {text}\n", other: f"{DRIVERS[other]}\nY = {text}\n"}
     assert said_by_both(mutant)
     assert not said_by_both({**DRIVERS, inside: mutant[inside]})

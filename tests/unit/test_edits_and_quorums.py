@@ -16,8 +16,8 @@ from standfast.cli.outputs import Output
 from standfast.cli.waiting import write_waiting
 from standfast.errors import DefinitionError
 from standfast.messages import person
+from standfast.notices.chat_messages import Shown
 from standfast.runtime.stored_gates import AskedGate, _item
-from standfast.temporal.activities.chat_messages import Shown
 from standfast.temporal.wire.shown_gates import shown_changed
 from standfast.temporal.wire.turn_records import edit_reference, let_through
 from standfast.web.api import ag_ui, ai_sdk

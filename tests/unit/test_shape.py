@@ -27,6 +27,7 @@ ORDER = [
     ["llm", "stores"],
     ["mcp"],
     ["runtime"],
+    ["notices"],
     ["local", "temporal"],
     ["effects"],
     ["integrations"],

@@ -35,8 +35,7 @@ from standfast.runtime.retention import delete_session
 from standfast.runtime.stored_gates import is_in_process
 from standfast.stores.protocol import AgentStore, has_waits, session_key_of
 from standfast.stores.waits import Board, WaitFilter, Waits
-from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of, saying_who_was_first
-from standfast.temporal.client.boards import (
+from standfast.temporal.client.board.boards import (
     WaitingFilters,
     WholeBoard,
     filter_of,
@@ -44,10 +43,10 @@ from standfast.temporal.client.boards import (
     read_run,
     read_waiting,
 )
-from standfast.temporal.client.ended_runs import end_of
-from standfast.temporal.client.event_streams import RunEvents
-from standfast.temporal.client.owners import Run
-from standfast.temporal.client.runs import (
+from standfast.temporal.client.board.waiting_items import read_items, read_state, unreadable
+from standfast.temporal.client.history.audits import Doing, OnRecord, do_on_record, doing_of, saying_who_was_first
+from standfast.temporal.client.history.event_streams import RunEvents
+from standfast.temporal.client.runs.descriptions import (
     NoWorkerError,
     answer,
     cancel_run,
@@ -57,9 +56,10 @@ from standfast.temporal.client.runs import (
     paused_by_operators,
     runs_query,
 )
+from standfast.temporal.client.runs.ended_runs import end_of
+from standfast.temporal.client.runs.owners import Run
 from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.client.starts import plain_images
-from standfast.temporal.client.waiting_items import read_items, read_state, unreadable
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import check_sent_id
 from standfast.temporal.wire.limits import check_json, check_names

@@ -28,8 +28,8 @@ from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, NotConfirmedError, StandfastError
-from standfast.temporal.client.ended_runs import fate_of_signal, next_run
-from standfast.temporal.client.runs import our_run, quoted
+from standfast.temporal.client.runs.descriptions import our_run, quoted
+from standfast.temporal.client.runs.ended_runs import fate_of_signal, next_run
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import use_of
 from standfast.time_limits import time_limit

@@ -16,9 +16,9 @@ from standfast.messages import check_message_id, read_images, read_json, with_ar
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_restart_options
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
-from standfast.temporal.client.audits import OnRecord, start_on_record, started_by
-from standfast.temporal.client.ended_runs import find_run
-from standfast.temporal.client.owners import Run, check_owner, run_that_has, run_with_input, start_or_say
+from standfast.temporal.client.history.audits import OnRecord, start_on_record, started_by
+from standfast.temporal.client.runs.ended_runs import find_run
+from standfast.temporal.client.runs.owners import Run, check_owner, run_that_has, run_with_input, start_or_say
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, Owner, PipelineInput
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json

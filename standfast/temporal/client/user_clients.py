@@ -12,8 +12,8 @@ from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_user
 from standfast.stores.protocol import AgentStore, check_tenant_id
 from standfast.temporal.client.clients import StandfastClient
-from standfast.temporal.client.owners import last_admitted, owner_of
-from standfast.temporal.client.runs import described, looks_ours
+from standfast.temporal.client.runs.descriptions import described, looks_ours
+from standfast.temporal.client.runs.owners import last_admitted, owner_of
 from standfast.temporal.wire.inputs import Owner
 
 

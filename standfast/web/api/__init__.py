@@ -22,8 +22,8 @@ from standfast.web.api.errors import refusal
 from standfast.web.api.openapi import document
 from standfast.web.api.operations import OPERATIONS, Call, Operation, checked
 from standfast.web.api.senders import read_body
-from standfast.web.mounts import path_of, root_of
-from standfast.web.people import Person
+from standfast.web.identity.people import Person
+from standfast.web.serving.mounts import path_of, root_of
 
 _LOG = logging.getLogger("standfast.web")
 _ROOT = b"/api/v1/"

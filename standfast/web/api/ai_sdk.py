@@ -37,7 +37,7 @@ from standfast.web.api.conversations import (
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
-from standfast.web.people import Person
+from standfast.web.identity.people import Person
 
 _PARTS: dict[Kind, str] = {"thoughts": "reasoning", "text": "text"}
 _HEADER = {"x-vercel-ai-ui-message-stream": "v1"}

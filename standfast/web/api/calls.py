@@ -26,10 +26,10 @@ from standfast.temporal import OnRecord, StandfastClient, start_agent, start_pip
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import Senders
-from standfast.web.contexts import Contexts
-from standfast.web.live_updates import Streams
-from standfast.web.people import Person
-from standfast.web.visible_runs import RunPages, admit_start, tenant_for
+from standfast.web.identity.contexts import Contexts
+from standfast.web.identity.people import Person
+from standfast.web.identity.visible_runs import RunPages, admit_start, tenant_for
+from standfast.web.page.live_updates import Streams
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _LONGEST_KEY = 200

@@ -29,13 +29,13 @@ from standfast.events import (
     TurnEnded,
     TurnStarted,
 )
-from standfast.temporal.client.event_streams import read_event_id
+from standfast.temporal.client.history.event_streams import read_event_id
 from standfast.web.api.calls import Begun, Doors, act_id
 from standfast.web.api.models import StartRun
-from standfast.web.edits import editable_of
-from standfast.web.gate_contents import load_whole
-from standfast.web.people import Person, Role
-from standfast.web.visible_runs import admit
+from standfast.web.identity.people import Person, Role
+from standfast.web.identity.visible_runs import admit
+from standfast.web.page.edits import editable_of
+from standfast.web.page.gate_contents import load_whole
 
 ANSWERED = ("approval", "question", "unknown", "pause")  # items that a person can end
 _FIRST = "0/1.0"  # represents none

@@ -9,7 +9,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, NotConfirmedError, SessionAccessDeniedError, StandfastError, StoreError
 from standfast.messages import explain
-from standfast.web.statuses import NO_RUN
+from standfast.web.serving.statuses import NO_RUN
 
 _CODES = {400: "BAD_REQUEST", 401: "UNAUTHENTICATED", 403: "FORBIDDEN", 404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED",
           406: "NOT_ACCEPTABLE", 409: "CONFLICT", 413: "TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE", 422: "INPUT_ERROR",

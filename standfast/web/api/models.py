@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from standfast.agent_loop import Remember, StandingApproval
 from standfast.messages import Image, Message
 from standfast.stores.protocol import LONGEST_TENANT, SESSION_ID
-from standfast.temporal.client.decisions import MOST
+from standfast.temporal.client.runs.decisions import MOST
 
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 _Text = Annotated[str, Field(min_length=1, max_length=200_000)]

@@ -22,7 +22,7 @@ from standfast.web.api.conversations import Answer, Kind, Piece, Talk, Waits, li
 from standfast.web.api.errors import problem
 from standfast.web.api.models import StartRun
 from standfast.web.api.senders import dumped, read_body
-from standfast.web.people import Person
+from standfast.web.identity.people import Person
 
 _PARTS = ("text", "input_text", "output_text")
 # The name that DeepSeek and vLLM have introduced for thoughts.

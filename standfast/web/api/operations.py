@@ -16,17 +16,17 @@ from standfast.errors import InputError, NotConfirmedError
 from standfast.events import event_json
 from standfast.runtime.stored_gates import RECORDED, is_in_process
 from standfast.stores.protocol import session_key_of
-from standfast.temporal.client.boards import WaitingFilters
-from standfast.temporal.client.decisions import Choice, decide_each
-from standfast.temporal.client.event_streams import read_event_id
-from standfast.temporal.client.runs import listed, looked_at, our_run, runs_query
+from standfast.temporal.client.board.boards import WaitingFilters
+from standfast.temporal.client.history.event_streams import read_event_id
+from standfast.temporal.client.runs.decisions import Choice, decide_each
+from standfast.temporal.client.runs.descriptions import listed, looked_at, our_run, runs_query
 from standfast.time_limits import time_limit
-from standfast.web import standing
 from standfast.web.api import models
 from standfast.web.api.calls import Doors, act_id, said_id
 from standfast.web.api.senders import dumped
-from standfast.web.people import Person, Role
-from standfast.web.visible_runs import admit, no_run, owns, remembered, waiting_counts, waiting_for
+from standfast.web.identity.people import Person, Role
+from standfast.web.identity.visible_runs import admit, no_run, owns, remembered, waiting_counts, waiting_for
+from standfast.web.page import standing
 
 _MOST = 100  # of a page
 _EXPORT = 30.0  # seconds in which a run must reach a point between two actions

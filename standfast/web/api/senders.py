@@ -16,8 +16,8 @@ from starlette.requests import Request
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import read_object
 from standfast.web.api.errors import TOKEN, ForbiddenError
-from standfast.web.people import Access, Person, Role, bearer, is_foreign
-from standfast.web.visitors import Rates, who
+from standfast.web.identity.people import Access, Person, Role, bearer, is_foreign
+from standfast.web.identity.visitors import Rates, who
 
 CSRF = "X-CSRF-Token"
 CORS: dict[str, Any] = {

@@ -14,7 +14,7 @@ from support.temporal_runs import Temporal, pending, result, until
 from support.transcripts import asks_for, call
 
 from standfast import Agent, sqlite_store
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel
 
 

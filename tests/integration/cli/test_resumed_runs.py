@@ -16,8 +16,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from standfast import Agent, AgentContext, Loop, ModelError
 from standfast.cli import messages
 from standfast.temporal import StandfastClient
-from standfast.temporal.client import resumes
-from standfast.temporal.client.resumes import resume_each
+from standfast.temporal.client.runs import resumes
+from standfast.temporal.client.runs.resumes import resume_each
 from standfast.testing import ScriptedModel
 
 MANY = 40

@@ -20,7 +20,7 @@ from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionR
 from temporalio.service import RPCError
 
 from standfast.temporal import start_agent
-from standfast.temporal.client.queue_stores import check_queue
+from standfast.temporal.client.queues.queue_stores import check_queue
 
 RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks.md"
 APPLICATION = """

@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 
 from standfast import InputError, StandfastError
 from standfast.temporal import StandfastClient, connect
-from standfast.temporal.client.servers import temporal_binary
+from standfast.temporal.client.queues.servers import temporal_binary
 from standfast.testing import DevServer, child_process
 
 _PAUSED = (PendingActivityState.PENDING_ACTIVITY_STATE_PAUSED, PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED)

@@ -8,8 +8,8 @@ from typing import Any
 from support.transcripts import asks_for, call, result_of
 
 from standfast import Agent, Tool, run, sqlite_store, tool
-from standfast.temporal.activities.agent_host import AgentHost
-from standfast.temporal.activities.toolsets import OpenToolsets
+from standfast.temporal.activities.tools.toolsets import OpenToolsets
+from standfast.temporal.activities.worker.agent_host import AgentHost
 from standfast.testing import ScriptedModel
 
 

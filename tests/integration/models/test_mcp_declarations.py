@@ -20,7 +20,7 @@ from standfast.llm.strict_schemas import held_schema
 from standfast.mcp import mcp_server, mcp_tools
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
-from standfast.web.forms import filled_form
+from standfast.web.page.forms import filled_form
 
 
 def declared(name: str, **schema: Any) -> dict[str, Any]:

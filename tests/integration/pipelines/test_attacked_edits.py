@@ -19,7 +19,7 @@ from standfast import Approval, InputError, Pipeline, run_pipeline
 from standfast.agent_loop import edited_digest
 from standfast.stores import DurableStore
 from standfast.temporal import start_pipeline
-from standfast.temporal.client.audits import load_acts
+from standfast.temporal.client.history.audits import load_acts
 from standfast.testing import ScriptedModel
 
 # --- kill -9 ---

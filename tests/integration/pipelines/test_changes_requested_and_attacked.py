@@ -17,7 +17,7 @@ from integration.pipelines.test_gates import writer
 from integration.pipelines.test_pipelines import echo
 from standfast import Approval, InputError, Pipeline, Step, StepContext, pipeline, tool
 from standfast.temporal import start_pipeline
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 

@@ -35,7 +35,7 @@ from integration.pipelines.test_pipelines import echo
 from integration.pipelines.test_temporal_gates import gated, journal_key_of, so_many_refusals, start
 from standfast import Agent, Approval, InputError, Pipeline, SessionConflictError, Step, pipeline
 from standfast.temporal import start_pipeline
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 # --- workers that come and go, and cancels ---

@@ -16,7 +16,7 @@ from standfast import Agent, Loop, RunResult, run, tool
 from standfast.stores import D1Store
 from standfast.stores.d1 import database as d1_database
 from standfast.temporal import StandfastPlugin, connect, start_agent
-from standfast.temporal.activities import dead_workers
+from standfast.temporal.activities.worker import dead_workers
 from standfast.testing import DevServer, ScriptedModel, crash_after_tool_results
 
 STEPS = 6

@@ -18,8 +18,8 @@ from support.transcripts import asks_for, call
 from integration.temporal.test_boards import is_shown, kinds, looking, shown
 from standfast import Agent, Approval, InputError, tool
 from standfast.temporal import StandfastClient
-from standfast.temporal.client import board_keeping
-from standfast.temporal.client.boards import mend_board
+from standfast.temporal.client.board import boards
+from standfast.temporal.client.board.boards import mend_board
 from standfast.testing import ScriptedModel
 
 
@@ -135,7 +135,7 @@ async def test_what_the_board_shows_no_more_is_refused_at_once(temporal: Tempora
 async def test_a_round_looks_up_so_many_boards_and_the_next_one_goes_on_after_them(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(board_keeping, "_LOOKED_UP", 2)
+    monkeypatch.setattr(boards, "_LOOKED_UP", 2)
     async with temporal.worker(clerk, llm=ScriptedModel(calls_once("ship"))):
         runs = [await temporal.start(clerk, session=str(number)) for number in range(5)]
         await is_shown(temporal, len(runs))

@@ -18,8 +18,8 @@ from temporalio.worker import Worker
 from standfast import Agent, Approval, InputError, NotConfirmedError, pipeline, tool
 from standfast.stores import Board, ShownWait, Wait, WaitFilter
 from standfast.temporal import StandfastClient, StandfastPlugin, start_pipeline
-from standfast.temporal.client.boards import Mended, mend_board
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.client.board.boards import Mended, mend_board
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 

@@ -17,8 +17,8 @@ from integration.temporal.test_temporal_tool_approvals import TEAM, at_gate
 from standfast import Agent, Approval, NotConfirmedError, sqlite_store, tool
 from standfast.stores import PostgresStore
 from standfast.temporal import StandfastClient
-from standfast.temporal.client.boards import mend_board
-from standfast.temporal.client.gate_contents import is_cut, load_arguments
+from standfast.temporal.client.board.boards import mend_board
+from standfast.temporal.client.board.gate_contents import is_cut, load_arguments
 from standfast.testing import ScriptedModel
 
 JUNK: list[Any] = ["a text", 7, None, True, {}, [1], ["nothing"]]

@@ -12,7 +12,7 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from standfast import Agent, Approval, pipeline, tool
 from standfast.temporal import start_pipeline
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 

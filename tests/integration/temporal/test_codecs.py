@@ -15,8 +15,8 @@ from support.transcripts import asks_for, call
 
 from standfast import Agent, InputError, tool
 from standfast.temporal import connect
-from standfast.temporal.client.servers import temporal_binary
-from standfast.temporal.client.stuck import find_stuck
+from standfast.temporal.client.queues.servers import temporal_binary
+from standfast.temporal.client.runs.stuck import find_stuck
 from standfast.testing import ScriptedModel
 from standfast.web import Access, create_app
 

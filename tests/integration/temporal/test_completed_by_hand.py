@@ -21,7 +21,7 @@ from temporalio.service import RPCError
 from integration.local.test_tool_approvals import posts, world
 from standfast import Agent, Approval, InputError, Tool, pipeline, tool
 from standfast.temporal import start_pipeline
-from standfast.temporal.activities.run_activities import ExportActivities
+from standfast.temporal.activities.runs.run_activities import ExportActivities
 from standfast.testing import ScriptedModel
 
 DEEP: Any = json.loads("[" * 90 + "]" * 90)

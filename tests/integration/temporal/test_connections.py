@@ -13,7 +13,7 @@ from temporalio.service import ConnectConfig, ServiceClient
 
 from standfast import InputError, LLMResponse, StandfastError
 from standfast.temporal.client.connections import connect
-from standfast.temporal.client.servers import DevServer, dev_server
+from standfast.temporal.client.queues.servers import DevServer, dev_server
 
 Configure = Callable[[str], str]
 

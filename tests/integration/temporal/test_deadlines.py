@@ -36,7 +36,7 @@ from standfast import (
     tool,
 )
 from standfast.temporal import start_pipeline
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 

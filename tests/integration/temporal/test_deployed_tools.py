@@ -13,8 +13,8 @@ from temporalio.api.enums.v1 import EventType
 
 from standfast import Agent, Approval, Tool, tool
 from standfast.stores import Append
-from standfast.temporal.workflows import agent_workflows
-from standfast.temporal.workflows.activity_options import WRITING
+from standfast.temporal.workflows.run import agent_workflows
+from standfast.temporal.workflows.run.activity_options import WRITING
 from standfast.testing import ScriptedModel
 
 

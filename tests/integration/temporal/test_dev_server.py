@@ -26,7 +26,7 @@ from temporalio.worker import Worker
 
 from standfast import InputError, StandfastError
 from standfast.temporal.client.connections import connect
-from standfast.temporal.client.servers import DevServer, dev_server, temporal_binary
+from standfast.temporal.client.queues.servers import DevServer, dev_server, temporal_binary
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
 
@@ -217,7 +217,7 @@ async def test_an_error_in_the_block_stops_the_server_too() -> None:
 
 
 async def test_a_server_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("standfast.temporal.client.servers._STOP_SECONDS", 0.1)
+    monkeypatch.setattr("standfast.temporal.client.queues.servers._STOP_SECONDS", 0.1)
     async with dev_server(db_filename=tmp_path / "t.db") as server:
         os.kill(server.pid, signal.SIGSTOP)
     assert not is_alive(server.pid)
@@ -251,7 +251,7 @@ async def test_a_start_or_stop_that_is_cancelled_leaves_no_process(
 CHILD = """
 import asyncio
 from standfast.temporal.client.connections import connect
-from standfast.temporal.client.servers import dev_server
+from standfast.temporal.client.queues.servers import dev_server
 
 async def main():
     async with dev_server() as server:
@@ -385,8 +385,8 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
     silent = tmp_path / "temporal"
     silent.write_text("#!/bin/sh\necho thinking\nexec sleep 60\n")
     silent.chmod(0o755)
-    monkeypatch.setattr("standfast.temporal.client.servers.temporal_binary", lambda: str(silent))
-    monkeypatch.setattr("standfast.temporal.client.servers._START_SECONDS", 0.5)
+    monkeypatch.setattr("standfast.temporal.client.queues.servers.temporal_binary", lambda: str(silent))
+    monkeypatch.setattr("standfast.temporal.client.queues.servers._START_SECONDS", 0.5)
     with pytest.raises(StandfastError, match=r"was not ready after 0\.5 seconds\. It said:\nthinking"):
         async with dev_server():
             pass

@@ -220,7 +220,7 @@ async def test_what_is_said_beside_short_arguments_is_told_whole(temporal: Tempo
 
 
 async def test_ids_stay_when_a_run_continues_as_new(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("standfast.temporal.workflows.agent_workflows.STEPS", 2)
+    monkeypatch.setattr("standfast.temporal.workflows.run.agent_workflows.STEPS", 2)
     script = [*(asks_for(call("post", f"c{number}", text="x")) for number in range(5)), "Done"]
     async with temporal.worker(POSTER, llm=ScriptedModel(script)):
         run = await temporal.start(POSTER)

@@ -12,8 +12,8 @@ from support.temporal_runs import Run, Temporal, check_healthy, pending, result,
 from support.transcripts import asks_for, call, result_of, shape
 
 from standfast import Agent, LLMResponse, Loop, Message, ModelError, RetryPolicy, Usage, tool
-from standfast.temporal.activities import activity_guards
-from standfast.temporal.workflows import model_calls
+from standfast.temporal.activities.worker import activity_guards
+from standfast.temporal.workflows.calls import model_calls
 from standfast.testing import ScriptedModel
 
 waits_for_people = Loop(on_model_outage="pause")

@@ -16,8 +16,8 @@ from temporalio.worker import Replayer
 from integration.temporal.test_temporal_stuck import rescue
 from standfast import Agent, InputError, Message, tool
 from standfast.temporal import StandfastPlugin, plugin
-from standfast.temporal.client.stuck import find_stuck
-from standfast.temporal.workflows.board import Board
+from standfast.temporal.client.runs.stuck import find_stuck
+from standfast.temporal.workflows.board.run_board import Board
 from standfast.testing import ScriptedModel
 
 

@@ -15,7 +15,7 @@ from temporalio.worker import Worker
 
 from standfast import Agent, Happened, NotHappened, tool
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.activities import tool_activities
+from standfast.temporal.activities.tools import tool_activities
 from standfast.temporal.wire import names, snapshots
 from standfast.testing import ScriptedModel
 

@@ -24,7 +24,7 @@ from standfast import (
     tool,
 )
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.client.runs import looked_at
+from standfast.temporal.client.runs.descriptions import looked_at
 from standfast.testing import ScriptedModel
 
 CHARGED: list[tuple[str, str]] = []
@@ -288,7 +288,7 @@ async def test_a_new_run_of_the_session_waits_for_the_agent_that_has_the_convers
 async def test_a_run_goes_on_as_new_with_the_agent_that_speaks(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from standfast.temporal.workflows import agent_workflows
+    from standfast.temporal.workflows.run import agent_workflows
 
     monkeypatch.setattr(agent_workflows, "STEPS", 1)
     models = Scripts(triage=[asks_for(TO_BILLING)], billing=[asks_for(call("who", "c1")), "done"])

@@ -6,7 +6,7 @@ from support.temporal_runs import Temporal, pending, result
 
 from integration.temporal.test_temporal_tool_approvals import TEAM, at_gate
 from standfast import StoreError, sqlite_store
-from standfast.temporal.client.gate_contents import is_cut, load_arguments
+from standfast.temporal.client.board.gate_contents import is_cut, load_arguments
 
 
 async def test_all_of_large_arguments_is_read_from_the_store_by_what_is_pending(temporal: Temporal) -> None:

@@ -21,7 +21,7 @@ from temporalio.worker import Worker
 from standfast import Agent, Message, RunResult, SessionConflictError, run
 from standfast.stores import AtWork
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.activities.session_marks import LATE, drop_ended
+from standfast.temporal.activities.sessions.session_marks import LATE, drop_ended
 from standfast.testing import ScriptedModel
 
 CALL = call("post", "c1", text="hi")

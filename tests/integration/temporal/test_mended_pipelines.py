@@ -14,7 +14,7 @@ from support.temporal_runs import Run, Temporal, check_healthy, events, failure,
 from standfast import Agent, Approval, InputError, Loop, Pipeline, Step, pipeline, run_pipeline, tool
 from standfast.runtime import pipeline_steps
 from standfast.temporal import start_pipeline
-from standfast.temporal.activities import pipeline_activities
+from standfast.temporal.activities.runs import pipeline_activities
 from standfast.testing import ScriptedModel
 
 writer = Agent("writer", tools=[ask])

@@ -13,7 +13,7 @@ from support.transcripts import calls, shape
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 
 from standfast import Agent, Approval, InputError, Message, SessionAccessDeniedError, SessionConflictError, run, tool
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 GREETER = Agent("greeter")

@@ -52,7 +52,7 @@ def looks(call_id: str) -> Any:
 async def test_a_run_that_goes_on_as_new_has_its_context_its_state_and_its_speaker(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from standfast.temporal.workflows import agent_workflows
+    from standfast.temporal.workflows.run import agent_workflows
 
     monkeypatch.setattr(agent_workflows, "STEPS", 1)
     turns = [puts("a"), looks("l1"), asks_for(TO_TILL), looks("l2"), asks_for(call("post", "p1")), looks("l3"), "done"]

@@ -38,7 +38,7 @@ from standfast import (
     tool,
 )
 from standfast.temporal import load_arguments
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 BOB = Approval(message="Pay?", approvers=["bob"])

@@ -27,7 +27,7 @@ from standfast import (
 )
 from standfast.temporal import load_shown
 from standfast.temporal.client.clients import RunsInProcess
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 

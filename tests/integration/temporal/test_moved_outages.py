@@ -11,7 +11,7 @@ from support.temporal_runs import Run, Temporal, check_healthy, events, pending,
 from support.transcripts import shape
 
 from standfast import Agent, Loop, Message, ModelError, RetryPolicy
-from standfast.temporal.workflows import model_calls
+from standfast.temporal.workflows.calls import model_calls
 from standfast.testing import ScriptedModel
 
 helper = Agent("helper", model="main")

@@ -17,7 +17,7 @@ from temporalio.worker import Worker
 from integration.temporal.test_completed_by_hand import complete
 from standfast import Agent, Approval, Message, ToolContext, pipeline, tool
 from standfast.temporal import start_pipeline
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 

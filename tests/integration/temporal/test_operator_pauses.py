@@ -11,8 +11,8 @@ from temporalio.client import WorkflowExecutionStatus
 
 from standfast import Agent, sqlite_store
 from standfast.temporal import connect, dev_server
-from standfast.temporal.activities.session_marks import drop_ended
-from standfast.temporal.client.servers import temporal_binary
+from standfast.temporal.activities.sessions.session_marks import drop_ended
+from standfast.temporal.client.queues.servers import temporal_binary
 from standfast.testing import ScriptedModel
 
 MAY_PAUSE = "--dynamic-config-value=frontend.WorkflowPauseEnabled=true"

@@ -30,9 +30,9 @@ from temporalio.client import WorkflowFailureError
 from standfast import Agent, Approval, Loop, SessionStoreError, pipeline, sqlite_store
 from standfast.stores import SQLiteStore
 from standfast.temporal import start_pipeline
-from standfast.temporal.client import queue_stores
-from standfast.temporal.client.boards import kept_mark
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.client.board.boards import kept_mark
+from standfast.temporal.client.queues import queue_stores
+from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel
 
 helper = Agent("helper")

@@ -22,8 +22,8 @@ from temporalio.api.enums.v1 import EventType
 
 from standfast import Agent, DefinitionError, Loop, ModelError, RetryPolicy
 from standfast.llm import create_adapter
-from standfast.temporal.client.runs import looked_at
-from standfast.temporal.workflows import model_calls
+from standfast.temporal.client.runs.descriptions import looked_at
+from standfast.temporal.workflows.calls import model_calls
 from standfast.testing import Fault, ModelServer, ScriptedModel
 
 helper = Agent("helper", model="main")

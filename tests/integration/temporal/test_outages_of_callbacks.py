@@ -10,7 +10,7 @@ from support.temporal_runs import Temporal, check_healthy, pending, result, unti
 from support.transcripts import shape
 
 from standfast import Agent, AgentContext, ContextCompression, Guardrail, Loop, Message, ModelError, RetryPolicy
-from standfast.temporal.workflows import model_calls
+from standfast.temporal.workflows.calls import model_calls
 from standfast.testing import ScriptedModel
 
 

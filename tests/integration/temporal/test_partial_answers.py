@@ -26,11 +26,11 @@ from standfast.runtime.streamed_answers import Heard, load_more
 from standfast.stores import PartialAnswer, SQLiteStore
 from standfast.stores.partial_answers import reasoning_key
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.activities import answers
+from standfast.temporal.activities.models import answers
 from standfast.testing import ScriptedModel
 from standfast.web import create_app
-from standfast.web.live_updates import position, read_position
-from standfast.web.runs import is_said_now
+from standfast.web.page.live_updates import position, read_position
+from standfast.web.page.runs import is_said_now
 
 
 class Speaker:

@@ -24,7 +24,7 @@ from temporalio.worker import Replayer, Worker
 
 from standfast import Agent
 from standfast.temporal import StandfastPlugin, approval
-from standfast.temporal.workflows.inbox import Inbox
+from standfast.temporal.workflows.inbox.arrivals import Inbox
 from standfast.testing import ScriptedModel
 
 RUNS = 8  # of which a worker gets the query first with one in two

@@ -20,7 +20,7 @@ from integration.temporal.test_completed_by_hand import complete
 from standfast import Agent, Approval, pipeline
 from standfast.runtime.unread_messages import Unheard
 from standfast.temporal import StandfastPlugin, approval, start_pipeline
-from standfast.temporal.activities.transcripts import Transcript
+from standfast.temporal.activities.sessions.transcripts import Transcript
 
 
 @workflow.defn(name="own")

@@ -25,7 +25,7 @@ from temporalio.api.enums.v1 import EventType
 
 from integration.local.test_tool_approvals import posts, world
 from standfast import Agent, Approval, InputError, Loop, Message, ModelError, ToolDurabilityError, tool
-from standfast.temporal.workflows import model_calls
+from standfast.temporal.workflows.calls import model_calls
 from standfast.testing import ScriptedModel
 
 

@@ -12,7 +12,7 @@ from support.temporal_runs import Run, Temporal, chain, check_healthy, result, u
 from support.transcripts import asks_for, call, shape, tool_contents
 
 from standfast import Agent, Happened, Message, NotHappened, ToolContext, tool
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel
 
 

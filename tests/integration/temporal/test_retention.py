@@ -21,10 +21,10 @@ from standfast.runtime import restored_stores
 from standfast.runtime.retention import Pruning
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastPlugin, start_pipeline
-from standfast.temporal.client import retention
-from standfast.temporal.client.boards import kept_mark
-from standfast.temporal.client.retention import Forgotten
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.client.board.boards import kept_mark
+from standfast.temporal.client.queues import retention
+from standfast.temporal.client.queues.retention import Forgotten
+from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel
 
 NOW = timedelta(seconds=0)

@@ -27,7 +27,7 @@ from standfast import (
     tool,
 )
 from standfast.messages import Reasoning
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel
 
 

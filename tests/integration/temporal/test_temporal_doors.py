@@ -23,8 +23,8 @@ from temporalio.common import RawValue
 from integration.local.test_tool_approvals import posts, world
 from standfast import Agent, Approval
 from standfast.errors import InputError, NotConfirmedError
-from standfast.temporal.client.runs import cancel_run, looked_at
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.client.runs.descriptions import cancel_run, looked_at
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 ADA = Approval(approvers=["ada"])

@@ -10,7 +10,7 @@ from support.temporal_runs import SECONDS, Run, Temporal, chain, has_ended, last
 from support.transcripts import asks_for, call, result_of, tool_contents, tool_results
 
 from standfast import Agent, Happened, InputError, InterruptError, Loop, TerminalError, ToolDurabilityError, run, tool
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel, crash_after_tool_results
 
 MB = 1024 * 1024

@@ -32,7 +32,7 @@ from temporalio.worker import Replayer, Worker
 
 from standfast import Agent, Approval, Loop, Message, tool
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel
 
 other, support = Agent("other"), Agent("support")

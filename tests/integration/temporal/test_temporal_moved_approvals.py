@@ -34,7 +34,7 @@ from standfast import (
     tool,
 )
 from standfast.temporal import StandfastClient
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 

@@ -27,8 +27,8 @@ from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import CancelledError
 
 from standfast import Agent, AgentContext, InputError, Loop, Message, ModelError, RetryPolicy, StoreError, tool
-from standfast.temporal.activities import activity_guards
-from standfast.temporal.workflows import model_calls
+from standfast.temporal.activities.worker import activity_guards
+from standfast.temporal.workflows.calls import model_calls
 from standfast.testing import ScriptedModel
 
 

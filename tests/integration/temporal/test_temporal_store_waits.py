@@ -31,7 +31,7 @@ from standfast import Agent, Approval, ModelError, RetryPolicy, StoreError, pipe
 from standfast.agents import Loop
 from standfast.messages import Message
 from standfast.temporal import Webhook, start_pipeline
-from standfast.temporal.activities import tool_activities
+from standfast.temporal.activities.tools import tool_activities
 from standfast.temporal.wire import snapshots
 from standfast.testing import ModelServer, Reply, ScriptedModel
 

@@ -18,8 +18,8 @@ from temporalio.worker import Worker, WorkerConfig
 from standfast import Agent, Message, ToolContext, tool
 from standfast.temporal import StandfastPlugin
 from standfast.temporal import plugin as plugins
-from standfast.temporal.client.servers import temporal_binary
-from standfast.temporal.client.stuck import find_stuck
+from standfast.temporal.client.queues.servers import temporal_binary
+from standfast.temporal.client.runs.stuck import find_stuck
 from standfast.testing import ScriptedModel
 
 _SOON = timedelta(seconds=20)

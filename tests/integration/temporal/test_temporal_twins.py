@@ -27,7 +27,7 @@ from standfast import (
     run,
     tool,
 )
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel
 
 

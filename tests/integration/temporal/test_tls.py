@@ -21,7 +21,8 @@ from temporalio.client import Client
 from temporalio.service import TLSConfig
 
 from standfast import InputError, StandfastError
-from standfast.temporal.client import connections, search_attributes
+from standfast.temporal.client import connections
+from standfast.temporal.client.board import search_attributes
 from standfast.temporal.client.connections import connect
 from standfast.temporal.wire import names
 from standfast.testing import DevServer

@@ -37,9 +37,9 @@ from standfast import Agent, InputError, Loop, Message, run, tool
 from standfast.llm import ToolDescription
 from standfast.runtime.call_ledger import NOT_RUN
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.activities import open_gates
+from standfast.temporal.activities.gates import open_gates
 from standfast.temporal.wire import names
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
 
 

@@ -9,7 +9,7 @@ from support.transcripts import asks_for, call
 from integration.temporal.test_webhooks import OK, asked, clerk
 from standfast import DefinitionError
 from standfast.temporal import Webhook
-from standfast.temporal.activities.webhooks import check_webhooks
+from standfast.temporal.activities.gates.webhooks import check_webhooks
 from standfast.testing import ModelServer, Reply, ScriptedModel
 
 CHARGE = asks_for(call("charge", "c1", amount=5))

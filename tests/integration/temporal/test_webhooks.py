@@ -24,13 +24,13 @@ from temporalio.worker import Worker
 
 from integration.temporal.test_temporal_approvals import Release
 from standfast import Agent, Approval, DefinitionError, ModelError, pipeline, tool
+from standfast.notices.posts import request
 from standfast.stores import sqlite_store
 from standfast.temporal import StandfastPlugin, Webhook, start_pipeline
-from standfast.temporal.activities.posted_messages import PostedMessages
-from standfast.temporal.activities.posts import request
-from standfast.temporal.activities.webhooks import NoticeActivities, bots_of
+from standfast.temporal.activities.gates.posted_messages import PostedMessages
+from standfast.temporal.activities.gates.webhooks import NoticeActivities, bots_of
 from standfast.temporal.wire.activity_types import NotifyReference
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import Fault, ModelServer, Reply, ScriptedModel
 
 OK = Reply(b"ok")

@@ -14,7 +14,7 @@ from support.teams import texts as card_texts
 from support.temporal_runs import Temporal, pending, result, until
 
 from standfast.temporal import StandfastClient
-from standfast.temporal.activities import posted_messages
+from standfast.temporal.activities.gates import posted_messages
 from standfast.testing import Reply, ScriptedModel
 
 

@@ -73,7 +73,7 @@ async def test_after_the_deadline_a_button_decides_nothing(temporal: Temporal, s
 
 
 async def test_a_button_is_not_for_what_a_gate_asks_another_time(temporal: Temporal, slack: Slack) -> None:
-    from standfast.temporal.activities.chat_messages import Mark
+    from standfast.notices.chat_messages import Mark
 
     of = line()
     async with (

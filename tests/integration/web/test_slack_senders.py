@@ -10,7 +10,7 @@ from support.slack import SIGNING, Slack, send
 from support.temporal_runs import Temporal, pending, until
 
 from standfast.testing import ScriptedModel
-from standfast.web.slack import slack_signature
+from standfast.web.chats.slack import slack_signature
 
 
 @pytest.mark.slow(but=1)

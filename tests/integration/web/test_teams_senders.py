@@ -15,11 +15,11 @@ from support.teams import APP, KEYS, SECRET, Teams, answered, send, texts
 from support.temporal_runs import Temporal, pending, until
 
 from standfast import DefinitionError
+from standfast.notices.chat_messages import Mark
 from standfast.temporal import TeamsButtons, Webhook
-from standfast.temporal.activities.chat_messages import Mark
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, TeamsActions
-from standfast.web import teams_signatures as signatures
+from standfast.web.chats import teams_signatures as signatures
 
 OTHER = "11111111-2222-4333-8444-555555555555"
 

@@ -27,7 +27,7 @@ from support.temporal_runs import Temporal, pending, result
 from standfast import Agent, DefinitionError
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app
-from standfast.web.people import COOKIE
+from standfast.web.identity.people import COOKIE
 
 # --- who may ---
 

@@ -22,11 +22,13 @@ from support.temporal_runs import Temporal, pending, until
 from standfast import DefinitionError, StandfastError, sqlite_store
 from standfast.temporal import StandfastClient
 from standfast.testing import ScriptedModel
-from standfast.web import Access, Person, create_app, servers, visitors
+from standfast.web import Access, Person, create_app
 from standfast.web.api.errors import refusal
-from standfast.web.middleware import HEADERS
-from standfast.web.people import COOKIE, token_digest
-from standfast.web.visitors import Attempts
+from standfast.web.identity import visitors
+from standfast.web.identity.people import COOKIE, token_digest
+from standfast.web.identity.visitors import Attempts
+from standfast.web.serving import servers
+from standfast.web.serving.middleware import HEADERS
 
 HEAD = b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 FORM = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -186,7 +188,7 @@ async def test_programs_that_guess_wait_like_people(temporal: Temporal) -> None:
 
 def test_each_address_waits_for_itself_and_ever_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
-    monkeypatch.setattr("standfast.web.visitors.time.monotonic", lambda: now)
+    monkeypatch.setattr("standfast.web.identity.visitors.time.monotonic", lambda: now)
     attempts, waits = Attempts(), []
     for number in range(13):
         attempts.failed("2001:db8::1", f"guess {number}")
@@ -213,7 +215,7 @@ async def test_a_fault_of_the_page_is_a_page_with_all_headers(
     def fails(*given: Any) -> Any:
         raise RuntimeError("a fault of the page, with a secret in it")
 
-    monkeypatch.setattr("standfast.web.run_lists._saved", fails)
+    monkeypatch.setattr("standfast.web.page.run_lists._saved", fails)
     headers = {"Authorization": f"Bearer {TOKENS['olga']}"}
     async with (
         served(create_app(temporal.client, access=Access(people=PEOPLE))) as address,
@@ -313,7 +315,7 @@ async def test_nobody_waits_for_a_worker_that_is_known_to_be_gone(
     async with temporal.worker(agent := clerk(), llm=ScriptedModel([CHARGES])):
         run = await temporal.start(agent)
         await pending(run)
-    monkeypatch.setattr("standfast.temporal.client.runs._has_died_here", lambda identity: True)
+    monkeypatch.setattr("standfast.temporal.client.runs.descriptions._has_died_here", lambda identity: True)
     people = StandfastClient(temporal.client, timeout="1h")
     with pytest.raises(StandfastError, match="no worker polls its task queue"):
         await people.status(run.id)

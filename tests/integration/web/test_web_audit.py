@@ -16,7 +16,7 @@ from temporalio.api.enums.v1 import EventType
 from standfast import Agent, ModelError, sqlite_store
 from standfast.stores import DecisionRecord
 from standfast.temporal import OnRecord, UserClient
-from standfast.temporal.client.audits import load_acts
+from standfast.temporal.client.history.audits import load_acts
 from standfast.testing import ScriptedModel
 
 ASKS = asks_for(call("ask_user", "c1", question="Which account?"))

@@ -14,7 +14,7 @@ from temporalio.client import Client, WorkflowHandle
 
 from standfast.stores import Wait
 from standfast.temporal import StandfastClient
-from standfast.temporal.client.boards import kept_mark
+from standfast.temporal.client.board.boards import kept_mark
 from standfast.temporal.wire.boards import ShownItem, key_of, wait_of
 from standfast.testing.boards import board_of, later
 

@@ -22,14 +22,15 @@ from standfast import Agent, Approval, StandfastError, tool
 from standfast.temporal import ApprovalLinks
 from standfast.temporal.wire import names
 from standfast.testing import ScriptedModel
-from standfast.web import Access, Person, SlackActions, TeamsActions, create_app, overview
+from standfast.web import Access, Person, SlackActions, TeamsActions, create_app
 from standfast.web.api.calls import Doors
 from standfast.web.api.conversations import interrupt_id
 from standfast.web.api.operations import OPERATIONS
 from standfast.web.api.senders import Senders
-from standfast.web.contexts import Contexts
-from standfast.web.mcp_tools import Offers
-from standfast.web.visitors import Rates
+from standfast.web.identity.contexts import Contexts
+from standfast.web.identity.visitors import Rates
+from standfast.web.mcp.tools import Offers
+from standfast.web.page import overview
 
 AMOUNT = 987_654_321
 LINK_SECRET = "the page and its workers have this secret"

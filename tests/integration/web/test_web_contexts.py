@@ -263,7 +263,7 @@ async def test_the_application_fills_the_context_and_may_refuse_it(temporal: Tem
 async def test_an_application_that_blocks_or_hangs_holds_up_nobody_else_and_starts_nothing(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("standfast.web.contexts.FILL_SECONDS", 1.0)
+    monkeypatch.setattr("standfast.web.identity.contexts.FILL_SECONDS", 1.0)
     goes_on, hanging = threading.Event(), threading.Event()
 
     def blocks(person: Person, agent: Agent, given: Any) -> Any:

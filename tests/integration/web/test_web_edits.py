@@ -18,7 +18,7 @@ from integration.pipelines.test_edits_at_gates import DRAFT, drafts, edited, wri
 from integration.web.test_api import api, program
 from standfast import Agent, Approval, Pipeline, pipeline, tool
 from standfast.temporal import start_pipeline
-from standfast.temporal.client.audits import load_acts
+from standfast.temporal.client.history.audits import load_acts
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person
 

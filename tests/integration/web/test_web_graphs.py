@@ -156,7 +156,7 @@ async def test_items_of_a_map_in_a_map_are_all_counted(temporal: Temporal) -> No
 async def test_a_pipeline_of_very_many_steps_says_what_it_has_not_looked_up(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("standfast.web.runs._MOST", 4)
+    monkeypatch.setattr("standfast.web.page.runs._MOST", 4)
     line = pipeline("line").map("all", fetching("one"), over=lambda ctx: [*range(9)]).step(fetching("last")).build()
     async with temporal.worker(pipelines=[line]), browser(temporal) as client:
         run = await start_pipeline(temporal.client, line, task_queue=temporal.name, run_key=temporal.session())

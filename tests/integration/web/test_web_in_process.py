@@ -13,7 +13,7 @@ from support.temporal_runs import Temporal
 from support.transcripts import asks_for, call
 
 from standfast import Agent, Approval, is_interrupted, run, sqlite_store, tool
-from standfast.temporal.client.boards import kept_mark
+from standfast.temporal.client.board.boards import kept_mark
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person
 

@@ -12,7 +12,8 @@ from support.temporal_runs import Run, Temporal, ask_models_once, pending, resul
 from standfast import Agent, ModelError
 from standfast.mcp.known_tools import KnownTools
 from standfast.testing import ScriptedModel
-from standfast.web import Access, overview, run_lists
+from standfast.web import Access
+from standfast.web.page import overview, run_lists
 
 AGENT = Agent("clerk", tools=[charge])
 

@@ -16,7 +16,7 @@ from support.temporal_runs import Temporal, pending, result
 from standfast import Agent
 from standfast.testing import ScriptedModel
 from standfast.web import Access, create_app
-from standfast.web.people import COOKIE
+from standfast.web.identity.people import COOKIE
 
 TEMPLATES = Path(__file__).parents[3] / "standfast" / "web" / "templates"
 AGENT = Agent("clerk", tools=[charge])

@@ -15,7 +15,7 @@ from standfast import Agent
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app
 from standfast.web.api.conversations import interrupt_id
-from standfast.web.visitors import AT_ONCE
+from standfast.web.identity.visitors import AT_ONCE
 
 OLGA = {"Authorization": f"Bearer {TOKENS['olga']}"}
 BOUNDED = Person(name="amy", role="operator", token="amy-token-that-is-long-enough", tenants=["acme"], only_own=True)

@@ -39,10 +39,10 @@ from standfast import (
 )
 from standfast.stores import Board, SQLiteStore, Wait
 from standfast.temporal import StandfastClient, load_arguments, start_pipeline
-from standfast.temporal.workflows import run_lifetime
+from standfast.temporal.workflows.run import run_lifetime
 from standfast.testing import ScriptedModel
-from standfast.web import run_page
-from standfast.web.timelines import fold
+from standfast.web.page import run_page
+from standfast.web.page.timelines import fold
 
 
 async def timeline(client: httpx.AsyncClient, run: str) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from standfast.temporal.wire import names
 from standfast.temporal.wire.results import fits, receipted
-from standfast.temporal.workflows.inbox import read_moment
+from standfast.temporal.workflows.inbox.arrivals import read_moment
 
 FACTS = {"timeout": 60.0}
 OPENING = {"run": "r", "input": {"message": "hi"}}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standfast.temporal.client.audits import changes_between
+from standfast.temporal.client.history.audits import changes_between
 
 
 def words(before: Any, after: Any) -> list[str]:

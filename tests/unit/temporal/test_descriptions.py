@@ -8,9 +8,9 @@ import pytest
 
 from standfast.pipeline_loop import Done
 from standfast.temporal.wire.run_state import Progress
-from standfast.temporal.workflows.agent_run_state import RunState
-from standfast.temporal.workflows.visibility import details, pipeline_details
-from standfast.temporal.workflows.waiting_items import Waiting
+from standfast.temporal.workflows.board.visibility import details, pipeline_details
+from standfast.temporal.workflows.board.waiting_items import Waiting
+from standfast.temporal.workflows.run.agent_run_state import RunState
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

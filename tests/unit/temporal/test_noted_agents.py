@@ -7,7 +7,7 @@ from typing import Any
 
 from standfast import sqlite_store
 from standfast.stores import SQLiteStore
-from standfast.temporal.activities.agent_invoker import Invocations
+from standfast.temporal.activities.tools.agent_invoker import Invocations
 
 
 def attempt(store: SQLiteStore) -> Invocations:

@@ -18,7 +18,7 @@ from temporalio.bridge.proto.workflow_activation import (
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import Worker
 
-from standfast.temporal.workflows.query_order import keep_order_beside_queries
+from standfast.temporal.workflows.sdk.query_order import keep_order_beside_queries
 
 BEGUN = WorkflowActivationJob(initialize_workflow=InitializeWorkflow())
 SENT = WorkflowActivationJob(signal_workflow=SignalWorkflow())

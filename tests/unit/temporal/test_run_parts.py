@@ -3,10 +3,10 @@
 import ast
 import inspect
 
-from standfast.temporal.workflows import handlers
-from standfast.temporal.workflows.agent_workflows import AgentRun
-from standfast.temporal.workflows.handlers import RunHandlers
-from standfast.temporal.workflows.pipeline_workflows import PipelineRun
+from standfast.temporal.workflows.run import handlers
+from standfast.temporal.workflows.run.agent_workflows import AgentRun
+from standfast.temporal.workflows.run.handlers import RunHandlers
+from standfast.temporal.workflows.run.pipeline_workflows import PipelineRun
 from unit.temporal.test_temporal_sides import TEMPORAL
 
 CLASSES = [

@@ -12,9 +12,9 @@ from temporalio.api.history.v1 import WorkflowExecutionSignaledEventAttributes
 from temporalio.converter import DataConverter, ExternalStorage, StorageDriver
 
 from standfast.errors import InputError, StandfastError
-from standfast.temporal.activities.gate_activities import _digest
+from standfast.temporal.activities.gates.gate_activities import _digest
 from standfast.temporal.client.converters import DATA_CONVERTER, with_codec
-from standfast.temporal.client.ended_runs import read_signal
+from standfast.temporal.client.runs.ended_runs import read_signal
 from standfast.temporal.wire.turn_records import edit_digest
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from standfast.temporal.workflows.run_lifetime import Running
+from standfast.temporal.workflows.run.run_lifetime import Running
 
 
 async def test_what_runs_is_cancelled_in_the_order_in_which_it_began() -> None:

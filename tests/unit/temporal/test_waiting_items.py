@@ -6,9 +6,9 @@ from typing import Any, get_args
 import pytest
 
 from standfast.errors import InputError
-from standfast.temporal.client.waiting_items import Item, read_items, read_result, read_state
-from standfast.temporal.workflows import visibility
-from standfast.temporal.workflows.waiting_items import Waiting
+from standfast.temporal.client.board.waiting_items import Item, read_items, read_result, read_state
+from standfast.temporal.workflows.board import visibility
+from standfast.temporal.workflows.board.waiting_items import Waiting
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 GOOD: dict[str, Any] = {"kind": "question", "name": "c1", "message": "Who?", "since": "2026-11-22T00:00:00+00:00"}

@@ -12,9 +12,9 @@ from support.forms import sent_by
 
 from standfast import InputError
 from standfast.web.api.conversations import response_schema
-from standfast.web.edits import editable_of, faults_of, read_edit
-from standfast.web.forms import filled_form
-from standfast.web.rendering import templates
+from standfast.web.page.edits import editable_of, faults_of, read_edit
+from standfast.web.page.forms import filled_form
+from standfast.web.page.rendering import templates
 
 ENVIRONMENT = templates()
 CARD = ENVIRONMENT.from_string(

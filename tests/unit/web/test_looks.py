@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from standfast.errors import StandfastError
-from standfast.web import live_updates
-from standfast.web.live_updates import Looks, digest
+from standfast.web.page import live_updates
+from standfast.web.page.live_updates import Looks, digest
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from standfast.web.rendering import render
+from standfast.web.page.rendering import render
 
 ATTACKS = [
     "<script>alert(1)</script>",

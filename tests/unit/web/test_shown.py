@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from standfast.messages import changed_lines, line_difference
-from standfast.web.rendering import difference, render_whole
+from standfast.web.page.rendering import difference, render_whole
 
 _TAGS = re.compile(r"<[^>]*>")
 

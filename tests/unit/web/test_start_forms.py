@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr
 
 from standfast import Approval, InputError, pipeline
-from standfast.web.forms import form_of
+from standfast.web.page.forms import form_of
 
 
 class Size(Enum):

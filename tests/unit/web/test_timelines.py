@@ -32,8 +32,8 @@ from standfast import (
     TurnStarted,
     Usage,
 )
-from standfast.web.rendering import templates
-from standfast.web.timelines import Entry, complete, fold
+from standfast.web.page.rendering import templates
+from standfast.web.page.timelines import Entry, complete, fold
 
 CALL = ToolCall(id="c1", name="charge", arguments={"amount": 5})
 USED = Usage(input_tokens=3, output_tokens=2, cost=0.5)

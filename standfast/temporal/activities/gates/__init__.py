@@ -1,0 +1,1 @@
+"""Activities at gates: decisions, and the messages to people about them."""

@@ -1,0 +1,1 @@
+"""Activities that ask models."""

@@ -1,0 +1,1 @@
+"""Activities on a session: opening it, its transcript, its messages, and what its store has of them."""

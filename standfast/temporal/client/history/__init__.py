@@ -1,0 +1,1 @@
+"""A run's history read from outside: events, live streams, replays, the audit trail."""

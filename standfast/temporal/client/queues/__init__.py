@@ -1,0 +1,1 @@
+"""Task queues from outside: their stores, a server for development, retention."""

@@ -1,0 +1,1 @@
+"""Calls of models, tools and agents from workflows."""

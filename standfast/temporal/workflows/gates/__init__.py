@@ -1,0 +1,1 @@
+"""Gates in workflows: of calls, of pipelines, and in users' own workflows."""

@@ -1,0 +1,210 @@
+"""Runs a workflow to its end, with the activities and children that a cancel or a reset must reach."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.exceptions import ActivityError, FailureError
+from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
+
+from standfast.temporal.wire import names
+from standfast.temporal.workflows.board.run_board import Board
+from standfast.temporal.workflows.run.activity_results import fail, why
+
+HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")
+TELLING = timedelta(seconds=60)  # in which a run that has ended replies to waiting senders
+EVENTS = 4_000  # of a history, after which a waiting run continues as new: replay stays short
+_FIRST_TASK = 3  # events up to the beginning of the first task
+
+_HAS_COME = "standfast_cancel_has_come"  # the functions by which a workflow asks about events it cannot see
+_WAS_RESET = "standfast_was_reset"
+
+
+def cancel_has_come() -> bool:
+    """Whether this task or an earlier one brought a cancel of the workflow, even if nothing was cancelled yet."""
+    has_come: Callable[[], bool] = workflow.extern_functions()[_HAS_COME]
+    return has_come()
+
+
+def reset_has_come() -> bool:
+    """Whether this task or an earlier one follows a reset of the workflow."""
+    was_reset: Callable[[], bool] = workflow.extern_functions()[_WAS_RESET]
+    return was_reset()
+
+
+def create_told(
+    create: Callable[[WorkflowInstanceDetails], WorkflowInstance], details: WorkflowInstanceDetails
+) -> WorkflowInstance:
+    """Return a workflow made by `create` that can ask whether a cancel or a reset has arrived."""
+    come: set[str] = set()
+    told = {_HAS_COME: lambda: "cancel_workflow" in come, _WAS_RESET: lambda: "update_random_seed" in come}
+    instance = create(replace(details, extern_functions={**details.extern_functions, **told}))
+    activate = instance.activate
+
+    def activate_told(act: WorkflowActivation) -> WorkflowActivationCompletion:
+        come.update(str(job.WhichOneof("variant")) for job in act.jobs)
+        return activate(act)
+
+    instance.activate = activate_told  # type: ignore[method-assign]
+    return instance
+
+
+class Running:
+    """The activities and children that run now.
+
+    They are kept in the order in which they began, which is the order of the commands that cancel them. The order of a
+    set would differ at each replay.
+    """
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.resets = 0  # of the workflow; the store has what was acknowledged after the point of a reset
+        self.wakes = False  # at a reset; a run begun by an older worker sleeps until the next event
+        self.attaches = False  # to its agents after a reset; a run begun by an older worker may wait for ever
+        self._handles: dict[asyncio.Future[Any], None] = {}
+        self._when_reset: list[Callable[[], None]] = []
+        if workflow.in_workflow():
+            # The only sign of a reset that a workflow gets, at the same point in every replay.
+            workflow.register_random_seed_callback(lambda seed: self._was_reset())
+            self._loop = asyncio.get_running_loop()
+
+    def _was_reset(self) -> None:
+        self.note_resets(1)
+        if self.wakes:
+            self._loop.call_soon(lambda: None)  # otherwise no condition is checked if the seed comes alone
+
+    def when_reset(self, react: Callable[[], None]) -> None:
+        """Call a function whenever the workflow detects a reset."""
+        self._when_reset.append(react)
+
+    def note_resets(self, count: int) -> None:
+        self.resets += count
+        for react in self._when_reset if count else ():
+            react()
+
+    def cancel(self) -> None:
+        """Cancel all current and future work.
+
+        The run waits for each activity and child, so that its outcome is known.
+        """
+        self.cancelled = True
+        for handle in list(self._handles):
+            handle.cancel()
+
+    def add(self, handle: HandleT) -> HandleT:
+        """Return an activity or child, which a cancel reaches until it has ended."""
+        self._handles[handle] = None
+        handle.add_done_callback(lambda _: self._handles.pop(handle, None))
+        if self.cancelled:
+            handle.cancel()
+        return handle
+
+    async def ended_or_reset(self, handle: "asyncio.Future[Any]", resets: int) -> bool:
+        """Wait until a child has ended or the workflow was reset once more; return whether the child has ended.
+
+        The server reports the end of a child to one run of its parent. Another run, which is reset later to a point
+        after the child's start, would wait for ever.
+
+        Args:
+            resets: the number of resets before the child was started.
+        """
+        await workflow.wait_condition(lambda: handle.done() or self.resets > resets)
+        if not handle.done():
+            self._handles.pop(handle, None)
+            handle.add_done_callback(lambda one: one.cancelled() or one.exception())  # its end is known otherwise
+        return handle.done()
+
+    async def until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> bool:
+        """Wait for a condition, the deadline or a cancel; return whether the deadline passed."""
+        timeout = None if deadline is None else max(0.0, (deadline - workflow.now()).total_seconds())
+        try:
+            await workflow.wait_condition(
+                lambda: condition() or self.cancelled, timeout=timeout, timeout_summary=summary
+            )
+        except TimeoutError:
+            return True
+        return False
+
+
+async def run_to_end(
+    main: Awaitable[dict[str, Any]], running: Running, board: Board, senders_told: Callable[[], Awaitable[None]]
+) -> dict[str, Any]:
+    """Run to the end. A cancel goes to the current work; the run ends when all of that has ended.
+
+    Args:
+        senders_told: waits until every waiting sender has its outcome.
+    """
+
+    async def to_its_end() -> dict[str, Any]:
+        try:
+            result = await main
+            await board.rows.settled(ending=True)
+            return result
+        except FailureError as error:
+            board.error = why(error)
+            board.end_run("error")
+            await senders_told()
+            await board.rows.settled(ending=True)
+            if isinstance(error, ActivityError):
+                fail(error)
+            raise
+        except asyncio.CancelledError:
+            if not board.ended:
+                board.end_run("cancelled")
+            await senders_told()
+            await board.rows.settled(ending=True)
+            raise
+
+    task = asyncio.ensure_future(to_its_end())
+    while True:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.done():
+                raise
+            running.cancel()
+
+
+async def until_told(condition: Callable[[], bool]) -> None:
+    """Wait at the end of a run until every waiting sender has its outcome, or for a minute.
+
+    The recording activity may wait for a store that is away, or for an operator who has paused it. Its sender then
+    learns that the message may or may not count.
+    """
+    if not condition():
+        timeout = TELLING if workflow.patched(names.TELLING_ENDS) else None
+        with suppress(TimeoutError):
+            await workflow.wait_condition(condition, timeout=timeout, timeout_summary="until senders are told")
+
+
+def carried_in(data: Any) -> dict[str, Any] | None:
+    """Return the state carried over by the previous run if this run continues it as new; None otherwise."""
+    if workflow.info().continued_run_id is None or not isinstance(data, dict):
+        return None
+    return data.get("carried")
+
+
+def began_again() -> bool:
+    """Whether the first task of a run may be a repetition: the run may have been reset to its beginning.
+
+    After a reset, the history contains that task's failure. The history also contains a failure if the task simply
+    failed, and it is longer if a signal began the run. Such runs search the store in vain.
+    """
+    return workflow.info().get_current_history_length() > _FIRST_TASK
+
+
+def is_long() -> bool:
+    """Whether the history is so long that the run should continue as new."""
+    info = workflow.info()
+    return info.is_continue_as_new_suggested() or info.get_current_history_length() > EVENTS
+
+
+def may_continue() -> bool:
+    """Whether a run can continue as new now without losing a cancel or the outcome of an update."""
+    return workflow.all_handlers_finished() and not cancel_has_come()

@@ -1,0 +1,1 @@
+"""Slack and Teams: their buttons and forms, and who sent them."""

@@ -1,0 +1,1 @@
+"""Agents and pipelines as tools of the Model Context Protocol."""

@@ -1,0 +1,1 @@
+"""Serves the applications over HTTP: addresses, middleware, statuses, bounds for slow clients."""
