@@ -11,11 +11,13 @@ from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.contrib.pydantic import PydanticPayloadConverter, pydantic_data_converter
 from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes, PayloadCodec
+from temporalio.exceptions import FailureError
 
 from standfast.errors import InputError
-from standfast.messages import with_article
+from standfast.messages import error_text, with_article
 
 CODEC = "STANDFAST_CODEC"
+STORAGE = "The external storage"
 _HOW = f"{CODEC}=MODULE:ATTRIBUTE names the codec, as do --codec and connect(codec=…)"
 
 
@@ -56,11 +58,25 @@ class _WithoutStorage(DataConverter):
         return list(payloads)
 
 
+@dataclass(frozen=True)
+class _WithStorage(DataConverter):
+    """Explains the failures of an external storage in words."""
+
+    async def _external_retrieve_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
+        try:
+            return await super()._external_retrieve_payload_sequence(payloads)
+        except FailureError:  # the storage decides whether the run fails
+            raise
+        except Exception as error:
+            raise InputError(f"{STORAGE} cannot read a value: {error_text(error)}") from error
+
+
 def of_worker(converter: DataConverter) -> DataConverter:
-    """Return the converter of a worker: the given one, but no payload can wedge a run."""
-    if type(converter) is not DataConverter or converter.external_storage is not None:
+    """Return the converter of a worker: the given one, but only its own storage's payloads can wedge a run."""
+    if type(converter) is not DataConverter:
         return converter
-    return _WithoutStorage(**{one.name: getattr(converter, one.name) for one in fields(converter) if one.init})
+    kind = _WithoutStorage if converter.external_storage is None else _WithStorage
+    return kind(**{one.name: getattr(converter, one.name) for one in fields(converter) if one.init})
 
 
 def client_of_worker(client: Client) -> Client:

@@ -172,19 +172,32 @@ class _Sending:
                 async for earlier in runs:
                     if earlier.run_id == self._run_id:
                         continue
-                    run = self._client.get_workflow_handle(self._workflow_id, run_id=earlier.run_id)
-                    if earlier.status in _CUT_OFF and not await self._has_heard(run):
-                        continue  # it would answer as if it had
-                    with suppress(WorkflowQueryFailedError):  # it belonged to another program
-                        found: dict[str, Any] | None = await run.query(names.OUTCOME, args=self._asks)
-                        if found and ("again" not in found or "early" in found):
-                            return found
+                    if found := await self._told_by(earlier.run_id, is_cut_off=earlier.status in _CUT_OFF):
+                        return found
         except (RPCError, TimeoutError) as error:
             raise StandfastError(
                 f"Run {self._workflow_id}: no worker reports whether an earlier run of the session received "
                 f"`{self._given.called}` with this id, so it was not sent now"
             ) from error
         return None
+
+    async def _told_by(self, run_id: str, *, is_cut_off: bool) -> dict[str, Any] | None:
+        """Return the outcome of the signal in an earlier run, if that run has told it."""
+        run, fate = self._client.get_workflow_handle(self._workflow_id, run_id=run_id), None
+        if is_cut_off:
+            fate = await fate_of_signal(self._client, run, self._given.id, self._given.name)
+            if fate.is_there and not fate.is_taken:
+                return None  # it would answer as if it had
+        try:
+            found: dict[str, Any] | None = await run.query(names.OUTCOME, args=self._asks)
+        except WorkflowQueryFailedError:  # it belonged to another program
+            return None
+        except RPCError as error:
+            is_stuck = error.status == RPCStatusCode.FAILED_PRECONDITION  # its last workflow task has failed
+            if is_stuck and fate is not None and not fate.is_there and fate.unread is None:
+                return None
+            raise
+        return found if found and ("again" not in found or "early" in found) else None
 
     async def _send(self) -> None:
         while True:
@@ -263,8 +276,8 @@ class _Sending:
 
     async def _has_heard(self, run: WorkflowHandle[Any, Any]) -> bool:
         """Whether the workflow had a task after the signal, which a run that was cut off may not have had."""
-        is_there, is_taken, _ = await fate_of_signal(self._client, run, self._given.id)
-        return is_taken or not is_there
+        fate = await fate_of_signal(self._client, run, self._given.id, self._given.name)
+        return fate.is_taken or not fate.is_there
 
 
 def _is_about(item: Mapping[str, Any], signal: Signal, refused_at: str | bool) -> bool:

@@ -31,7 +31,7 @@ DECIDE: ActivityName[types.DecideReference, str | None] = ActivityName("standfas
 RECALL: ActivityName[types.RecallReference, types.Recalled] = ActivityName("standfast.recall")
 ANSWERED: ActivityName[types.AnsweredReference, dict[str, types.WrittenOutcome]] = ActivityName("standfast.answered")
 SENT: ActivityName[types.SentReference, str | None] = ActivityName("standfast.sent")
-REFUSED: ActivityName[types.RefusedReference, bool] = ActivityName("standfast.refused")
+REFUSED: ActivityName[types.RefusedReference, bool | None] = ActivityName("standfast.refused")
 SEARCHABLE: ActivityName[types.OpenReference, GateSurroundings] = ActivityName("standfast.searchable")
 SHOW: ActivityName[ShowReference, list[str]] = ActivityName("standfast.show")
 NOTIFY: ActivityName[types.NotifyReference, None] = ActivityName("standfast.notify")
@@ -51,6 +51,7 @@ CALLED_STATUS = "standfast.called_status"  # a signal of a called agent's run: w
 STORE_WAITS = "standfast.store_waits"  # a signal of an activity that holds data that the store refuses
 OUTCOME = "standfast.outcome"  # a query for the outcome of a signal with an id; only standfast runs answer it
 
+UNREADABLE = "unreadable: "  # begins the result of SENT if it is not a time; the reason follows
 TERMINAL_ERROR = "TerminalError"  # the type of a run's failure after a tool's terminal error
 
 QUEUE_STORE = "standfast-store"  # the type of the workflow that records a queue's store, and its separate queue

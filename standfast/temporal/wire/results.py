@@ -106,6 +106,13 @@ def refused_before(name: str) -> str:
     return f"{name}: it was refused before the run was reset, so it does not count now; send a new one"
 
 
+def perhaps_refused_before(name: str, why: str) -> str:
+    return (
+        f"{name}: it does not count, since it may have been refused before the run was reset, and that history cannot "
+        f"be read ({why}); make it readable, or send a new one without an id"
+    )
+
+
 def receipted(reference: Mapping[str, Any], found: T) -> T:
     """Return a result with the receipt that the run asks for; a result entered by hand does not have it."""
     return cast(T, {"receipt": reference["receipt"], "of": found}) if "receipt" in reference else found

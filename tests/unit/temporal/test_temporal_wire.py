@@ -84,6 +84,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "OWN_HANDLERS": "standfast.own-handlers",
         "READ_FIRST": "standfast.read-first",
         "TERMINAL_ERROR": "TerminalError",
+        "UNREADABLE": "unreadable: ",
         "STATUS_ATTRIBUTE": "StandfastStatus",
         "WAITING_ATTRIBUTE": "StandfastWaiting",
         "DEADLINE_ATTRIBUTE": "StandfastDeadline",

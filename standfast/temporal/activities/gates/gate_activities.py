@@ -37,7 +37,7 @@ from standfast.temporal.activities.gates.open_gates import arguments_of, keep_ed
 from standfast.temporal.activities.tools.dependencies import context_of_turn, guardrails_at
 from standfast.temporal.activities.worker.activity_guards import Guard, called, json_activity
 from standfast.temporal.activities.worker.agent_host import TRIES, AgentHost
-from standfast.temporal.client.runs.ended_runs import read_signal, was_refused
+from standfast.temporal.client.runs.ended_runs import UnreadableError, read_signal, was_refused
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     DecideReference,
@@ -48,7 +48,7 @@ from standfast.temporal.wire.activity_types import (
     SentReference,
 )
 from standfast.temporal.wire.limits import VALUES
-from standfast.temporal.wire.results import receipted, refused_before
+from standfast.temporal.wire.results import perhaps_refused_before, receipted, refused_before
 from standfast.temporal.wire.snapshots import GateSurroundings
 from standfast.temporal.wire.turn_records import edit_digest, edit_reference, gate_of
 
@@ -76,7 +76,7 @@ class GateActivities:
                 return receipted(reference, known.refused)  # regardless of changes since an earlier attempt recorded it
             refused: str | None = given.pop("refused")
             sent = given.pop("sent", None)
-            refused = refused or await _refused_before(run, sent, reference["decision"])
+            refused = refused or await refusal_before(run, sent, reference["decision"])
             has_rule, call, stopped = given.pop("access", False), given.pop("call", None), given.pop("stopped", None)
             stage, proposed = given.pop("stage", None), given.pop("proposed", None)
             decision = Decision(**given)
@@ -123,25 +123,41 @@ class GateActivities:
 
     @json_activity(names.SENT)
     async def sent(self, reference: SentReference) -> str | None:
-        """Return the time at which a signal was sent. The time is in the history, which a workflow cannot see."""
+        """Return the time at which a signal was sent. The time is in the history, which a workflow cannot see.
+
+        If the signal may be one that cannot be read, the reason is returned instead.
+        """
         with Guard(self._host):
-            info, client, left = activity.info(), activity.client(), reference["number"]
+            info, client, left, unread = activity.info(), activity.client(), reference["number"], None
             run = client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
             async for event in run.fetch_history_events():
                 signal = event.workflow_execution_signaled_event_attributes
-                if event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+                is_signal = event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
+                if not is_signal or signal.signal_name != reference["name"]:
                     continue
-                if signal.signal_name == reference["name"] and await _digest(client, signal) == reference["digest"]:
-                    left -= 1
-                    if not left:
-                        return event.event_time.ToDatetime(UTC).isoformat()
-            return None
+                try:
+                    left -= await _digest(client, signal) == reference["digest"]
+                except UnreadableError as error:
+                    if info.attempt < TRIES:
+                        raise
+                    unread = names.UNREADABLE + error_text(error)
+                if not left:
+                    return event.event_time.ToDatetime(UTC).isoformat()
+            return unread
 
     @json_activity(names.REFUSED)
-    async def refused(self, reference: RefusedReference) -> bool:
-        """Whether the sender of a signal learned, before the workflow was reset, that it does not count."""
+    async def refused(self, reference: RefusedReference) -> bool | None:
+        """Whether the sender of a signal learned, before the workflow was reset, that it does not count.
+
+        Returns None if this stays unknown.
+        """
         with Guard(self._host):
-            return await was_refused(*_here(), reference["sent"])
+            try:
+                return await was_refused(*_here(), reference["sent"])
+            except UnreadableError:
+                if activity.info().attempt < TRIES:
+                    raise
+                return None
 
     @json_activity(names.SEARCHABLE)
     async def searchable(self, reference: OpenReference) -> GateSurroundings:
@@ -288,12 +304,17 @@ async def _last_entry(host: AgentHost, run: str, turn: int, position: int) -> Le
     return await last_entry(host.store, record.key, position, record.calls[position].id)
 
 
-async def _refused_before(run: str, sent: str | None, decision: str) -> str | None:
-    """Return why a decision does not count if its sender learned that before the workflow was reset."""
+async def refusal_before(run: str, sent: str | None, name: str) -> str | None:
+    """Return why a signal does not count if its sender learned that before the workflow was reset, or may have."""
     info = activity.info()
     if sent is None or run == info.workflow_run_id:
         return None
-    return refused_before(decision) if await was_refused(*_here(), sent) else None
+    try:
+        return refused_before(name) if await was_refused(*_here(), sent) else None
+    except UnreadableError as error:
+        if info.attempt < TRIES:
+            raise
+        return perhaps_refused_before(name, error_text(error))
 
 
 def _here() -> tuple[Client, str, str]:

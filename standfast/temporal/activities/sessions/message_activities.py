@@ -12,15 +12,15 @@ from standfast.messages import Message
 from standfast.runtime.message_ids import was_pruned
 from standfast.runtime.unread_messages import KeptMessage, Unheard
 from standfast.stores.protocol import DurableStore, Session
+from standfast.temporal.activities.gates.gate_activities import refusal_before
 from standfast.temporal.activities.sessions.session_marks import write_at_work
 from standfast.temporal.activities.sessions.transcripts import Transcript
 from standfast.temporal.activities.worker.activity_guards import Guard, json_activity
 from standfast.temporal.activities.worker.agent_host import AgentHost
-from standfast.temporal.client.runs.ended_runs import was_refused
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AnsweredReference, KeepReference, Kept, WrittenOutcome
 from standfast.temporal.wire.inputs import Said, said_by_user, said_id, user_message, with_id
-from standfast.temporal.wire.results import receipted, refused_before
+from standfast.temporal.wire.results import receipted
 
 _UNHEARD = 100  # messages of earlier runs that a run reads; the next run reads the others
 
@@ -51,9 +51,9 @@ class SaidActivities:
                     create = partial(store.append_messages_atomic, session.id, [], made, expected_version=0)
                     await write_at_work(create, store, transcript.reference)
             messages = [KeptMessage(id=str(said_id(one)), message=user_message(one)) for one in reference["messages"]]
-            refused = await _refused_before(transcript.reference["run"], messages)
-            messages = [one for one in messages if one.id not in refused]
             written = await store.load_messages(session.id)
+            refused = await _refused_before(transcript.reference["run"], messages, session, store, written)
+            messages = [one for one in messages if one.id not in refused]
             kept = await _keep_once(store, session, messages, written)
             if refused:
                 kept = {**kept, "refused": {**kept.get("refused", {}), **refused}}
@@ -68,15 +68,18 @@ class SaidActivities:
             return await transcript.answered(reference["after"])
 
 
-async def _refused_before(run: str, messages: Sequence[KeptMessage]) -> dict[str, str]:
-    """Return the messages whose senders learned, before the workflow was reset, that they do not count."""
-    info = activity.info()
-    here = activity.client(), str(info.workflow_id), str(info.workflow_run_id)
-    if run == info.workflow_run_id:
-        return {}
-    sent = [one for one in messages if one.message.message_id is not None]
-    ids = [one.id for one in sent if await was_refused(*here, str(one.message.message_id))]
-    return dict.fromkeys(ids, refused_before(names.MESSAGE))
+async def _refused_before(
+    run: str, messages: Sequence[KeptMessage], session: Session, store: DurableStore, written: Sequence[Message]
+) -> dict[str, str]:
+    """Return why messages do not count if their senders learned that before the workflow was reset, or may have.
+
+    Those that the session has count.
+    """
+    has = [*written, *(one.message for one in await Unheard(session, store).load(written))]
+    known = {one.message_id for one in has}
+    sent = [one for one in messages if one.message.message_id not in known]
+    found = [(one.id, await refusal_before(run, one.message.message_id, names.MESSAGE)) for one in sent]
+    return {sent_id: why for sent_id, why in found if why is not None}
 
 
 async def _keep_once(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
@@ -84,6 +85,10 @@ async def cancelled_end(client: Client, workflow_id: str) -> None:
         await end_of(client, workflow_id)
 
 
+class UnreadableError(StandfastError):
+    """A run's history, or a signal in it, cannot be read. Another attempt may succeed."""
+
+
 async def was_refused(client: Client, workflow_id: str, run_id: str, sent_id: str) -> bool:
     """Whether the sender of a signal, which a reset has sent to this run again, learned that it does not count.
 
@@ -91,54 +96,97 @@ async def was_refused(client: Client, workflow_id: str, run_id: str, sent_id: st
     longer exists, the signal counts.
 
     Raises:
-        RPCError, TimeoutError: the server or the worker has not answered; another attempt may succeed.
+        UnreadableError: this is unknown.
     """
-    was_cut_off = False
+    was_cut_off, name = False, None
     try:
-        while (base := await _base_of(client, workflow_id, run_id, sent_id)) is not None:
-            run_id, run = base, client.get_workflow_handle(workflow_id, run_id=base)
-            is_there, is_taken, is_terminated = await fate_of_signal(client, run, sent_id)
-            if not is_there:
+        while (found := await _base_of(client, workflow_id, run_id, sent_id)) is not None:
+            run_id, name = found[0], found[1] or name
+            run = client.get_workflow_handle(workflow_id, run_id=run_id)
+            fate = await fate_of_signal(client, run, sent_id, name)
+            if not fate.is_there:
+                if fate.unread is not None:
+                    raise fate.unread
                 break
-            if is_taken:
+            if fate.is_taken:
                 async with time_limit(_ANSWER):
-                    found = await run.query(names.OUTCOME, sent_id)
-                return bool(found) and "refused" in found and ("again" not in found or "early" in found)
-            was_cut_off |= is_terminated
+                    told = await run.query(names.OUTCOME, sent_id)
+                return bool(told) and "refused" in told and ("again" not in told or "early" in told)
+            was_cut_off |= fate.is_cut_off
     except WorkflowQueryFailedError:
         pass
-    except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
-            raise
+    except (RPCError, TimeoutError) as error:
+        if not isinstance(error, RPCError) or error.status != RPCStatusCode.NOT_FOUND:
+            what = f"Run {workflow_id}: an earlier run ({run_id}) cannot be read"
+            raise UnreadableError(f"{what}: {error_text(error)}") from error
     return was_cut_off
 
 
-async def fate_of_signal(client: Client, run: WorkflowHandle[Any, Any], sent_id: str) -> tuple[bool, bool, bool]:
-    """Return whether a run was sent a signal, whether it took the signal, and whether it was then cut off."""
-    is_there, is_taken, is_terminated = False, False, False
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """The fate of a signal in a run.
+
+    Args:
+        is_there: the run was sent the signal.
+        is_taken: the run then completed a workflow task.
+        is_cut_off: the run was terminated, or timed out.
+        unread: the error of an unreadable signal whose sender has learned its outcome; it may be this signal.
+    """
+
+    is_there: bool
+    is_taken: bool
+    is_cut_off: bool
+    unread: UnreadableError | None
+
+
+async def fate_of_signal(client: Client, run: WorkflowHandle[Any, Any], sent_id: str, name: str | None = None) -> Fate:
+    """Return the fate of a signal in a run. Signals with other names than a given one are not mistaken for it.
+
+    While a signal cannot be read, no workflow task completes. If it was then dropped by a reset, its sender has learned
+    nothing of it.
+    """
+    is_there, is_taken, is_cut_off = False, False, False
+    unread, told = None, None
     async for event in run.fetch_history_events():
-        if is_there and event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            is_taken = True
-        elif await _has_id(client, event, sent_id):
-            is_there, is_taken = True, False
-        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
-            is_terminated = event.workflow_execution_terminated_event_attributes.identity != _RESETTER
-        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
-            is_terminated = True
-    return is_there, is_taken, is_terminated
+        match event.event_type:
+            case EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                is_taken, told = is_there, unread
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
+                is_cut_off = event.workflow_execution_terminated_event_attributes.identity != _RESETTER
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
+                is_cut_off = True
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+                try:
+                    if await _has_id(client, event, sent_id):
+                        is_there, is_taken = True, False
+                except UnreadableError as error:
+                    if name in (None, event.workflow_execution_signaled_event_attributes.signal_name):
+                        unread = error
+            case _:
+                pass
+    return Fate(is_there, is_taken, is_cut_off, unread if is_cut_off else told)
 
 
-async def _base_of(client: Client, workflow_id: str, run_id: str, sent_id: str) -> str | None:
-    """Return the run that was reset to become this one, or an earlier one, before the signal; otherwise None."""
-    base, before = None, ""
+async def _base_of(client: Client, workflow_id: str, run_id: str, sent_id: str) -> tuple[str, str | None] | None:
+    """Return the run that was reset to become this one, or an earlier one, before the signal; None without a reset.
+
+    Its second part is the signal's name, if this run has the signal.
+    """
+    base, before, name = None, "", None
     async for event in client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history_events():
         failed = event.workflow_task_failed_event_attributes
         before = before or event.workflow_execution_started_event_attributes.continued_execution_run_id
         if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
             base = failed.base_run_id
-        elif await _has_id(client, event, sent_id):
-            break
-    return await _base_of(client, workflow_id, before, sent_id) if base is None and before else base
+            continue
+        with suppress(UnreadableError):  # the earlier run also has this signal, if it precedes the reset
+            if await _has_id(client, event, sent_id):
+                name = event.workflow_execution_signaled_event_attributes.signal_name
+                break
+    if base is None and before:
+        earlier = await _base_of(client, workflow_id, before, sent_id)
+        return earlier and (earlier[0], name or earlier[1])
+    return None if base is None else (base, name)
 
 
 async def _has_id(client: Client, event: HistoryEvent, sent_id: str) -> bool:
@@ -152,19 +200,20 @@ async def _has_id(client: Client, event: HistoryEvent, sent_id: str) -> bool:
 async def read_signal(converter: DataConverter, payloads: Sequence[Payload]) -> Sequence[Any]:
     """Return a signal's values; none if no handler could read them, whoever sent them.
 
-    A codec or a storage that is away may come back: its failure is raised.
+    Raises:
+        UnreadableError: the codec or the external storage is unavailable, or the storage lacks an object.
     """
     try:
         return await converter.decode(payloads)
-    except Exception:  # of any kind: of the codec, or of invalid data
+    except Exception as error:  # of any kind: of the codec, or of invalid data
         if converter.external_storage is not None and any(map(_is_stored, payloads)):
-            raise
+            raise UnreadableError(f"The external storage does not return a payload: {error_text(error)}") from error
     codec, decoded = converter.payload_codec, payloads
     try:
         decoded = payloads if codec is None else await codec.decode(payloads)
     except Exception as error:
         if codec is None or may_pass(error.__cause__ or error) or not await _works(codec):
-            raise StandfastError(f"The codec is unavailable: {error_text(error)}") from error
+            raise UnreadableError(f"The codec is unavailable: {error_text(error)}") from error
         return ()  # it refuses data written by others
     try:
         return converter.payload_converter.from_payloads(decoded)

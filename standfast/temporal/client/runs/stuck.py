@@ -10,6 +10,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from standfast.temporal.client.converters import STORAGE
 from standfast.temporal.client.runs.descriptions import failure_text, was_started_by_us
 from standfast.temporal.wire import names
 
@@ -18,7 +19,7 @@ _REPORTED = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running
 _RECENT = f"{names.STATUS_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'"
 _UPDATE = "Update machine does not handle this event"
 _OTHERWISE = "[TMPRL1100]"  # the history and the workflow's commands differ
-_UNREADABLE = "cannot read a value"  # a codec; see `converters`
+_UNREADABLE = "cannot read a value"  # a codec or an external storage; see `converters`
 _AT = re.compile(r"HistoryEvent\(id: (\d+)")
 _LEFT_OUT = (
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
@@ -35,7 +36,7 @@ class Stuck:
     Args:
         why: the reason why its workflow task fails.
         reset_to: the event before the one that cannot be replayed or read; None if the cause is something else.
-        is_unreadable: whether the workers' codec cannot read a value that was sent.
+        is_unreadable: whether the workers' codec or external storage cannot read a value that was sent.
         from_start: whether that is the first workflow task, since the point of divergence is unknown.
     """
 
@@ -53,9 +54,12 @@ class Stuck:
             return "a worker with the code that began it continues it; see docs/temporal.md, Runs that are stuck"
         run = f"--workflow-id {shlex.quote(self.workflow_id)} --run-id {self.run_id} --event-id {self.reset_to}"
         if self.is_unreadable:
+            first = "give its workers the codec and the key of the sender"
+            if STORAGE in self.why:
+                first = "restore in the external storage what was sent"
             return (
-                "give its workers the codec and the key of the sender; or drop everything sent since: temporal "
-                f"workflow reset {run} --reapply-exclude All --reason 'it cannot be read'"
+                f"{first}; or drop everything sent since: temporal workflow reset {run} "
+                "--reapply-exclude All --reason 'it cannot be read'"
             )
         if self.from_start:
             return (

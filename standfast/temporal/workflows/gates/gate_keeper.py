@@ -347,9 +347,12 @@ class GateKeeper:
     async def _judge(self, gate: Gate, arrived: Arrived, problem: str | None = None) -> Gate:
         """Return the gate after a decision, which is recorded whether it counts or not."""
         decision, at = arrived.decision, arrived.at
-        if gate.at(at) != gate and arrived.sent is not None and arrived.sent.number:
-            at = await self._inbox.when_sent(arrived.sent, at)
-        gate = gate.at(at)
+        try:
+            if gate.at(at) != gate and arrived.sent is not None and arrived.sent.number:
+                at = await self._inbox.when_sent(arrived.sent, at)
+            gate = gate.at(at)
+        except InputError as error:  # later signals may have been in time
+            problem = problem or str(error)
         problem = problem or ("the run has ended" if self._board.ended else gate.problem(self._as_kept(decision)))
         given = {name: value for name, value in decision.model_dump().items() if value is not None}
         reference: dict[str, Any] = {

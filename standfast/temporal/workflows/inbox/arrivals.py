@@ -80,10 +80,14 @@ class Inbox:
             raise InputError(_too_late(name, deadline))
 
     async def is_late(self, sent: Sent, deadline: datetime | None) -> bool:
-        """Whether a signal was sent after the deadline; its sender then learns that it does not count."""
-        if deadline is None or await self.when_sent(sent, workflow.now()) < deadline:
-            return False
-        self.came_of(sent.name, sent.id, _too_late(sent.name, deadline))
+        """Whether a signal was sent after the deadline, or may have been; its sender then learns that."""
+        try:
+            if deadline is None or await self.when_sent(sent, workflow.now()) < deadline:
+                return False
+            why = _too_late(sent.name, deadline)
+        except InputError as error:
+            why = str(error)
+        self.came_of(sent.name, sent.id, why)
         return True
 
     def take(
@@ -156,7 +160,7 @@ class Inbox:
             self._new.add(sent_id)
             self._take(sent, read, keep)
             return
-        unknown = f"{sent.name}: it is unknown {asks}, so it does not count; send a new one"
+        unknown = f"{sent.name}: it is unknown {asks}, so it does not count; send a new one without an id"
         self.came_of(sent.name, sent_id, refused_before(sent.name) if is_refused is True else unknown)
         self._taken()
 
@@ -183,9 +187,16 @@ class Inbox:
         return known is not None and "again" not in known
 
     async def when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
-        """Return the time of a signal's event. A handler only knows when a worker received the signal."""
+        """Return the time of a signal's event. A handler only knows when a worker received the signal.
+
+        Raises:
+            InputError: the event cannot be read.
+        """
         reference: SentReference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
         found = await self._look(names.SENT, reference, f"when {sent.name} was sent")
+        if isinstance(found, str) and found.startswith(names.UNREADABLE):
+            why = found.removeprefix(names.UNREADABLE)
+            raise InputError(f"{sent.name}: it arrived after its deadline, and the time it was sent is unknown: {why}")
         return otherwise if (moment := read_moment(found)) is None else moment
 
     async def _look(self, activity: ActivityName[TakenT, FoundT], reference: TakenT, asks: str) -> FoundT | None:
