@@ -9,6 +9,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.llm.provider_errors import seconds_to_wait, status_may_pass
 from standfast.time_limits import time_limit
+from standfast.tls import tls_context
 
 _TIMEOUT = 10.0  # seconds
 _LONGEST = 2**20  # bytes of an answer that are read
@@ -33,7 +34,7 @@ async def request(method: str, url: str, body: bytes, headers: Mapping[str, str]
     try:
         async with (
             time_limit(_TIMEOUT),
-            httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client,
+            httpx.AsyncClient(verify=tls_context(), timeout=_TIMEOUT, follow_redirects=False) as client,
             client.stream(method, url, content=body, headers={**headers, "Accept-Encoding": "identity"}) as answer,
         ):
             content = b""

@@ -23,7 +23,7 @@ ORDER = [
     ["agent_loop"],
     ["pipeline_loop"],
     ["events"],
-    ["extras", "time_limits"],
+    ["extras", "time_limits", "tls"],
     ["llm", "stores"],
     ["mcp"],
     ["runtime"],

@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from standfast.errors import StoreError
@@ -11,10 +10,9 @@ from standfast.stores.d1.errors import D1Error, is_refused_by_guard, outcome_of,
 from standfast.stores.d1.statements import Statement, plain_json, values_to_send
 from standfast.stores.kept_values import with_nul
 from standfast.stores.sql.dialect import RefusedByGuardError, Row
+from standfast.tls import tls_context
 
 if TYPE_CHECKING:
-    import ssl
-
     import httpx
     import httpx2
 
@@ -155,16 +153,10 @@ class HttpBinding:
             await self._own.aclose()
 
 
-@lru_cache(maxsize=1)
-def _tls() -> "ssl.SSLContext":
-    """Return the TLS context that all clients share: reading the CA certificates takes 0.1 s."""
-    import httpx
-
-    return httpx.create_ssl_context()
-
-
 def _client() -> "httpx.AsyncClient":
     import httpx
 
     limits = httpx.Limits(max_connections=10, max_keepalive_connections=10)
-    return httpx.AsyncClient(verify=_tls(), timeout=httpx.Timeout(ANSWER, connect=CONNECT, pool=None), limits=limits)
+    return httpx.AsyncClient(
+        verify=tls_context(), timeout=httpx.Timeout(ANSWER, connect=CONNECT, pool=None), limits=limits
+    )

@@ -13,6 +13,7 @@ from standfast.extras import MissingExtraError, install
 from standfast.llm.provider_errors import seconds_to_wait
 from standfast.messages import visible
 from standfast.notices.slack_messages import PASSING, mrkdwn, slack_problem
+from standfast.tls import tls_context
 
 _LOG = logging.getLogger("standfast.web")
 _TIMEOUT = 10.0  # seconds
@@ -125,7 +126,7 @@ class SlackApi:
         for pause in _AGAIN[:attempts]:
             await asyncio.sleep(max(pause, wait))
             try:
-                async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
+                async with httpx.AsyncClient(verify=tls_context(), timeout=_TIMEOUT, follow_redirects=False) as client:
                     answer = await client.post(url, json=data, headers=dict(headers))
             except httpx.HTTPError as error:
                 problem = f"Slack gave no answer: {type(error).__name__}"

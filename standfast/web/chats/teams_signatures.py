@@ -15,6 +15,7 @@ from standfast.errors import InputError, StandfastError
 from standfast.extras import MissingExtraError, install
 from standfast.messages import visible
 from standfast.notices.teams_messages import check_https, check_ids
+from standfast.tls import tls_context
 
 _LOG = logging.getLogger("standfast.web")
 _ISSUER = "https://api.botframework.com"
@@ -130,7 +131,7 @@ class Connector:
         import httpx
 
         try:
-            async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
+            async with httpx.AsyncClient(verify=tls_context(), timeout=_TIMEOUT, follow_redirects=False) as client:
                 known = await _document(client, self._settings.openid)
                 url = str(known.get("jwks_uri"))
                 check_https("jwks_uri", url)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import ssl
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,7 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Worker
 
 from integration.temporal.test_temporal_approvals import Release
-from standfast import Agent, Approval, DefinitionError, ModelError, pipeline, tool
+from standfast import Agent, Approval, DefinitionError, ModelError, StandfastError, pipeline, tool
 from standfast.notices.posts import request
 from standfast.stores import sqlite_store
 from standfast.temporal import StandfastPlugin, Webhook, start_pipeline
@@ -32,6 +33,9 @@ from standfast.temporal.activities.gates.webhooks import NoticeActivities, bots_
 from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import Fault, ModelServer, Reply, ScriptedModel
+from standfast.tls import tls_context
+from standfast.web import SlackActions
+from standfast.web.chats.slack_api import SlackApi
 
 OK = Reply(b"ok")
 
@@ -223,6 +227,28 @@ async def test_of_an_endless_answer_only_the_beginning_is_read() -> None:
         port = server.sockets[0].getsockname()[1]
         answer = await request("POST", f"http://127.0.0.1:{port}/", b"{}", {})
         assert (answer.status, len(answer.content)) == (200, 2**20)
+
+
+async def test_certificate_authorities_are_read_once_for_all_posts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading them blocks the event loop."""
+    loaded: list[object] = []
+    load = ssl.SSLContext.load_verify_locations
+
+    def counted(self: ssl.SSLContext, *given: Any, **named: Any) -> None:
+        loaded.append(self)
+        load(self, *given, **named)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", counted)
+    tls_context.cache_clear()
+    async with ModelServer(lambda request: OK) as server:
+        url = f"http://{server.address}/"
+        for _ in range(3):
+            await request("POST", url, b"{}", {})
+        slack = SlackApi(SlackActions(signing_secret="s" * 32, token="xoxb-1", api=url))
+        with pytest.raises(StandfastError):
+            await slack.open("trigger", {})
+    assert len(server.requests) == 4
+    assert len(set(map(id, loaded))) <= 1
 
 
 async def test_an_attempt_that_is_late_sends_nothing_any_more(tmp_path: Path) -> None:
