@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections import defaultdict
@@ -24,6 +25,17 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # Every client of HTTP reads the certificates of the authorities, which takes 27 ms for all of the world's. Tests speak
 # to servers on this machine: one authority, whose key is gone, will do for them, and for the programs that they start.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "authority.pem")
+
+# Temporal's server is written in Go. Several of them share two cores: with one thread and less garbage collection, each
+# needs a sixth less.
+os.environ.setdefault("GOMAXPROCS", "1")
+os.environ.setdefault("GOGC", "400")
+
+# Nothing here depends on a flush to disk, and waiting for the disk was a quarter of the time of tests with databases.
+# Containers often have 64 MB of memory there, which is too little.
+MEMORY = "/dev/shm"
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4e9:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 # What is collected lives to the end: looking through ten thousand tests for garbage, again and again as they are found,
 # was a quarter of the time in which they are found, in each process.

@@ -74,6 +74,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 async def temporal_server() -> AsyncIterator[DevServer]:
     """One server for all tests that use their own names. It makes nobody wait who waits for nothing."""
     settings = (
+        "system.forceSearchAttributesCacheRefreshOnRead=false",  # otherwise each request reads them from the database
         'history.timerProcessorMaxTimeShift="0s"',  # a short timer ends on time, not within a second
         'history.workflowIdReuseMinimalInterval="0s"',  # a run that continues as new does so at once, not in a second
         # A run that is deleted is gone at once, not after 33 s.

@@ -158,12 +158,14 @@ async def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
     async with asyncio.timeout(seconds):
         while True:
             found = condition()
-            found = await found if isinstance(found, Awaitable) else found
+            if isinstance(found, Awaitable):
+                found = await found
+                # A query costs the server, the worker and us some milliseconds, which the other tests could use.
+                pause = max(pause, 0.03)
             if found:
                 return found
             await asyncio.sleep(pause)
-            # A query costs the server, the worker and us some milliseconds, which the other tests could use.
-            pause = min(1.2 * pause, 0.05)
+            pause = min(1.5 * pause, 0.15)
 
 
 async def pending(handle: Run, count: int = 1) -> list[dict[str, Any]]:
