@@ -8,13 +8,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from temporalio import activity, workflow
+from temporalio import workflow
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunner
-from temporalio.worker._worker import load_default_build_id
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from standfast.agents import Agent, ForeignAgent
@@ -49,6 +48,7 @@ from standfast.temporal.workflows.run.pipeline_workflows import PipelineRun
 from standfast.temporal.workflows.run.workflow_types import Unknown, workflow_type
 from standfast.temporal.workflows.sdk.query_order import keep_order_beside_queries
 from standfast.temporal.workflows.sdk.tolerant_runner import AgentWorkflowRunner
+from standfast.temporal.workflows.sdk.worker_internals import add_activity, default_build_id, end_unstarted
 from standfast.tools import Duration
 
 DRAIN = 30.0  # seconds that a stopping worker allows for current work
@@ -241,8 +241,7 @@ class StandfastPlugin(SimplePlugin):
             await self.check_store(client)
             await self.check_queue(client, task_queue)
         except BaseException:
-            # As the SDK does for a worker that never began: otherwise `async with worker` would wait for its end.
-            worker._shutdown_complete_event.set()
+            end_unstarted(worker)
             raise
         self._host.search, self._host.build = await register_attributes(client), _build_of(worker)
         keep_order_beside_queries(worker)
@@ -254,7 +253,7 @@ class StandfastPlugin(SimplePlugin):
             keeping_for(client, self._host.store, self._retention),
             keeping_board(client, self._host.store),
             self._posted.looking(client),
-            self._toolsets.serving(partial(_add_activity, worker)),
+            self._toolsets.serving(partial(add_activity, worker)),
         ):
             await next(worker)
 
@@ -265,14 +264,7 @@ def _build_of(worker: Worker) -> str:
     deployment = config.get("deployment_config")
     if deployment is not None:
         return deployment.version.build_id
-    return config.get("build_id") or load_default_build_id()
-
-
-def _add_activity(worker: Worker, run: Callable[..., Any]) -> None:
-    """Add an activity that is missing to a running worker. A dynamic activity would replace a user's."""
-    assert worker._activity_worker is not None
-    defined = activity._Definition.must_from_callable(run)
-    worker._activity_worker._activities[str(defined.name)] = defined
+    return config.get("build_id") or default_build_id()
 
 
 def _checked_stream(stream: bool, store: Any) -> bool:

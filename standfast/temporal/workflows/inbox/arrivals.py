@@ -27,7 +27,8 @@ from standfast.temporal.wire.turn_records import edit_digest
 from standfast.temporal.workflows.board.run_board import Board
 from standfast.temporal.workflows.run.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.run.activity_results import read_result
-from standfast.temporal.workflows.run.run_lifetime import Running, reset_has_come
+from standfast.temporal.workflows.run.run_lifetime import Running
+from standfast.temporal.workflows.sdk.unseen_events import reset_has_come
 
 _LOOKS = 3  # at the history, if an operator fails them
 _REFUSED = 2_000  # characters of the reason that the sender of a refused message reads

@@ -3,56 +3,21 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.bridge.proto.workflow_activation import WorkflowActivation
-from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.exceptions import ActivityError, FailureError
-from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.board.run_board import Board
 from standfast.temporal.workflows.run.activity_results import fail, why
+from standfast.temporal.workflows.sdk.unseen_events import cancel_has_come
 
 HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")
 TELLING = timedelta(seconds=60)  # in which a run that has ended replies to waiting senders
 EVENTS = 4_000  # of a history, after which a waiting run continues as new: replay stays short
 _FIRST_TASK = 3  # events up to the beginning of the first task
-
-_HAS_COME = "standfast_cancel_has_come"  # the functions by which a workflow asks about events it cannot see
-_WAS_RESET = "standfast_was_reset"
-
-
-def cancel_has_come() -> bool:
-    """Whether this task or an earlier one brought a cancel of the workflow, even if nothing was cancelled yet."""
-    has_come: Callable[[], bool] = workflow.extern_functions()[_HAS_COME]
-    return has_come()
-
-
-def reset_has_come() -> bool:
-    """Whether this task or an earlier one follows a reset of the workflow."""
-    was_reset: Callable[[], bool] = workflow.extern_functions()[_WAS_RESET]
-    return was_reset()
-
-
-def create_told(
-    create: Callable[[WorkflowInstanceDetails], WorkflowInstance], details: WorkflowInstanceDetails
-) -> WorkflowInstance:
-    """Return a workflow made by `create` that can ask whether a cancel or a reset has arrived."""
-    come: set[str] = set()
-    told = {_HAS_COME: lambda: "cancel_workflow" in come, _WAS_RESET: lambda: "update_random_seed" in come}
-    instance = create(replace(details, extern_functions={**details.extern_functions, **told}))
-    activate = instance.activate
-
-    def activate_told(act: WorkflowActivation) -> WorkflowActivationCompletion:
-        come.update(str(job.WhichOneof("variant")) for job in act.jobs)
-        return activate(act)
-
-    instance.activate = activate_told  # type: ignore[method-assign]
-    return instance
 
 
 class Running:

@@ -22,8 +22,11 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation, Work
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import Worker
 
+from standfast.temporal.workflows.sdk.worker_internals import warn_without
+
 _QUERY_ALONE = "legacy_query"  # the id of a query that the server sends without a workflow task
 _SENT = ("signal_workflow", "do_update", "cancel_workflow")
+_INTERNALS = ("poll_workflow_activation", "complete_workflow_activation", "request_workflow_eviction")
 _AGAIN = "A query separated a local activity's result from its task, which begins again"
 
 
@@ -60,6 +63,9 @@ class _Run:
 
 def keep_order_beside_queries(worker: Worker) -> None:
     """Make a worker evict a run or repeat a task, before it runs, if a query brought events too early."""
+    if not all(callable(getattr(getattr(worker, "_bridge_worker", None), name, None)) for name in _INTERNALS):
+        warn_without("a query that comes with other events may leave a run with a history that does not replay")
+        return
     bridge = worker._bridge_worker
     poll = bridge.poll_workflow_activation
     runs: defaultdict[str, _Run] = defaultdict(_Run)

@@ -26,8 +26,8 @@ from standfast.temporal.wire import names
 from standfast.temporal.workflows.run.activity_results import undecodable
 from standfast.temporal.workflows.run.agent_workflows import AgentRun
 from standfast.temporal.workflows.run.handlers import RunHandlers
-from standfast.temporal.workflows.run.run_lifetime import create_told
 from standfast.temporal.workflows.run.workflow_types import Unknown, base_of, workflow_type
+from standfast.temporal.workflows.sdk.unseen_events import create_told
 
 
 class AgentWorkflowRunner(WorkflowRunner):
