@@ -25,8 +25,8 @@ demo: .venv/demo                ## kill a worker in the middle of a post; an age
 test: check                     ## all checks, and all tests except the slow ones; every change needs this
 	$(FILES) --no-loadscope-reorder -m "not slow" $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
 
-# Only files with slow tests: each process would take seconds to find none in the others.
-SLOW_FILES = $$(grep -rl --include="test_*.py" "mark\.slow" $(LONGEST_FIRST) | awk '!seen[$$0]++')
+# Only files with slow tests, or with rules that run with both drivers: finding none in the others takes seconds.
+SLOW_FILES = $$(grep -rlE --include="test_*.py" "mark\.slow|: (Pipeline)?Driver" $(LONGEST_FIRST) | awk '!seen[$$0]++')
 test-slow: .venv/test           ## the tests marked slow: chaos, kills, whole matrices, all checks of every store
 	$(FILES) --no-loadscope-reorder -m slow $(SLOW_FILES) $(ONCE_MORE) $(LONGEST_FIRST); }
 

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,25 @@ from standfast import sqlite_store
 from standfast.stores import D1Store, PostgresStore, SQLiteStore
 from standfast.temporal import connect
 from standfast.testing import DevServer, dev_server
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test` a quarter of each file's cases on Temporal that also run in process; the rest are slow.
+
+    The rule itself is in the loop, and its case in process stays fast.
+    """
+    twins = defaultdict[Path, list[pytest.Item]](list)
+    for item in items:
+        has_twin = "on Temporal" in item.name and not {"driver", "pipelines"}.isdisjoint(
+            getattr(item, "fixturenames", ())
+        )
+        if has_twin and item.get_closest_marker("slow") is None:
+            twins[item.path].append(item)
+    for cases in twins.values():
+        for number, case in enumerate(cases):
+            if number % 4:
+                case.add_marker("slow")
 
 
 @pytest.fixture(scope="session")
