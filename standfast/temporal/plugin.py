@@ -163,8 +163,8 @@ class StandfastPlugin(SimplePlugin):
             workflows=partial(
                 _with_ours,
                 [
-                    *(workflow_type(AgentRun, name) for name in host.agents),
-                    *(workflow_type(PipelineRun, name) for name in host.pipelines),
+                    *(workflow_type(AgentRun, name) for name in host.catalogue.agents),
+                    *(workflow_type(PipelineRun, name) for name in host.catalogue.pipelines),
                 ],
             ),
             activities=activities,
@@ -175,8 +175,10 @@ class StandfastPlugin(SimplePlugin):
         """Add standfast's workflows and activities; the user's settings stay."""
         config = super().configure_worker(config)
         config["client"] = client_of_worker(config["client"])
+        catalogue = self._host.catalogue
         longest = max(
-            (self._host.facts[name].timeout for name, tool in self._host.tools.items() if tool.timeout), default=0.0
+            (catalogue.facts[name].timeout for name, tool in catalogue.tools.items() if tool.timeout),
+            default=0.0,
         )
         ours: dict[str, tuple[Any, Any]] = {
             "graceful_shutdown_timeout": (timedelta(), timedelta(seconds=max(DRAIN, longest + GRACE))),

@@ -62,8 +62,8 @@ async def test_agents_whose_tools_clash_in_their_conversation_are_not_served_and
     async with sqlite_store(tmp_path / "s.db") as store:
         host = AgentHost([first, target, alone], [], store, ScriptedModel([]), {}, 200, "1s")
         async with OpenToolsets(host, str).serving(lambda activity: None):
-            assert set(host.agents) == {"target", "alone"}
-            assert "two tools of agents of one conversation are named 'look'" in host.waits["first"]
+            assert set(host.catalogue.agents) == {"target", "alone"}
+            assert "two tools of agents of one conversation are named 'look'" in host.catalogue.waits["first"]
     assert (shelf.opened_times, prefixed.opened_times) == (1, 1)
 
 

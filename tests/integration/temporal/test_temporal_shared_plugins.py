@@ -17,7 +17,7 @@ async def test_a_worker_stays_known_when_another_one_of_its_plugin_stops(tempora
         host = plugin._host
         async with Worker(temporal.client, task_queue=temporal.name, plugins=[plugin]):
             async with Worker(temporal.client, task_queue=f"{temporal.name}-2", plugins=[plugin]):
-                await until(lambda: host.is_known)
-            assert host.is_known
-            assert not await other.hold(host.worker)
-        assert await other.hold(host.worker)
+                await until(lambda: host.identity.is_known)
+            assert host.identity.is_known
+            assert not await other.hold(host.identity.name)
+        assert await other.hold(host.identity.name)

@@ -36,7 +36,8 @@ from standfast.stores.protocol import LedgerEntry
 from standfast.temporal.activities.gates.open_gates import arguments_of, keep_edit, load_edit
 from standfast.temporal.activities.tools.dependencies import context_of_turn, guardrails_at
 from standfast.temporal.activities.worker.activity_guards import Guard, called, json_activity
-from standfast.temporal.activities.worker.agent_host import TRIES, AgentHost
+from standfast.temporal.activities.worker.agent_host import AgentHost
+from standfast.temporal.activities.worker.catalogue import TRIES
 from standfast.temporal.client.runs.ended_runs import UnreadableError, read_signal, was_refused
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
@@ -175,7 +176,7 @@ class GateActivities:
     async def _check_store(self, run: str) -> None:
         """Check that a standfast run was opened with this worker's store; users' workflows leave no record of that."""
         if _declared(self._host, is_needed=False) is not None:
-            await self._host.check_run(run)
+            await self._host.records.check_run(run)
 
     async def _too_late(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
         """Return why a decision is too late: its call has begun, or was answered without being run. Otherwise None."""
@@ -189,7 +190,7 @@ class GateActivities:
     def _step(self, path: str) -> Step[Any] | None:
         """Return the step of a gate, if the step still exists."""
         try:
-            step = find(self._host.pipeline(), path)
+            step = find(self._host.catalogue.pipeline(), path)
         except InputError:
             return None
         return step if isinstance(step, Step) else None
@@ -206,13 +207,13 @@ class GateActivities:
         """
         gate: dict[str, Any] | None = None
         if call is not None:
-            record = await self._host.load_record(run, call[0])
+            record = await self._host.records.load_record(run, call[0])
             asked = record.calls[call[1]]
             gate = gate_of(record, asked.id)
         if gate is None:
             return f"gate {decision.gate}: there is no call here to approve in advance", None
         place = CallPlace(
-            agent=self._host.agent().name,
+            agent=self._host.catalogue.agent().name,
             run=run,
             session=record.session,
             session_key=record.key.rpartition("/")[0],
@@ -220,7 +221,7 @@ class GateActivities:
             user_id=record.user_id,
             tool=asked.name,
         )
-        opened, speaker = Gate.read(gate), self._host.speaker(record.message.agent)
+        opened, speaker = Gate.read(gate), self._host.catalogue.speaker(record.message.agent)
         refused = await standing_refusal(self._host.store, decision, opened, place)
         if refused is not None:
             return refused, None
@@ -237,9 +238,11 @@ class GateActivities:
         If no worker has the agent any more, the recorded facts apply.
         """
         info = activity.info()
-        if info.workflow_type not in self._host.agents and info.attempt >= TRIES:
+        if info.workflow_type not in self._host.catalogue.agents and info.attempt >= TRIES:
             return None
-        return approver_problem(approval_of_guardrail(self._host.speaker(speaker), guardrail, holds), decision)
+        return approver_problem(
+            approval_of_guardrail(self._host.catalogue.speaker(speaker), guardrail, holds), decision
+        )
 
     async def _denied(self, run: str, call: Sequence[int], decision: Decision, stage: str | None) -> str | None:
         """Return the reason why today's agent rejects a decision on a call; otherwise keep edited arguments.
@@ -250,11 +253,11 @@ class GateActivities:
             stage: the digest with which the gate asks these people, if it differs from the decision's.
         """
         info = activity.info()
-        if decision.edit is None and info.workflow_type not in self._host.agents and info.attempt >= TRIES:
+        if decision.edit is None and info.workflow_type not in self._host.catalogue.agents and info.attempt >= TRIES:
             return None
         turn, position = call
-        record = await self._host.load_record(run, turn)
-        asked, agent = record.calls[position], self._host.speaker(record.message.agent)
+        record = await self._host.records.load_record(run, turn)
+        asked, agent = record.calls[position], self._host.catalogue.speaker(record.message.agent)
         gate = gate_of(record, asked.id)
         opened = None if gate is None else Gate.read(gate)
         rule = GateRule() if opened is None else opened.stages.get(stage or decision.digest or "", opened.rule)
@@ -263,7 +266,7 @@ class GateActivities:
             asked = ToolCall(id=asked.id, name=asked.name, arguments=shown)
         problem = await called(self._host, lambda: caller_problem(agent, asked, decision, rule))
         if problem is None:
-            written = None if decision.edit is None else await self._host.load_context(agent, run, turn)
+            written = None if decision.edit is None else await self._host.records.load_context(agent, run, turn)
             check = partial(_verdicts_on, agent, context_of_turn(agent, record), written)
             problem = await self._host.thread.run(edit_refusal(agent, asked, decision, rule, check))
         if problem is None:
@@ -285,8 +288,8 @@ async def _verdicts_on(agent: Agent, context: AgentContext, written: str | None,
 def _declared(host: AgentHost, *, is_needed: bool) -> Agent | Pipeline | None:
     """Return the agent or pipeline of this activity's workflow; None if it is neither, or is missing here."""
     name = activity.info().workflow_type or ""
-    known: dict[str, Agent | Pipeline] = {**host.agents, **host.pipelines}
-    return host.here("agent or pipeline", name, known) if is_needed else known.get(name)
+    known: dict[str, Agent | Pipeline] = {**host.catalogue.agents, **host.catalogue.pipelines}
+    return host.catalogue.here("agent or pipeline", name, known) if is_needed else known.get(name)
 
 
 async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttributes) -> str | None:
@@ -300,7 +303,7 @@ async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttribut
 
 async def _last_entry(host: AgentHost, run: str, turn: int, position: int) -> LedgerEntry | None:
     """Return the ledger's entry for a call of a run; None if it has none."""
-    record = await host.load_record(run, turn)
+    record = await host.records.load_record(run, turn)
     return await last_entry(host.store, record.key, position, record.calls[position].id)
 
 

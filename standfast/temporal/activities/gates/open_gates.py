@@ -141,11 +141,11 @@ async def after_decisions(host: AgentHost, agent: Agent, session: Session, quest
 async def _refused_today(host: AgentHost, session: Session, gate: Gate, decision: Decision) -> str | None:
     """Return why today's agent rejects a decision on a call of a session, or None if the decision counts."""
     messages = await host.store.load_messages(session.id)
-    agent, last = host.speaker(last_speaker(messages)), last_answer(messages)
+    agent, last = host.catalogue.speaker(last_speaker(messages)), last_answer(messages)
     calls = () if last is None else messages[last].tool_calls or ()
     asked = next((call for call in calls if call.id == gate.name), None)
     if gate.holds:
-        agent, asked = host.speaker(handed_to(agent, messages)), ToolCall(id=gate.name)
+        agent, asked = host.catalogue.speaker(handed_to(agent, messages)), ToolCall(id=gate.name)
     if asked is None:
         return None
     shown = ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
@@ -225,5 +225,5 @@ async def keep_edit(host: AgentHost, run: str, edit: object) -> None:
 
 async def load_edit(host: AgentHost, run: str, digest: str) -> Any:
     """Return the arguments that `keep_edit` has kept."""
-    kept = await host.load_kept(edit_place(run, digest), 0)
+    kept = await host.records.load_kept(edit_place(run, digest), 0)
     return read_kept(f"edited arguments of run {run}", kept, read_json)

@@ -39,7 +39,8 @@ from standfast.runtime.model_answers import (
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers, reasoning_key
 from standfast.temporal.activities.sessions.transcripts import Transcript
 from standfast.temporal.activities.tools.dependencies import guardrails_in, run_with_deps
-from standfast.temporal.activities.worker.agent_host import AgentHost, Recent
+from standfast.temporal.activities.worker.agent_host import AgentHost
+from standfast.temporal.activities.worker.run_records import Recent
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ModelReference
 from standfast.temporal.wire.inputs import user_message
@@ -252,7 +253,7 @@ class Answers:
         """Return the decided gate that has held the next answer, with the held content; None if there is none."""
         if (gate := reference.get("decided")) is None:
             return None
-        record = await self._host.load_record(reference["run"], reference["turn"] - 1)
+        record = await self._host.records.load_record(reference["run"], reference["turn"] - 1)
         return held_in(record, gate)
 
     async def release(self, agent: Agent, transcript: Transcript, answer: Message) -> Answered:
@@ -281,9 +282,9 @@ class Answers:
         said = [] if decided is not None else [user_message(one) for one in reference.get("say", ())]
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
-        adapter = host.adapter(agent, reference.get("model"))
+        adapter = host.catalogue.adapter(agent, reference.get("model"))
         guardrails = guardrails_in(agent, context, decided)
-        described, heard = host.descriptions[agent], [*transcript.messages, *said]
+        described, heard = host.catalogue.descriptions[agent], [*transcript.messages, *said]
         tell = None if withholds(agent) else tell
         compress = partial(self._compressed, agent, (reference["run"], reference["turn"]))
         answered: tuple[LLMResponse, list[Message] | None] | None = None
@@ -296,7 +297,7 @@ class Answers:
                 )
                 answered = await host.thread.run(asking)
         except Exception as error:
-            may_pause = host.agent().loop.model_retry == MODEL_RETRY
+            may_pause = host.catalogue.agent().loop.model_retry == MODEL_RETRY
             is_paid = error is guardrails.raised and guardrails.have_let_pass
             failure = failure_of(error, agent, reference.get("model"), may_pause=may_pause, is_paid=is_paid)
             if failure is error:

@@ -65,7 +65,7 @@ class ModelActivities:
 
     async def _call(self, reference: ModelReference) -> ModelReply:
         is_moved = "run" in reference  # reset, or just continued as new
-        reference = await self._host.located(reference)
+        reference = await self._host.records.located(reference)
         run, turn = reference["run"], reference["turn"]
         view = await self._load_view(run, reference)
         transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
@@ -76,7 +76,7 @@ class ModelActivities:
             kept = await self._host.store.load_reply(run, turn)
             if kept is not None:
                 return await self._write(reference, transcript, kept)
-        agent = self._host.speaker(reference.get("agent"))
+        agent = self._host.catalogue.speaker(reference.get("agent"))
         results = await transcript.take_results(turn=turn - 1)
         transcript.check_answered()
         try:
@@ -110,7 +110,7 @@ class ModelActivities:
         The results are written with the answer anyway, and only once. So nothing depends on this write, and a fault in
         it also makes the later write fail.
         """
-        store, owner = self._host.store, self._host.owner()
+        store, owner = self._host.store, self._host.identity.owner()
 
         async def write() -> None:
             for append in results:
@@ -119,7 +119,7 @@ class ModelActivities:
 
         async def last() -> None:
             with contextlib.suppress(Exception):
-                if (running := self._host.running(owner)) is not None:
+                if (running := self._host.identity.running(owner)) is not None:
                     await store.begin_call(running)
             await write()
 
@@ -151,7 +151,7 @@ class ModelActivities:
     async def _load_view(self, run: str, reference: ModelReference) -> KeptView | None:
         if "view" not in reference:
             return None
-        kept = await self._host.load_kept(f"{run}/view", reference["view"])
+        kept = await self._host.records.load_kept(f"{run}/view", reference["view"])
         return read_kept(f"a compressed view of run {run}", kept, KeptView.model_validate_json)
 
     async def _ask_in_turn(
@@ -212,7 +212,7 @@ class ModelActivities:
             refused=refused,
             tools=tools,
             available=available,
-            epoch=self._host.epoch,
+            epoch=self._host.records.epoch,
         )
 
     async def _gates(
@@ -230,7 +230,7 @@ class ModelActivities:
             number = transcript.seq + len(answered.said) + 1
             return [question_about(agent, answered.held, number, at=datetime.now(UTC), requesters=spoke)], {}
         place = CallPlace(
-            agent=self._host.agent().name,
+            agent=self._host.catalogue.agent().name,
             run=run,
             session=session.id,
             session_key=session.key,
@@ -253,13 +253,13 @@ class ModelActivities:
             append = partial(self._host.store.append_reply, appends, journal_key=run, turn=turn, reply=written)
             marked = partial(write_at_work, append, self._host.store, reference)
             write = write_in_sight(marked, reference, self._host.store_patience)
-            ends = record.ends and self._host.agent().on_complete is None
+            ends = record.ends and self._host.catalogue.agent().on_complete is None
             if ends:  # with the answer, in one transaction
                 kept, _ = await asyncio.gather(write, end_work(self._host.store, reference))
             else:
                 kept = await write
         except SessionConflictError as error:  # a session whose run was overtaken or deleted does not continue
-            await self._host.check_run(run)
+            await self._host.records.check_run(run)
             await check_conflict(self._host, reference, error)
             await retry_write(partial(self._host.store.save_reply, run, turn, written), tries=3)
             raise
@@ -270,7 +270,7 @@ class ModelActivities:
             return await self._write(
                 reference, await Transcript.load(self._host, reference, after=transcript.after), kept
             )
-        self._host.cache.records[run, turn] = record
+        self._host.records.cache.records[run, turn] = record
         if said:
             await transcript.heard(said)
         return await self._reply(reference, transcript, record, said)
@@ -291,7 +291,7 @@ class ModelActivities:
         """Return the workflow's part of an answer."""
         reply, message = _told_beside(reference, transcript, record), record.message
         if record.is_held:
-            self._host.cache.keep(transcript)
+            self._host.records.cache.keep(transcript)
             return {**reply, **asked_of(record.gates, reference["run"], reference["turn"])}
         if message.usage is not None:
             reply["usage"] = message.usage.plain()
@@ -301,7 +301,7 @@ class ModelActivities:
         if message.tool_calls:
             if record.view == reference["turn"]:  # everything before the answer is in the view now
                 transcript.shorten(len(told) + 1)
-            self._host.cache.keep(transcript)
+            self._host.records.cache.keep(transcript)
             if declared := await news(self._host, reference["run"], record):
                 reply["declared"] = declared
             return {**reply, **_requested_calls(record, reference)}
@@ -309,7 +309,7 @@ class ModelActivities:
         if message.tripped:
             reply["tripped"] = write_tripped(message.tripped[0])
             return {**reply, "text": cut(message.content, INLINE_BYTES)}
-        return {**reply, **await final_reply(self._host.agent(), message)}
+        return {**reply, **await final_reply(self._host.catalogue.agent(), message)}
 
 
 def _each_model(reference: ModelReference) -> Iterator[ModelReference]:

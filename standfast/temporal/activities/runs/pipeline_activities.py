@@ -64,13 +64,13 @@ class PipelineActivities:
     async def open(self, reference: OpenReference) -> OpenedPipeline | Looked:
         """Record the facts that steer the run: its plan, with its gates."""
         with Guard(self._host):
-            pipeline = self._host.pipeline()
+            pipeline = self._host.catalogue.pipeline()
             if "tool" in reference:
-                self._host.tool(reference["tool"])
+                self._host.catalogue.tool(reference["tool"])
             if "input" in reference:
                 await self._host.check_queue()
             else:
-                steered = await self._host.load_opened(reference["run"])
+                steered = await self._host.records.load_opened(reference["run"])
             if "path" in reference:
                 self.stage(pipeline, PipelineState(read_plan(steered["plan"])), reference["path"])
             if "input" not in reference:  # the run is open, and searches for a worker
@@ -117,11 +117,11 @@ class PipelineActivities:
 
     async def _step(self, reference: StepReference) -> Stepped:
         with Guard(self._host):
-            pipeline, kept = self._host.pipeline(), Kept(reference["run"], self._host.store)
+            pipeline, kept = self._host.catalogue.pipeline(), Kept(reference["run"], self._host.store)
             if self._version(pipeline) in reference.get("raised", ()):
                 raise _another_worker(f"this worker's version of pipeline '{pipeline.name}' has already raised")
             await kept.find("?who")
-            opened = await self._host.load_opened(reference["run"])
+            opened = await self._host.records.load_opened(reference["run"])
             known = {key: Done(value) for key, value in reference.get("known", {}).items()}
             work = Work(self, pipeline, kept, PipelineState(read_plan(opened["plan"]), known), opened)
             found: Stepped = {}
@@ -147,7 +147,7 @@ class PipelineActivities:
 
     def _step_error(self, path: str, error: Exception, text: str) -> ApplicationError:
         """Return the error that pauses a run at a step until a later version of the declaration no longer raises it."""
-        version = self._version(self._host.pipeline())
+        version = self._version(self._host.catalogue.pipeline())
         detail = {"failed_step": path, "type": type(error).__name__, "version": version}
         return ApplicationError(cut(text, 4_000), detail, type=names.STEP_ERROR, non_retryable=True)
 
@@ -175,14 +175,14 @@ class PipelineActivities:
         try:
             found = find(pipeline, path)
         except InputError as error:
-            raise self._host.not_here(path, str(error), step=path) from None
+            raise self._host.catalogue.not_here(path, str(error), step=path) from None
         if found.kind != (planned := state.planned(path).kind):
             text = f'Step "{path}" of workflow "{pipeline.name}" is now of kind {found.kind}, not {planned}.'
-            raise self._host.not_here(path, text, step=path)
+            raise self._host.catalogue.not_here(path, text, step=path)
         asked = found.approval if isinstance(found, Step) else None
         if asked is not None and (asked.edit is not None) != state.planned(path).edits:
             text = f'Gate "{path}" of workflow "{pipeline.name}" has changed its edit= since it was opened.'
-            raise self._host.not_here(path, text, step=path)
+            raise self._host.catalogue.not_here(path, text, step=path)
         return found
 
 
@@ -242,7 +242,9 @@ class Work:
                 key = call_key(0, path, ran)
                 entry = (await store.load_entries(self._kept.name, [key])).get(key)
                 if entry is None:
-                    raise await self._activities._host.behind(self._kept.name, f"the result of {path} is missing")
+                    raise await self._activities._host.records.behind(
+                        self._kept.name, f"the result of {path} is missing"
+                    )
                 outcome = recorded(entry)
             result = tool_result(read_outcome(outcome or {}))
         else:

@@ -52,14 +52,14 @@ class RunActivities:
         return [self.start, self.commit, self.finish, self.attach]
 
     async def _transcript(self, reference: types.RunReference) -> Transcript:
-        return await Transcript.load(self._host, await self._host.located(reference))
+        return await Transcript.load(self._host, await self._host.records.located(reference))
 
     @json_activity(names.START)
     async def start(self, reference: types.RunReference) -> BegunState | None:
         """Call `on_start`; return the agent's state if that changed it."""
         with Guard(self._host):
             transcript = await self._transcript(reference)
-            agent = self._host.agent()
+            agent = self._host.catalogue.agent()
             context = await transcript.context(agent)
             left = None if agent.state is None else await state_left(self._host, transcript.reference)
             if left is not None:  # it will be written with the results of those calls
@@ -90,7 +90,7 @@ class RunActivities:
     async def _finish(self, reference: types.FinishReference) -> types.Finished:
         if (status := reference["status"]) in ("cancelled", "error"):
             why = None if status == "cancelled" else f"the run ended with {status}"
-            reference = await with_last_answer(self._host, await self._host.located(reference), why)
+            reference = await with_last_answer(self._host, await self._host.records.located(reference), why)
         if reference["status"] == "cancelled" and not reference["seq"]:  # nothing was written
             await end_work(self._host.store, reference)
             return {"seq": 0, "response": ""}
@@ -99,7 +99,7 @@ class RunActivities:
         except StoreBehindError:
             if reference["status"] != "cancelled":
                 raise
-            await end_work(self._host.store, await self._host.located(reference))
+            await end_work(self._host.store, await self._host.records.located(reference))
             return {"seq": reference["seq"], "response": ""}  # nothing can be appended to a missing session
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
@@ -107,7 +107,7 @@ class RunActivities:
             await transcript.ask_nothing(turn=turn)  # a held answer cannot be decided on any more
         state = None
         if name := reference.get("hook"):
-            agent = self._host.agent()
+            agent = self._host.catalogue.agent()
             if (hook := getattr(agent, name)) is not None:
                 context = await transcript.context(agent)
                 state = await self._state_after(agent, hook, context)
@@ -149,7 +149,7 @@ class RunActivities:
         """
         with Guard(self._host):
             if "child" in reference:
-                return await lost_agent(self._host, await self._host.located(reference))
+                return await lost_agent(self._host, await self._host.records.located(reference))
             client, child = activity.client(), reference["workflow_id"]
             try:
                 described = await client.get_workflow_handle(child).describe()
@@ -199,7 +199,7 @@ async def lost_agent(host: AgentHost, reference: LostReference) -> AgentEnd | No
 
     While its workflow runs, this waits: the workflow was cancelled when the run that called it was closed.
     """
-    record = await host.load_record(reference["run"], reference["turn"])
+    record = await host.records.load_record(reference["run"], reference["turn"])
     position = reference.get("position", 0)
     call, child = record.calls[position], reference["child"]
     parent = await host.store.load_session(reference["session"])
@@ -245,8 +245,11 @@ class BoardActivities:
             store, info = self._host.store, activity.info()
             if (why := self._host.misplaced.get(info.task_queue)) is not None:
                 raise SessionStoreError(why)
-            if info.workflow_type in self._host.agents or info.workflow_type in self._host.pipelines:
-                await self._host.check_run(reference["run"])  # a user's workflow does not record its store
+            if (
+                info.workflow_type in self._host.catalogue.agents
+                or info.workflow_type in self._host.catalogue.pipelines
+            ):
+                await self._host.records.check_run(reference["run"])  # a user's workflow does not record its store
             if not has_waits(store):
                 raise SessionStoreError(
                     f"The store {store!r:.80} of this worker has no board; see standfast.stores.Waits"
@@ -284,11 +287,11 @@ class ExportActivities:
     async def export(self, reference: ExportReference) -> Exported:
         """Return the run as a checkpoint, or the reason why it cannot be exported."""
         with Guard(self._host, beats=False):
-            transcript = await Transcript.load(self._host, await self._host.located(reference))
+            transcript = await Transcript.load(self._host, await self._host.records.located(reference))
             asked = {question["tool_call_id"] for question in reference["questions"]}
             if "at_gate" not in reference and any(call.id not in asked for call in unanswered(transcript.messages)):
                 await transcript.commit(turn=reference["turn"], questions=reference["questions"])
-            located = await self._host.located(reference)
+            located = await self._host.records.located(reference)
             questions = tuple([await self._whole(located, Question(**question)) for question in reference["questions"]])
             usage = reference.get("usage")
             said = await transcript.said()  # no answer was written with them yet
@@ -301,7 +304,7 @@ class ExportActivities:
                 exported_from=transcript.session.key,
             )
             key = self._host.checkpoint_key
-            checkpoint = signed(made, self._host.agent().name, key).model_dump(mode="json")
+            checkpoint = signed(made, self._host.catalogue.agent().name, key).model_dump(mode="json")
             if (size := len(to_json(checkpoint))) > CHECKPOINT_BYTES:
                 error = f"export: the run is {size:,} bytes, more than {CHECKPOINT_BYTES:,}; read it from the store"
                 return {"error": error, "seq": transcript.seq}
@@ -312,7 +315,7 @@ class ExportActivities:
         if question.gate is None:
             return question
         run = reference["run"]
-        record = await self._host.load_record(run, reference["turn"])
+        record = await self._host.records.load_record(run, reference["turn"])
         if question.is_held:
             return held_in(record, question.gate)
         approvals = [dict(one) for one in question.gate["approvals"]]

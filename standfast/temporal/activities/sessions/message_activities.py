@@ -41,7 +41,7 @@ class SaidActivities:
         Returns the unread messages, if the workflow was reset and asks.
         """
         with Guard(self._host, beats=False):
-            transcript = await Transcript.load(self._host, await self._host.located(reference))
+            transcript = await Transcript.load(self._host, await self._host.records.located(reference))
             session, store = transcript.session, self._host.store
             if reference["messages"] and not session.version:
                 # Nothing was answered yet, and the messages need a session.
@@ -64,7 +64,7 @@ class SaidActivities:
     async def answered(self, reference: AnsweredReference) -> dict[str, WrittenOutcome]:
         """Return the outcomes of a turn's calls, as written before the workflow was reset."""
         with Guard(self._host, beats=False):
-            transcript = await Transcript.load(self._host, await self._host.located(reference))
+            transcript = await Transcript.load(self._host, await self._host.records.located(reference))
             return await transcript.answered(reference["after"])
 
 

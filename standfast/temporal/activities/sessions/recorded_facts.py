@@ -19,9 +19,9 @@ from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_re
 
 async def started_facts(host: AgentHost, run: str) -> Mapping[str, Any]:
     """Return the facts that steer a run, as recorded at its start."""
-    known = host.cache.facts.get(run)
+    known = host.records.cache.facts.get(run)
     if known is None:
-        known = host.cache.facts[run] = json.loads(await host.load_kept(f"{run}/open", 0))["facts"]
+        known = host.records.cache.facts[run] = json.loads(await host.records.load_kept(f"{run}/open", 0))["facts"]
     return known
 
 
@@ -32,7 +32,7 @@ def called_tools(
 
     The records include the names of all the agent's tools, if a call names an unknown tool.
     """
-    known, named = host.called[agent], {call.name for call in calls}
+    known, named = host.catalogue.called[agent], {call.name for call in calls}
     tools = {name: tool for name, tool in known.items() if name in named}
     return tools, None if len(tools) == len(named) else tuple(known)
 

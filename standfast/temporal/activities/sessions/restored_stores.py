@@ -44,7 +44,7 @@ async def check_session(host: AgentHost, reference: RunReference, session: Sessi
             return  # deleted and created again
     has = 0 if session is None else session.last_seq
     what = f"the run knows {seq} messages of session {session_id_of(reference['session'])}, and the store has {has}"
-    raise await host.behind(run, what)
+    raise await host.records.behind(run, what)
 
 
 async def check_conflict(host: AgentHost, reference: RunReference, error: StandfastError) -> None:
@@ -92,6 +92,6 @@ async def claim_if_lost(host: AgentHost, record: TurnRecord, position: int, disp
         return
     if await last_dispatch(store, record.key, position, call.id) >= dispatch:
         return
-    host.epoch = await current_epoch(store)
-    if record.epoch < host.epoch:
+    host.records.epoch = await current_epoch(store)
+    if record.epoch < host.records.epoch:
         await claim_next(store, record.key, position, call.id, owner=LOST)

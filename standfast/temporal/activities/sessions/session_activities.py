@@ -49,7 +49,8 @@ from standfast.temporal.activities.sessions.session_marks import (
 from standfast.temporal.activities.sessions.stored_outcomes import still_asked, was_written_by
 from standfast.temporal.activities.tools.dependencies import guardrails_at
 from standfast.temporal.activities.worker.activity_guards import Guard, called, json_activity
-from standfast.temporal.activities.worker.agent_host import AgentHost, not_deleted
+from standfast.temporal.activities.worker.agent_host import AgentHost
+from standfast.temporal.activities.worker.run_records import not_deleted
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, Said, message_id_of, said_by_user, user_message
@@ -114,13 +115,13 @@ class SessionActivities:
     async def open(self, reference: types.OpenReference) -> types.Opened | types.Looked:
         """Record the facts that steer the run, and the state of its session. Only orphans' answers are written."""
         with Guard(self._host):
-            agent = self._host.agent()
+            agent = self._host.catalogue.agent()
             if "input" in reference:
                 await self._host.check_queue()
-            reference = await self._host.located(reference)
-            self._host.speaker(reference.get("agent"))
+            reference = await self._host.records.located(reference)
+            self._host.catalogue.speaker(reference.get("agent"))
             if "tool" in reference:
-                self._host.tool(reference["tool"])
+                self._host.catalogue.tool(reference["tool"])
             if "input" not in reference:  # the run is open, and searches for a worker
                 return {}
             # A run that is reset to its start begins from its first start, not from its later writes.
@@ -141,7 +142,7 @@ class SessionActivities:
             opened = cast(types.Opened, read_kept_object("what steers this run", kept) | again)
             if "answered" in opened:  # no work follows
                 await end_work(self._host.store, reference)
-            self._host.cache.facts[reference["run"]] = opened["facts"]
+            self._host.records.cache.facts[reference["run"]] = opened["facts"]
             opened.pop("context", None)  # they stay in the store
             opened.pop("context_before", None)
             if (version := opened.pop("gates_of", None)) is not None:
@@ -273,7 +274,7 @@ class SessionActivities:
             return str(kept[f"{given.step['path']}?with"])
         if given.call is None:
             return given.message
-        record = await self._host.load_record(given.call["run"], given.call["turn"])
+        record = await self._host.records.load_record(given.call["run"], given.call["turn"])
         position = given.call["position"]
         entry = await last_entry(self._host.store, record.key, position, record.calls[position].id)
         if entry is not None and entry.owner == NOT_RUN and entry.result is not None:
@@ -365,7 +366,7 @@ class SessionActivities:
         written: str | None,
     ) -> list[Message]:
         """Return a checkpoint's messages, with the guardrails' verdicts on the calls that are open in them."""
-        speaker = self._host.speaker(last_speaker(messages))
+        speaker = self._host.catalogue.speaker(last_speaker(messages))
         me = AgentIdentity(given.instance_id or reference["run"], speaker.name)
         who = AgentContext(me, agent.new_state(), given.user_id, given.tenant_id, session_id_of(reference["session"]))
         return await self._host.thread.run(guardrails_at(speaker, who, written).checked_again(messages))
@@ -384,8 +385,8 @@ class SessionActivities:
     ) -> LoopState:
         """Return the state that a session leaves, its gates open."""
         used = usage_of(messages) if session.usage is None else session.usage
-        asks = self._host.speaker(last_speaker(messages))
-        self._host.speaker(handed_to(asks, messages))  # if this worker has the agent that answers next
+        asks = self._host.catalogue.speaker(last_speaker(messages))
+        self._host.catalogue.speaker(handed_to(asks, messages))  # if this worker has the agent that answers next
         state = begin_state(agent, messages, questions, recovering=recovering, used=used, checkpoint=checkpoint)
         if not state.unasked:
             return state
@@ -423,7 +424,7 @@ class SessionActivities:
             await open_gates.note_held(self._host, reference, session, held, await self._epoch_of(session))
         elif state.open_calls or state.questions:
             number = session.last_seq - (len(messages) - 1 - cast(int, last))
-            asks = self._host.speaker(last_speaker(messages))
+            asks = self._host.catalogue.speaker(last_speaker(messages))
             _, available = called_tools(self._host, asks, calls)
             if available is not None and agent.speakers:
                 opened["declared"] = {"available": list(available)}
@@ -441,7 +442,7 @@ class SessionActivities:
             await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
             if session.journal_key is None and state.recovering:
                 await self._claim_lost(record, state, "a run in process")
-            elif record.epoch < self._host.epoch:
+            elif record.epoch < self._host.records.epoch:
                 await self._claim_lost(record, state, LOST)
             opened["number"] = number
             opened["calls"] = [
@@ -469,13 +470,13 @@ class SessionActivities:
 
     async def _epoch_of(self, session: Session) -> int:
         """Return the epoch of the store in which a session's open calls were requested, if it is known."""
-        self._host.epoch = await current_epoch(self._host.store)
+        self._host.records.epoch = await current_epoch(self._host.store)
         run, _, turn = (session.journal_key or "").rpartition("/")
         kept = await self._host.store.load_reply(run, int(turn)) if run else None
         if kept is not None:
             return read_record(run, int(turn), kept).epoch
         # The writer is not recorded if it is an in-process run, or this run, which has imported a checkpoint.
-        return self._host.epoch
+        return self._host.records.epoch
 
     async def _claim_lost(self, record: TurnRecord, state: LoopState, owner: str) -> None:
         """Claim calls that may have run without a claim in the ledger, so that every later run knows.

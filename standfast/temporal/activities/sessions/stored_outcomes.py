@@ -60,7 +60,7 @@ async def with_last_answer(host: AgentHost, reference: FinishReference, why: str
     session = await host.store.load_session(reference["session"])
     if session is None or session.journal_key != f"{run}/{turn}":
         return reference
-    record = await host.load_record(run, turn)
+    record = await host.records.load_record(run, turn)
     outcome = write_outcome(not_started(None, why=why))
     sources = [(position, outcome) for position in range(len(record.calls))]
     said, unheard = reference.get("say", ()), split_heard(reference, record)[1]

@@ -73,7 +73,7 @@ class Transcript:
     async def load(cls, host: AgentHost, reference: RunReference, *, after: int = 0) -> "Transcript":
         """Load the session of a reference. Messages that the run does not know were written by an earlier attempt."""
         store, seq = host.store, reference["seq"]
-        known = host.cache.take(reference["session"])
+        known = host.records.cache.take(reference["session"])
         if isinstance(known, Transcript) and (known.after, known.seq) == (after, seq):
             # Nothing checks whether it is still up to date: the next write would be refused.
             return replace(known, reference=reference, is_fresh=True)
@@ -82,7 +82,7 @@ class Transcript:
         if session is None and seq:
             raise SessionConflictError(f"Session {reference['session']} was deleted while its run was in flight")
         if session is None:
-            agent = host.agent()
+            agent = host.catalogue.agent()
             session = Session(
                 id=reference["session"],
                 agent_name=agent.name,
@@ -118,7 +118,7 @@ class Transcript:
         """Return the context of hooks and instructions, with the agent's state as it was last written."""
         reference = self.reference
         begun = begun_state(reference)
-        written = await self.host.load_context(agent, reference["run"])
+        written = await self.host.records.load_context(agent, reference["run"])
         try:
             given = agent.read_context(written)
         except InputError as error:  # a deploy has changed its type, and another deploy may fix it
@@ -140,7 +140,7 @@ class Transcript:
         """Return the user's message with the context of the run, which later runs look for."""
         if not said:
             return []
-        context = (await self.host.load_opened(self.reference["run"])).get("context")
+        context = (await self.host.records.load_opened(self.reference["run"])).get("context")
         return heard_in(context, said)
 
     # --- writing ---
@@ -175,7 +175,7 @@ class Transcript:
                 is_open = bool(source.keys() & _MAY_NOT_HAVE_RUN)
                 written = await self._answered(turn, positions[call.id], call, found) if is_open else found
             spent = read_usage(written.get("spent"))
-            message = result_message(call, read_outcome(written), self.host.max_message_bytes, spent)
+            message = result_message(call, read_outcome(written), self.host.catalogue.max_message_bytes, spent)
             if message is not None:
                 self._check_unchanged(message)
                 results.append(message.model_copy(update={"by": written["by"]}) if "by" in written else message)
@@ -210,7 +210,7 @@ class Transcript:
                 keys[call.id] = call_key(place, call.id, source["dispatch"])
         if not keys:
             return {}
-        scope, cache = (await self.host.load_record(self.reference["run"], turn)).key, self.host.cache
+        scope, cache = (await self.host.records.load_record(self.reference["run"], turn)).key, self.host.records.cache
         result = {
             call_id: written for call_id, key in keys.items() if (written := cache.results.pop((scope, key), None))
         }
@@ -219,7 +219,9 @@ class Transcript:
             missing = [call_id for call_id, key in there.items() if key not in entries]
             # A run that ends early leaves calls that were never decided on.
             if missing and "status" not in self.reference:
-                raise await self.host.behind(self.reference["run"], f"the result of its call {missing[0]} is missing")
+                raise await self.host.records.behind(
+                    self.reference["run"], f"the result of its call {missing[0]} is missing"
+                )
             result |= {call_id: recorded(entries.get(key)) for call_id, key in there.items()}
         return result
 
@@ -253,8 +255,8 @@ class Transcript:
         return await ToolActivities(self.host).look_up(asked)
 
     async def _left_open(self, turn: int, call: ToolCall, verdict: Verdict) -> Outcome:
-        then = (await self.host.load_record(self.reference["run"], turn)).tools.get(call.name)
-        now = self.host.facts.get(call.name)
+        then = (await self.host.records.load_record(self.reference["run"], turn)).tools.get(call.name)
+        now = self.host.catalogue.facts.get(call.name)
         return left_open(None if now is None else strictest(then, now), verdict.get("reason", ""))
 
     def _check_unchanged(self, result: Message) -> None:
@@ -297,7 +299,7 @@ class Transcript:
         if (edited := source.get("edited")) is None:
             return found
         arguments = await load_edit(self.host, self.reference["run"], edited["edit"])
-        noted = with_edit(read_outcome(found), edited.get("editor"), arguments, self.host.max_message_bytes)
+        noted = with_edit(read_outcome(found), edited.get("editor"), arguments, self.host.catalogue.max_message_bytes)
         return cast(Source, {**found, **write_outcome(noted)})
 
     def take(
@@ -364,7 +366,7 @@ class Transcript:
     async def prune(self) -> None:
         """Prune the session when its run has ended; see `prune_session`."""
         store, keep = self.host.store, self.host.max_stored_messages
-        agent = self.host.agents.get(activity.info().workflow_type or "")
+        agent = self.host.catalogue.agents.get(activity.info().workflow_type or "")
         if agent is not None and len(self.messages) > keep:  # a worker without the agent leaves it to the next run
             stored = await store.load_messages(self.session.id) if self.after else self.messages
             await prune_session(store, agent, self.session, stored, keep)

@@ -121,12 +121,12 @@ async def with_step_deps(host: AgentHost, caller: Agent, reference: CallReferenc
     path = reference.get("path")
     if path is None:
         return caller
-    pipeline, kept = host.pipeline(), Kept(reference["run"], host.store)
+    pipeline, kept = host.catalogue.pipeline(), Kept(reference["run"], host.store)
     owner = owner_of(pipeline, path)
     if owner.pipeline.deps is None:
         return caller
     await kept.find(owner.input_key)
-    known = {"run_key": (await host.load_opened(kept.name)).get("run_key")}
+    known = {"run_key": (await host.records.load_opened(kept.name)).get("run_key")}
     who = {"user_id": record.user_id, "tenant_id": record.tenant_id}
     evaluations = Evaluations(pipeline, PipelineState(()), kept.__getitem__, **who, **known)
     return replace(caller, deps=evaluations.dependencies(path))

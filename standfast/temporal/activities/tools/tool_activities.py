@@ -151,7 +151,7 @@ class ToolActivities:
         self._host = host
 
     def all(self) -> list[Any]:
-        return [self.settle, *(self.activity(name) for name in self._host.tools)]
+        return [self.settle, *(self.activity(name) for name in self._host.catalogue.tools)]
 
     def activity(self, name: str) -> Any:
         async def run_tool(reference: CallReference) -> WrittenOutcome:
@@ -161,9 +161,9 @@ class ToolActivities:
         return json_activity(name)(run_tool)
 
     async def _place(self, reference: SettleReference) -> Place:
-        reference = await self._host.located(reference)
+        reference = await self._host.records.located(reference)
         run = reference["run"]
-        record = await self._host.record_of(reference)
+        record = await self._host.records.record_of(reference)
         call = record.calls[reference.get("position", 0)]
         approved = reference.get("approved")
         if approved is not None:
@@ -177,11 +177,11 @@ class ToolActivities:
     async def _attempt(self, place: Place) -> Attempt:
         """Return the attempt that runs a call, or verifies it, if the agent and the tool are here."""
         record, call, reference = place.record, place.call, place.reference
-        agent, tool = self._host.caller(record.message.agent), self._host.tool(call.name)
+        agent, tool = self._host.catalogue.caller(record.message.agent), self._host.catalogue.tool(call.name)
         agent = await with_step_deps(self._host, agent, reference, record)
         loop, info = asyncio.get_running_loop(), activity.info()
-        first = self._host.agents.get(info.workflow_type or "")  # a pipeline is not there
-        written = await self._host.load_context(agent, reference["run"], reference.get("turn"))
+        first = self._host.catalogue.agents.get(info.workflow_type or "")  # a pipeline is not there
+        written = await self._host.records.load_context(agent, reference["run"], reference.get("turn"))
         invocations = Invocations(
             loop,
             activity.client(),
@@ -209,7 +209,7 @@ class ToolActivities:
         who = context_of_turn(agent, record)
         then = record.tools.get(call.name)
         is_swapped = then is not None and then.schema_digest != tool.schema_digest
-        facts = strictest(then, self._host.facts[tool.name])
+        facts = strictest(then, self._host.catalogue.facts[tool.name])
         approved = reference.get("approved")
         state = ToolState(agent, await state_before(self._host, agent, reference, record))
         return Attempt(agent, tool, call, context, who, written, place, invocations, approved, facts, is_swapped, state)
@@ -218,7 +218,7 @@ class ToolActivities:
 
     async def _run(self, reference: CallReference) -> WrittenOutcome:
         place = await self._place(cast(SettleReference, reference))
-        attempt, store, owner = await self._attempt(place), self._host.store, self._host.owner()
+        attempt, store, owner = await self._attempt(place), self._host.store, self._host.identity.owner()
         key = place.key(place.dispatch)
         await become_known(self._host)
         claim = partial(
@@ -227,7 +227,7 @@ class ToolActivities:
             key,
             owner=owner,
             arguments_hash=hash_of(attempt.call),
-            running=self._host.running(owner),
+            running=self._host.identity.running(owner),
         )
         entry = await retry_write(claim, tries=1)
         if entry.owner != owner:
@@ -329,7 +329,7 @@ class ToolActivities:
         finish = partial(finish_call, store, scope, key, owner=owner, arguments_hash=digest, state=state, result=text)
         if not await write(finish):
             return None
-        self._host.cache.keep_result(place.scope, key, written, len(text))
+        self._host.records.cache.keep_result(place.scope, key, written, len(text))
         return written
 
     # --- settling ---
@@ -393,12 +393,12 @@ class ToolActivities:
 
     async def _wait(self, place: Place, dispatch: int, entry: LedgerEntry) -> LedgerEntry:
         """Wait for an attempt that may still run: until its worker is known to be dead, or its time has passed."""
-        store, facts = self._host.store, self._host.facts.get(place.call.name)
+        store, facts = self._host.store, self._host.catalogue.facts.get(place.call.name)
         longest = TIMEOUT if facts is None else facts.timeout
         begun = datetime.now(UTC)
         while entry.state == "claimed":
             age = (datetime.now(UTC) - (entry.claimed_at or begun)).total_seconds()
-            if age > longest or not await may_run(store, entry.owner, self._host.scope):
+            if age > longest or not await may_run(store, entry.owner, self._host.identity.scope):
                 break
             await asyncio.sleep(0.2)
             entry = await store.settle(place.scope, place.key(dispatch))
@@ -406,12 +406,12 @@ class ToolActivities:
 
     def _asks_verify(self, place: Place) -> bool:
         """Whether a lost call is verified by its tool, which may have had no `verify` yet when the run began."""
-        today = self._host.tools.get(place.call.name)
-        has_caller = activity.info().workflow_type in (*self._host.agents, *self._host.pipelines)
+        today = self._host.catalogue.tools.get(place.call.name)
+        has_caller = activity.info().workflow_type in (*self._host.catalogue.agents, *self._host.catalogue.pipelines)
         return bool(place.reference.get("verify")) or (today is not None and today.verify is not None and has_caller)
 
     async def _verified(self, place: Place, dispatch: int, entry: LedgerEntry, *, asks: bool) -> Verdict | None:
-        today = self._host.tools.get(place.call.name)
+        today = self._host.catalogue.tools.get(place.call.name)
         unknown: Verdict = {"claimed": True, "dispatch": dispatch}
         spent = await usage_of_called(self._host.store, place.scope, place.call.id)
         if spent is not None:
@@ -445,11 +445,11 @@ class ToolActivities:
         Args:
             spent: by agents that the call has run.
         """
-        store, owner = self._host.store, self._host.owner()
+        store, owner = self._host.store, self._host.identity.owner()
         written = write_outcome(within_row(outcome, place.call.name, store))
         if spent is not None:
             written["spent"] = spent.plain()
-        known, running = (dispatch, entry), self._host.running(owner)
+        known, running = (dispatch, entry), self._host.identity.running(owner)
         record = partial(record_found, store, place.scope, place.position, place.call, known, written)
         dispatch, now = await retry_write(partial(record, owner=owner, running=running), tries=3)
         if now.result is None:

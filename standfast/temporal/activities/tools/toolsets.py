@@ -27,8 +27,8 @@ class OpenToolsets:
     """
 
     def __init__(self, host: AgentHost, activity_of: Callable[[str], Any]) -> None:
-        self._host, self._activity_of = host, activity_of
-        self._agents = {name: agent for name, agent in host.agents.items() if agent.toolsets}
+        self._store, self._catalogue, self._activity_of = host.store, host.catalogue, activity_of
+        self._agents = {name: agent for name, agent in host.catalogue.agents.items() if agent.toolsets}
         self._found: dict[Toolset, Sequence[Tool[..., Any]]] = {}
         self._names: set[str] = set()  # of their tools, which the host has
         self._adders: list[Callable[[Any], None]] = []
@@ -58,8 +58,8 @@ class OpenToolsets:
 
     async def _begin(self) -> None:
         for name, agent in self._agents.items():
-            del self._host.agents[name]
-            self._host.waits[name] = f"Agent '{name}' waits for {', '.join(one.name for one in agent.toolsets)}"
+            del self._catalogue.agents[name]
+            self._catalogue.waits[name] = f"Agent '{name}' waits for {', '.join(one.name for one in agent.toolsets)}"
         wanted = list(dict.fromkeys(one for agent in self._agents.values() for one in agent.toolsets))
         tried = [asyncio.Event() for _ in wanted]
         self._tasks = [
@@ -73,18 +73,18 @@ class OpenToolsets:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for name in self._names:
-            del self._host.tools[name], self._host.facts[name]
+            del self._catalogue.tools[name], self._catalogue.facts[name]
         self._names.clear()
         self._found.clear()
-        self._host.waits.clear()
-        self._host.agents |= self._agents
+        self._catalogue.waits.clear()
+        self._catalogue.agents |= self._agents
 
     async def _keep_open(self, toolset: Toolset, first: asyncio.Event) -> None:
         """Keep a toolset open, and retry for as long as it cannot be opened: one task opens and closes it."""
         delay, last = _FIRST_DELAY, ""
         while True:
             try:
-                async with toolset.opened(self._host.store, partial(self._renew, toolset)) as tools:
+                async with toolset.opened(self._store, partial(self._renew, toolset)) as tools:
                     self._found[toolset] = tools
                     self._serve()
                     first.set()
@@ -96,7 +96,7 @@ class OpenToolsets:
                 last = why
                 for name, agent in self._waiting():
                     if toolset in agent.toolsets:
-                        self._host.waits[name] = f"Agent '{name}' waits for {toolset.name}: {why}"
+                        self._catalogue.waits[name] = f"Agent '{name}' waits for {toolset.name}: {why}"
             first.set()
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY)
@@ -104,34 +104,34 @@ class OpenToolsets:
     def _renew(self, toolset: Toolset, tools: Sequence[Tool[..., Any]]) -> None:
         """Serve its agents with other tools from now on; calls in flight keep their tools."""
         for name, agent in self._agents.items():
-            if toolset in agent.toolsets and name in self._host.agents:
-                del self._host.agents[name]
+            if toolset in agent.toolsets and name in self._catalogue.agents:
+                del self._catalogue.agents[name]
         for old in self._found[toolset]:
-            if self._host.tools.get(old.name) is old:
-                del self._host.tools[old.name], self._host.facts[old.name]
+            if self._catalogue.tools.get(old.name) is old:
+                del self._catalogue.tools[old.name], self._catalogue.facts[old.name]
                 self._names.discard(old.name)
         self._found[toolset] = tools
         self._serve()
 
     def _waiting(self) -> Iterator[tuple[str, Agent]]:
-        return ((name, agent) for name, agent in self._agents.items() if name not in self._host.agents)
+        return ((name, agent) for name, agent in self._agents.items() if name not in self._catalogue.agents)
 
     def _serve(self) -> None:
         """Serve the agents whose tools are all known now."""
         for name, agent in tuple(self._waiting()):
             if not all(one in self._found for one in agent.toolsets):
                 continue
-            known = set(self._host.tools)
+            known = set(self._catalogue.tools)
             try:
                 whole = with_found(agent, self._found)
-                self._host.add_tools(whole)
+                self._catalogue.add_tools(whole)
             except DefinitionError as error:  # another agent has a tool of this name
-                self._host.waits[name] = str(error)
+                self._catalogue.waits[name] = str(error)
                 _LOG.error("Agent %s is not served: %s", name, error)
             else:
-                self._host.agents[name] = whole
-                self._host.waits.pop(name, None)
-            for new in self._host.tools.keys() - known:
+                self._catalogue.agents[name] = whole
+                self._catalogue.waits.pop(name, None)
+            for new in self._catalogue.tools.keys() - known:
                 self._names.add(new)
                 for add in self._adders:
                     add(self._activity_of(new))

@@ -29,7 +29,8 @@ from standfast.llm.provider_errors import may_pass
 from standfast.messages import cut, error_text
 from standfast.runtime.repeating import retry_write
 from standfast.runtime.users_functions import call_users
-from standfast.temporal.activities.worker.agent_host import TRIES, AgentHost
+from standfast.temporal.activities.worker.agent_host import AgentHost
+from standfast.temporal.activities.worker.catalogue import TRIES
 from standfast.temporal.wire import names
 
 T = TypeVar("T")
@@ -141,7 +142,7 @@ class Guard:
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def __enter__(self) -> None:
-        self.host.in_hand.add(activity.info().task_token)
+        self.host.identity.in_hand.add(activity.info().task_token)
         if self.beats:
             self._beat_later()
 
@@ -154,7 +155,7 @@ class Guard:
         self._beat_later()
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        self.host.in_hand.discard(activity.info().task_token)
+        self.host.identity.in_hand.discard(activity.info().task_token)
         if self._timer is not None:
             self._timer.cancel()
         if isinstance(error, StoreBehindError):

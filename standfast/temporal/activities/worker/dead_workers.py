@@ -45,28 +45,28 @@ async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator
         await report_lost_calls(client, host)
         if next(looks) % MARKS_EVERY == 0:
             after = await drop_ended(client, host.store, after)
-            host.epoch = await current_epoch(host.store, looks=False)  # its place was checked when it began
+            host.records.epoch = await current_epoch(host.store, looks=False)  # its place was checked when it began
 
     every = getattr(host.store, "look_every", LOOK_EVERY)
     try:
         async with repeating(look, every, "The check for lost calls failed", expected=RPCError):
             yield
     finally:
-        if host.is_known and host.is_last:  # another worker of the same plugin continues under the name
-            host.is_known = False
-            await host.store.drop_worker(host.worker)
-            await host.store.let_go(host.worker)
+        if host.identity.is_known and host.is_last:  # another worker of the same plugin continues under the name
+            host.identity.is_known = False
+            await host.store.drop_worker(host.identity.name)
+            await host.store.let_go(host.identity.name)
 
 
 async def become_known(host: AgentHost) -> None:
     """Mark this worker as alive before it begins a call: other workers would treat the call as a dead worker's."""
-    if host.is_known:
+    if host.identity.is_known:
         return
-    host.scope = await host.store.hold_scope()
-    await host.store.hold(host.worker)
-    await host.store.add_worker(host.worker)
-    host.is_known = True
-    if not host.scope:
+    host.identity.scope = await host.store.hold_scope()
+    await host.store.hold(host.identity.name)
+    await host.store.add_worker(host.identity.name)
+    host.identity.is_known = True
+    if not host.identity.scope:
         _LOG.info("Calls of dead workers are detected by their heartbeats: this store's holds do not show them")
 
 
@@ -78,10 +78,10 @@ async def report_lost_calls(client: Client, host: AgentHost) -> int:
     """
     calls, store = await host.store.running_calls(), host.store
     for call in calls:
-        if call.worker == host.worker and not host.has_in_hand(call):
+        if call.worker == host.identity.name and not host.identity.has_in_hand(call):
             await store.end_call(call.owner)
-    lost, scope = 0, scope_of(host.worker)
-    for name in sorted({call.worker for call in calls} - {host.worker}):
+    lost, scope = 0, scope_of(host.identity.name)
+    for name in sorted({call.worker for call in calls} - {host.identity.name}):
         if not scope or scope_of(name) != scope or not await store.hold(name):
             continue  # alive, or another worker is reporting its calls; or this process cannot tell
         try:
