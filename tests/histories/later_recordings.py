@@ -6,10 +6,12 @@ import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 import recordings
 from pydantic import BaseModel
 from recordings import Refusing, Saved, World, asks, ended, inner, inquire, pay, payer, present, put, putter, reset
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from standfast import (
@@ -29,6 +31,7 @@ from standfast import (
 )
 from standfast.stores import Session
 from standfast.temporal import approval, start_agent, start_pipeline
+from standfast.temporal.activities.gates import gate_activities
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.calls import model_calls
 from standfast.temporal.workflows.run import run_lifetime
@@ -542,6 +545,44 @@ async def asked_in_turns(world: World) -> Saved:
         return [(run.id, again.run_id)]
 
 
+@workflow.defn(name="Escalating", sandboxed=False)
+class Escalating:
+    """A workflow of a user's that asks others after a deadline, with a message of their own."""
+
+    @workflow.run
+    async def run(self, patience: str | None) -> list[Any]:
+        found: list[Any] = []
+        lead = Approval(message="Nobody else did.", approvers=["eve"], timeout=patience, on_timeout="approve")
+        for message in ("x" * 300_000, "Ship?"):
+            try:
+                gate = approval("ship", message=message, approvers=["ada"], timeout="1s", on_timeout="escalate",
+                                escalate_to=lead)  # fmt: skip
+                found.append(await gate)
+            except ApplicationError as error:
+                found.append(str(error))
+        return found
+
+
+async def escalated(world: World) -> Saved:
+    """A gate that is too large to be shown, and one whose escalation has a message of its own."""
+    async with world.worker(present, model=ScriptedModel([]), workflows=[Escalating]):
+        run = await world.client.start_workflow("Escalating", "1d", id=world.name, task_queue=world.name)
+        while not (found := [gate for gate in await gates_of(run) if gate["approvers"] == ["eve"]]):
+            await asyncio.sleep(0.05)
+        await world.people.decide(run.id, "ship", "approve", by="eve", digest=found[0]["digest"])
+        return await ended(run)
+
+
+async def unseen(world: World) -> Saved:
+    """The same where the look at the workflow's surroundings fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gate_activities, "WHOLE_GATES", None)
+        async with world.worker(present, model=ScriptedModel([]), workflows=[Escalating]):
+            return await ended(
+                await world.client.start_workflow("Escalating", "1s", id=world.name, task_queue=world.name)
+            )
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 LATER = (
     *LATER,
@@ -562,5 +603,7 @@ LATER = (
     refused_again,
     asked_on,
     asked_in_turns,
+    escalated,
+    unseen,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

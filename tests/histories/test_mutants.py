@@ -9,13 +9,14 @@ import pytest
 from temporalio import workflow
 from test_replays import FOLDER, differing
 
-from standfast.agent_loop import Gate, LoopState
+from standfast.agent_loop import Gate, GateRule, LoopState
 from standfast.temporal.wire import names, run_state
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
 from standfast.temporal.workflows.calls import tool_calls
 from standfast.temporal.workflows.calls.tool_calls import Calls
+from standfast.temporal.workflows.gates import approvals
 from standfast.temporal.workflows.gates.gate_keeper import CallApprovals
 from standfast.temporal.workflows.run.agent_run_state import RunState
 from standfast.temporal.workflows.run.agent_workflows import AgentRun, Closing
@@ -52,6 +53,21 @@ def renamed(patch: Patch, owner: Any, function: str, old: str, new: str) -> None
 @mutant("storeless")
 def an_activity_is_renamed(patch: Patch) -> None:
     patch.setattr(names, "SETTLE", "standfast.settled")
+
+
+@mutant("escalated")
+def the_messages_of_escalations_are_forgotten(patch: Patch) -> None:
+    patch.setattr(GateRule, "asking", lambda rule, later: rule)
+
+
+@mutant("escalated")
+def a_gate_opens_that_is_too_large_to_be_read(patch: Patch) -> None:
+    patch.setattr(approvals, "INLINE_BYTES", 500_000)
+
+
+@mutant("unseen")
+def a_gate_is_no_longer_shown_whole_where_nothing_was_looked_up(patch: Patch) -> None:
+    patch.setattr(approvals, "WHOLE_GATES", {"search": False})
 
 
 @mutant("stopped")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from later_recordings import RECORDINGS, Rounds
+from later_recordings import RECORDINGS, Escalating, Rounds
 from recordings import Release
 from temporalio.client import WorkflowHistory
 
@@ -18,7 +18,7 @@ from standfast.temporal.workflows.board.waiting_items import Waiting
 from standfast.testing import ScriptedModel
 
 FOLDER = Path(__file__).parent
-OF_USERS = {"Release": Release, "Rounds": Rounds}
+OF_USERS = {"Release": Release, "Rounds": Rounds, "Escalating": Escalating}
 HISTORIES = sorted(FOLDER.glob("*.json"))
 
 

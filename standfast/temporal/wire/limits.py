@@ -24,6 +24,7 @@ SCHEMAS_BYTES = 64 * 1024  # of the schemas of such calls of a turn; people edit
 GATES_BYTES = 512 * 1024  # of all questions about the calls of a turn
 PENDING_BYTES = 1_536 * 1024  # of all waiting items, in the answer to one query
 OWN_GATES_BYTES = PENDING_BYTES - 128 * 1024  # of a user workflow's gates; all other waiting items are small
+ITEM_NAME = 2_000  # characters of the name of a waiting item, as clients read it
 LONGEST_NAME = 256  # characters of the name of a person who acts
 EARLY_BYTES = 64 * 1024  # of decisions at gates that are not open
 

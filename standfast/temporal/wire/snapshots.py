@@ -68,12 +68,24 @@ class GateSurroundings(Surroundings):
     binds_run: the digests of its gates are bound to this run, unlike those of earlier versions.
     shows_whole: a gate that does not fit into the query `pending` is refused. Earlier versions cut its message.
     shows_escalations: after a deadline, people read the message of the escalation, instead of the first one.
+    fits_item: a gate that clients would not read, since it is too large, is refused.
     """
 
     was_reset: NotRequired[bool]
     binds_run: NotRequired[bool]
     shows_whole: NotRequired[bool]
     shows_escalations: NotRequired[bool]
+    fits_item: NotRequired[bool]
+
+
+WHOLE_GATES: GateSurroundings = {
+    "search": False,
+    "binds_run": True,
+    "shows_whole": True,
+    "shows_escalations": True,
+    "fits_item": True,
+}
+"""The facts of this version, which no worker needs to look up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ import pytest
 from support.own_workflows import Exhibits
 from support.temporal_runs import Run, Temporal, check_healthy, pending, result
 from support.transcripts import asks_for, call
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from standfast import Agent, Approval, Markdown, Step, pipeline, tool
 from standfast.temporal import StandfastPlugin, load_shown, start_pipeline
+from standfast.temporal.activities.gates import gate_activities
 from standfast.testing import ScriptedModel
 
 
@@ -52,19 +53,43 @@ async def test_so_many_gates_of_a_pipeline_that_one_answer_has_no_room_for_all_a
 
 
 async def test_a_gate_of_a_users_workflow_that_people_could_not_see_whole_is_refused(temporal: Temporal) -> None:
-    large = 1_100_000
+    large = 255_000
     plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
     async with Worker(temporal.client, task_queue=temporal.name, workflows=[Exhibits], plugins=[plugin]):
+        sizes = [large, 1_100_000, *[large] * 4, 270_000, large, 10]
         run: Run = await temporal.client.start_workflow(
-            "Exhibits", [large, large, 10, 2 * large], id=temporal.session(), task_queue=temporal.name
+            "Exhibits", sizes, id=temporal.session(), task_queue=temporal.name
         )
-        items = await pending(run, 2)
-        assert [(item["name"], item["message"]) for item in items] == [("g0", "0" * large), ("g2", "2" * 10)]
+        await pending(run, 6)
+        items = await temporal.people.pending(run.id)
+        shown = {f"g{number}": str(number) * sizes[number] for number in (0, 2, 3, 4, 5, 8)}
+        assert {item["name"]: item["message"] for item in items} == shown
         for item in items:
-            await temporal.people.decide(run.id, item["name"], "approve", by="ada")
+            await temporal.people.decide(run.id, item["name"], "approve", by="ada", digest=item["digest"])
         ended: Any = await result(run)
         await check_healthy(run)
-        assert [ended[0], ended[2]] == ["approved", "approved"]
-        assert "gate 'g1'" in ended[1]
-        assert "needs 1,102,012 bytes to show" in ended[1]
-        assert "gate 'g3'" in ended[3]
+    assert [number for number, one in enumerate(ended) if one == "approved"] == [0, 2, 3, 4, 5, 8]
+    for number, size in ((1, 1_100_000), (6, 270_000)):
+        assert (
+            f"gate 'g{number}': it needs {size + 2_016:,} bytes to show, more than 262,144, so no one" in ended[number]
+        )
+    assert "gate 'g7': it needs 257,012 bytes to show, and other open gates of this workflow 1,285,060" in ended[7]
+
+
+@pytest.mark.parametrize("plugin", [True, False], ids=["the look fails", "no plugin"])
+async def test_nor_does_it_open_where_the_worker_cannot_look_up_the_surroundings(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, plugin: bool
+) -> None:
+    monkeypatch.setattr(gate_activities, "WHOLE_GATES", None)
+    options: dict[str, Any] = {"workflow_runner": UnsandboxedWorkflowRunner()}
+    if plugin:
+        agents = [Agent("other")]
+        options = {"plugins": [StandfastPlugin(agents=agents, store=temporal.store, llm=ScriptedModel([]))]}
+    async with Worker(temporal.client, task_queue=temporal.name, workflows=[Exhibits], **options):
+        sizes = [*[255_000] * 5, 270_000, 255_000]
+        run: Run = await temporal.client.start_workflow(
+            "Exhibits", sizes, id=temporal.session(), task_queue=temporal.name
+        )
+        items = await pending(run, 5)
+        assert [item["message"] for item in items] == [str(number) * 255_000 for number in range(5)]
+        await check_healthy(run)

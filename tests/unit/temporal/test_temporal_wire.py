@@ -85,6 +85,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "READ_FIRST": "standfast.read-first",
         "TERMINAL_ERROR": "TerminalError",
         "UNREADABLE": "unreadable: ",
+        "WHOLE_UNSEEN": "standfast.whole-unseen",
         "STATUS_ATTRIBUTE": "StandfastStatus",
         "WAITING_ATTRIBUTE": "StandfastWaiting",
         "DEADLINE_ATTRIBUTE": "StandfastDeadline",

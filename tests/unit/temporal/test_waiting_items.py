@@ -45,7 +45,7 @@ ODD: dict[str, Any] = {
     "an approval without digest": [{**GOOD, "kind": "approval"}],
     "approvers that are a text": [{**APPROVAL, "approvers": "ada"}],
     "approvers that are numbers": [{**APPROVAL, "approvers": [1]}],
-    "too many approvers": [{**APPROVAL, "approvers": ["ada"] * 2_000}],
+    "too many approvers": [{**APPROVAL, "approvers": ["ada"] * 30_000}],
     "a quorum of true": [{**APPROVAL, "quorum": True, "approved_by": []}],
     "a quorum of nobody": [{**APPROVAL, "quorum": 2}],
     "NaN": [{**APPROVAL, "tool": "pay", "arguments": {"amount": float("nan")}}],
@@ -67,6 +67,12 @@ def test_what_is_odd_becomes_one_card_that_says_so(odd: Any) -> None:
 def test_what_is_odd_hides_nothing_beside_it() -> None:
     assert [item["kind"] for item in read_items([{}, GOOD, "x", APPROVAL])] == ["question", "approval", "unreadable"]
     assert len(read_items([GOOD] * 1_200)) == 1_001
+
+
+def test_a_gate_for_a_large_group_is_read() -> None:
+    people = [f"person-{number}@example.com" for number in range(3_000)]
+    item = {**APPROVAL, "approvers": people, "quorum": 1_500, "approved_by": people[:1_200]}
+    assert read_items([item]) == [item]
 
 
 @pytest.mark.parametrize("kind", visibility._WHAT)

@@ -50,7 +50,7 @@ from standfast.temporal.wire.activity_types import (
 )
 from standfast.temporal.wire.limits import VALUES
 from standfast.temporal.wire.results import perhaps_refused_before, receipted, refused_before
-from standfast.temporal.wire.snapshots import GateSurroundings
+from standfast.temporal.wire.snapshots import WHOLE_GATES, GateSurroundings
 from standfast.temporal.wire.turn_records import edit_digest, edit_reference, gate_of
 
 
@@ -164,14 +164,7 @@ class GateActivities:
     async def searchable(self, reference: OpenReference) -> GateSurroundings:
         """Return the facts that a user's workflow needs at its first gate; its history keeps them for replays."""
         here = activity.info().workflow_run_id
-        was_reset = reference.get("run", here) != here
-        return {
-            **self._host.surroundings,
-            "was_reset": was_reset,
-            "binds_run": True,
-            "shows_whole": True,
-            "shows_escalations": True,
-        }
+        return {**WHOLE_GATES, **self._host.surroundings, "was_reset": reference.get("run", here) != here}
 
     async def _check_store(self, run: str) -> None:
         """Check that a standfast run was opened with this worker's store; users' workflows leave no record of that."""

@@ -11,10 +11,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from standfast.errors import InputError
 from standfast.messages import explain, with_article
-from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, check_json
+from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, ITEM_NAME, check_json
 from standfast.tools import Scope, read_shown
 
 _ITEMS = 1_000  # of a run
+_PEOPLE = 20_000  # of an item
 _BYTES = 2 * CHECKPOINT_BYTES  # of a run's full answer; Temporal's limit
 
 
@@ -24,8 +25,8 @@ def _moment(text: str) -> str:
     return text
 
 
-_Name = Annotated[str, Field(max_length=2_000)]
-_Names = Annotated[list[_Name], Field(max_length=1_000)]
+_Name = Annotated[str, Field(max_length=ITEM_NAME)]
+_Names = Annotated[list[_Name], Field(max_length=_PEOPLE)]
 _Text = Annotated[str, Field(max_length=INLINE_BYTES)]
 _Time = Annotated[str, Field(max_length=50), AfterValidator(_moment)]
 
@@ -50,7 +51,7 @@ class Item(BaseModel):
     tool: _Name | None = None
     arguments: Any = None
     edit: dict[str, Any] | None = None
-    quorum: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    quorum: Annotated[int, Field(ge=1, le=_PEOPLE)] | None = None
     approved_by: _Names | None = None
     size: Annotated[int, Field(ge=0)] | None = None
     reference: dict[str, Any] | None = None

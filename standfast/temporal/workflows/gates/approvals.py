@@ -10,14 +10,14 @@ from typing import Any, Literal, TypedDict, cast
 
 from pydantic_core import to_json
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.agent_loop import Gate, GateRule, digest_of
 from standfast.errors import DefinitionError
 from standfast.messages import distinct_people
 from standfast.temporal.wire import names
-from standfast.temporal.wire.limits import OWN_GATES_BYTES
-from standfast.temporal.wire.snapshots import GateSurroundings
+from standfast.temporal.wire.limits import INLINE_BYTES, ITEM_NAME, OWN_GATES_BYTES
+from standfast.temporal.wire.snapshots import WHOLE_GATES, GateSurroundings
 from standfast.temporal.workflows.board.board_rows import whose
 from standfast.temporal.workflows.board.visibility import pipeline_details
 from standfast.temporal.workflows.gates.gate_keeper import GateKeeper
@@ -45,8 +45,8 @@ class _WorkflowGates(RunHandlers):
         self._gates = GateKeeper(parts, self._journal_key)
         self._asked: Counter[str] = Counter()  # how often the run has asked for the same approval, by digest
         self._looking: asyncio.Future[GateSurroundings] | None = None
-        self._shows_whole, self._shown_bytes = False, 0
-        self._shows_escalations = False
+        self._found: GateSurroundings = {"search": False}
+        self._shown_bytes = 0
 
     async def wait_at(self, gate: Gate, message: str) -> Gate:
         texts = (message, *(rule.message for rule in gate.rule.chain))
@@ -59,21 +59,31 @@ class _WorkflowGates(RunHandlers):
     def _shown(self, gate: Gate, message_bytes: int) -> Iterator[None]:
         """Reserve room for a gate in the answer to the query `pending` until the block ends.
 
-        Only the history has the message of such a gate, so people could not look up a part that was cut.
+        Only the history has the message of such a gate, so people could not look up a part that was cut. Clients do not
+        read a larger item.
 
         Raises:
             ApplicationError: of type `InputError`: there is no room, and no approver is notified.
         """
         people = max(len(to_json([rule.users, rule.users, rule.groups])) for rule in gate.rule.chain)
         size = message_bytes + people + _ITEM_BYTES
-        if self._shows_whole and self._shown_bytes + size > OWN_GATES_BYTES:
-            raise ApplicationError(
-                f"approval: gate {gate.name!r} needs {size:,} bytes to show, and other open gates of this workflow "
-                f"{self._shown_bytes:,}; the limit is {OWN_GATES_BYTES:,} bytes at a time, so no one was asked: "
-                "shorten the message, for example to a link, or wait for the other gates first",
-                type="InputError",
-                non_retryable=True,
+        problem = None
+        if self._found.get("fits_item") and len(gate.name) > ITEM_NAME:
+            problem = f"its name has {len(gate.name):,} characters, more than {ITEM_NAME:,}, so no one was asked"
+        elif self._found.get("fits_item") and (item := size + len(to_json(gate.name))) > INLINE_BYTES:
+            problem = (
+                f"it needs {item:,} bytes to show, more than {INLINE_BYTES:,}, so no one was asked: shorten the "
+                "message, for example to a link"
             )
+        elif self._found.get("shows_whole") and self._shown_bytes + size > OWN_GATES_BYTES:
+            problem = (
+                f"it needs {size:,} bytes to show, and other open gates of this workflow {self._shown_bytes:,}; the "
+                f"limit is {OWN_GATES_BYTES:,} bytes at a time, so no one was asked: shorten the message, for example "
+                "to a link, or wait for the other gates first"
+            )
+        if problem is not None:
+            what = f"approval: gate {gate.name[:ITEM_NAME]!r}: {problem}"
+            raise ApplicationError(what, type="InputError", non_retryable=True)
         self._shown_bytes += size
         try:
             yield
@@ -92,10 +102,8 @@ class _WorkflowGates(RunHandlers):
         count = self._asked[digest_of(name, message)]
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._look())
-        found = await asyncio.shield(self._looking)
+        found = self._found = await asyncio.shield(self._looking)
         self._parts.learn(found)
-        self._shows_whole = found.get("shows_whole", False)
-        self._shows_escalations = found.get("shows_escalations", False)
         of_run = [self._journal_key] if found.get("binds_run") else []
         of_call = [count] if count > 1 and "was_reset" in found else []
         return digest_of(name, message, *of_run, *of_call)
@@ -105,22 +113,27 @@ class _WorkflowGates(RunHandlers):
 
         Runs that an earlier version has begun keep showing the first message after a deadline.
         """
-        if not self._shows_escalations or len({*messages}) == 1:
+        if not self._found.get("shows_escalations") or len({*messages}) == 1:
             return rule
         return rule.asking([{"message": text, "digest": await self.digest(name, text)} for text in messages[1:]])
 
     async def _look(self) -> GateSurroundings:
-        with contextlib.suppress(ActivityError, ValueError):
+        try:
             found: GateSurroundings | bool = await workflow.execute_local_activity(
                 names.SEARCHABLE, {"run": self._journal_key}, **OPEN_OPTIONS
             )
-            if isinstance(found, bool):  # older versions returned nothing else
-                return {"search": found}
-            # A seed that came before the first gate was not received. The history must record it: in a replay, the run
-            # has the id from its last reset right from the beginning.
-            self._parts.running.note_resets(found.get("was_reset", False))
-            return found
-        return {"search": False}
+        except (FailureError, ValueError) as error:  # ValueError: the worker does not have the activity
+            if workflow.patched(names.WHOLE_UNSEEN):
+                return WHOLE_GATES
+            if isinstance(error, ActivityError | ValueError):
+                return {"search": False}
+            raise
+        if isinstance(found, bool):  # older versions returned nothing else
+            return {"search": found}
+        # A seed that came before the first gate was not received. The history must record it: in a replay, the run
+        # has the id from its last reset right from the beginning.
+        self._parts.running.note_resets(found.get("was_reset", False))
+        return found
 
     def status(self, *ignored: Any) -> dict[str, Any]:
         return {"status": self._board.status} | self._board.seen()
@@ -162,7 +175,7 @@ def approval(
 
     Raises:
         ApplicationError: when it is called, of type `DefinitionError`: an option is invalid. When it is awaited, of
-            type `InputError`: the message is too large to be shown with those of the other open gates.
+            type `InputError`: the message is too large to be shown, on its own or with those of the other open gates.
     """
     try:
         asked = Approval(
