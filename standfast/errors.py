@@ -153,14 +153,18 @@ class ModelError(StandfastError):
     Args:
         transient: another attempt, unchanged, may help.
         retry_after: how long the provider asked to wait before the next call; None if it gave no time.
+        usage: the `Usage` that the provider had reported when its answer was cut off; the run counts it.
     """
 
     code = "MODEL_ERROR"
 
-    def __init__(self, message: str, *, transient: bool = False, retry_after: Duration | None = None) -> None:
+    def __init__(
+        self, message: str, *, transient: bool = False, retry_after: Duration | None = None, usage: object = None
+    ) -> None:
         super().__init__(message)
         self.transient = transient
         self.retry_after = _seconds_to_wait("ModelError", retry_after)
+        self.usage = usage
 
 
 _ADVICE = " (If running it twice is harmless, declare the tool with safe_to_retry=True.)"  # only in stored results

@@ -188,11 +188,7 @@ def answer_message(
         if (call_id, name) != (kept.id, kept.name):
             kept = kept.model_copy(update={"id": call_id, "name": name})
         calls[call_id] = kept
-    usage, cost, thought = response.usage, response.cost, response.reasoning
-    if cost is None and usage is not None:
-        cost = usage.cost
-    if cost is not None and (usage is None or usage.cost is None):
-        usage = (usage or Usage()).model_copy(update={"cost": cost})
+    usage, thought = response.used, response.reasoning
     if thought is not None and (json_problem(list(thought.blocks)) or len(to_json(thought.blocks)) > limit):
         thought = None  # what cannot be kept cannot be sent back
     return Message(
@@ -200,7 +196,7 @@ def answer_message(
         content=cut(clean_text(response.text), limit),
         tool_calls=tuple(calls.values()) or None,
         usage=usage,
-        cost=cost,
+        cost=response.cost if usage is None or response.cost is not None else usage.cost,
         reasoning=thought,
         stop_reason=response.not_whole,
         hosted=response.hosted and first_of(response.hosted, limit),

@@ -199,7 +199,7 @@ class AnswerSoFar:
 
     def __init__(self, thoughts: ThoughtPieces | None = None) -> None:
         self._message: dict[str, Any] = {}
-        self._usage: dict[str, Any] = {}
+        self.usage: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
         self._items: dict[tuple[int, str], list[Any]] = {}
@@ -235,7 +235,7 @@ class AnswerSoFar:
 
     def _note(self, usage: Any) -> None:
         if isinstance(usage, dict):
-            self._usage |= {name: count for name, count in usage.items() if count is not None}
+            self.usage |= {name: count for name, count in usage.items() if count is not None}
 
     def _add_piece(self, index: int, delta: Mapping[str, Any]) -> Iterable[str | ReasoningDelta]:
         if index not in self._blocks:
@@ -273,7 +273,7 @@ class AnswerSoFar:
         for block in blocks.values():
             if block.get("type") != "tool_use" and isinstance(given := block.get("input"), str):
                 block["input"] = _object(given)  # it goes back unchanged
-        return {**self._message, "content": [blocks[index] for index in sorted(blocks)], "usage": self._usage}
+        return {**self._message, "content": [blocks[index] for index in sorted(blocks)], "usage": self.usage}
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -299,6 +299,11 @@ def together(before: Mapping[str, Any] | None, body: dict[str, Any]) -> dict[str
         if isinstance(count, int) and isinstance(usage.get(name, 0), int):
             usage[name] = count + usage.get(name, 0)
     return {**before, **body, "content": [*before["content"], *body["content"]], "usage": usage}
+
+
+def usage_of(before: Mapping[str, Any] | None, answer: AnswerSoFar) -> dict[str, Any] | None:
+    """Return the reported usage of an answer so far, together with its part before a pause."""
+    return _usage(together(before, {"content": (), "usage": answer.usage})["usage"])
 
 
 def response(body: Mapping[str, Any]) -> LLMResponse:

@@ -10,7 +10,7 @@ from standfast.extras import MissingExtraError, install
 from standfast.llm import anthropic_messages
 from standfast.llm.answer_limits import AnswerLimits
 from standfast.llm.json_tool_calls import reply_schema
-from standfast.llm.prices import Price
+from standfast.llm.prices import Meter, Price
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.reasoning import ThoughtPieces
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of
@@ -103,12 +103,14 @@ class AnthropicMessages(SDKAdapter):
         own = {name: body.pop(name) for name in ("model", "max_tokens", "messages")}
         return {**own, "extra_body": body}
 
-    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
-        async with aclosing(self._parts(request)) as parts:
+    async def _answer(self, request: dict[str, Any], meter: Meter) -> LLMResponse:
+        async with aclosing(self._parts(request, meter)) as parts:
             (answer,) = [part async for part in parts if isinstance(part, LLMResponse)]
         return answer
 
-    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
+    async def _parts(
+        self, request: dict[str, Any], meter: Meter
+    ) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
         clock = asyncio.get_running_loop().time
         late, whole, pauses, thoughts = clock() + self._limits.max_seconds / 2, None, 0, ThoughtPieces()
         async with self._client(self._sdk.AsyncAnthropic) as client:
@@ -119,7 +121,9 @@ class AnthropicMessages(SDKAdapter):
                     raw = await self._opened(opened.enter_async_context(asked))
                     async with aclosing(self._events(raw)) as found:
                         async for event in found:
-                            for piece in answer.add(event):
+                            pieces = answer.add(event)
+                            meter.note(anthropic_messages.usage_of(whole, answer))
+                            for piece in pieces:
                                 yield piece
                 body = answer.body()
                 whole = anthropic_messages.together(whole, body)

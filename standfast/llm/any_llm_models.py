@@ -23,7 +23,7 @@ from standfast.llm.chat_completions import (
     sendable_id,
     with_tool_choice,
 )
-from standfast.llm.prices import Price, check_price, priced
+from standfast.llm.prices import Meter, Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import hidden, no_answer, refusal
 from standfast.llm.reasoning import keeper_of, renamed
@@ -122,14 +122,14 @@ class AnyLLMModel:
         with self._faults():
             async with self._client() as client, in_time(self._limits):
                 answer.add(_piece((await self._asked(client, request)).model_dump()))
-            return self._whole(answer)
+            return self._priced(answer.response(self._keeper))
 
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
     ) -> AsyncIterator[str | ReasoningDelta | LLMResponse]:
         """Yield pieces of thoughts and text, and the whole answer as the last value; raises as `chat` does."""
         request, answer = {**self._request(messages, tools, settings), "stream": True}, AnswerSoFar()
-        with self._faults():
+        with Meter(self._priced) as meter, self._faults():
             async with self._client() as client, AsyncExitStack() as opened:
                 if self._is_openai:
                     request.setdefault("stream_options", {"include_usage": True})
@@ -139,11 +139,13 @@ class AnyLLMModel:
                     opened.push_async_callback(close)
                 async with aclosing(timely(chunks, self._limits)) as found:
                     async for chunk in found:
-                        for part in answer.add(_piece(chunk.model_dump())):
+                        said = answer.add(_piece(chunk.model_dump()))
+                        meter.note(answer.usage)
+                        for part in said:
                             yield part
             if not answer.stop_reason:
                 raise InputError("the stream ended before the answer was complete")
-            yield self._whole(answer)
+            yield self._priced(answer.response(self._keeper))
 
     def _request(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
@@ -201,9 +203,9 @@ class AnyLLMModel:
         """The field of a request for thoughts; any-llm translates it for other formats."""
         return "reasoning_content" if self._is_openai and self._name != "openrouter" else "reasoning"
 
-    def _whole(self, answer: AnswerSoFar) -> LLMResponse:
+    def _priced(self, answer: LLMResponse) -> LLMResponse:
         provider = _PRICED_AS.get(self._name, self._name)
-        return priced(answer.response(self._keeper), provider=provider, model=self.model, price=self._price)
+        return priced(answer, provider=provider, model=self.model, price=self._price)
 
     @property
     def _who(self) -> str:

@@ -334,6 +334,18 @@ class AnswerSoFar:
         else:
             begun.add(piece)
 
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The reported usage so far: most servers report it at the end, some with each piece."""
+        if (usage := self._usage) is None:
+            return None
+        return {
+            "input_tokens": usage.get("prompt_tokens"),
+            "output_tokens": usage.get("completion_tokens"),
+            "cached_tokens": _detail(usage, "prompt_tokens_details", "cached_tokens"),
+            "reasoning_tokens": _detail(usage, "completion_tokens_details", "reasoning_tokens"),
+        }
+
     def response(self, keeper: str) -> LLMResponse:
         """Return the whole answer.
 
@@ -341,7 +353,7 @@ class AnswerSoFar:
             keeper: the server, to which all its fields beyond the format go back: fields of the message, fields of each
                 call, and non-text parts of the content.
         """
-        usage, calls = self._usage or {}, list(self._functions())
+        calls = list(self._functions())
         parts = [(kind, _merged(kind, run)) for kind, run in groupby(self._parts, key=itemgetter(0))]
         said = [part for kind, found in parts for part in ((kind, one) for one in found)]
         more, of_calls = joined(self._more), [call.more for call in calls]
@@ -354,12 +366,7 @@ class AnswerSoFar:
                 "tool_calls": tuple(
                     ToolCall(id=call.id or "", name=call.name or "", arguments=call.arguments) for call in calls
                 ),
-                "usage": {
-                    "input_tokens": usage.get("prompt_tokens"),
-                    "output_tokens": usage.get("completion_tokens"),
-                    "cached_tokens": _detail(usage, "prompt_tokens_details", "cached_tokens"),
-                    "reasoning_tokens": _detail(usage, "completion_tokens_details", "reasoning_tokens"),
-                },
+                "usage": self.usage,
                 "stop_reason": "refusal" if self._is_refused else self.stop_reason,
                 "citations": tuple(dict.fromkeys(_citations(self._sources))) or None,
                 "reasoning": reasoning_of(

@@ -22,7 +22,7 @@ from standfast.llm.chat_completions import (
     with_tool_choice,
 )
 from standfast.llm.json_tool_calls import plain_messages, read_reply, response_format
-from standfast.llm.prices import Price, check_price, priced
+from standfast.llm.prices import Meter, Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import check_key, connection_advice, hidden, refusal
 from standfast.llm.reasoning import keeper_of, renamed, server_of, spoken
@@ -131,16 +131,19 @@ class OpenAICompatible:
             "stream": True,
         }
         answer, is_whole = AnswerSoFar(), False
-        async with self._asked(streamed) as body, aclosing(events(body, self._limits)) as found:
-            async for data in found:
-                if data == b"[DONE]":
-                    is_whole = True
-                    break
-                for part in answer.add(self._read(data)):
-                    yield part
-            # Not every server sends [DONE], but a stream with neither was cut off.
-            if not (is_whole or answer.stop_reason):
-                raise InputError("the stream ended before the answer was complete")
+        with Meter(self._priced) as meter:
+            async with self._asked(streamed) as body, aclosing(events(body, self._limits)) as found:
+                async for data in found:
+                    if data == b"[DONE]":
+                        is_whole = True
+                        break
+                    said = answer.add(self._read(data))
+                    meter.note(answer.usage)
+                    for part in said:
+                        yield part
+                # Not every server sends [DONE], but a stream with neither was cut off.
+                if not (is_whole or answer.stop_reason):
+                    raise InputError("the stream ended before the answer was complete")
         yield self._priced(answer.response(self._keeper))
 
     def _priced(self, answer: LLMResponse) -> LLMResponse:

@@ -12,7 +12,7 @@ from standfast.extras import MissingExtraError, install
 from standfast.llm import responses
 from standfast.llm.answer_limits import AnswerLimits
 from standfast.llm.json_tool_calls import reply_schema
-from standfast.llm.prices import Price
+from standfast.llm.prices import Meter, Price
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.reasoning import ThoughtPieces
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of, read_body, refused
@@ -95,18 +95,24 @@ class OpenAIResponses(SDKAdapter):
         )
         return {"model": body.pop("model"), "input": body.pop("input"), "extra_body": body}
 
-    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
+    async def _answer(self, request: dict[str, Any], meter: Meter) -> LLMResponse:
         async with self._client(self._sdk.AsyncOpenAI) as client:
             raw = await self._opened(self._asked(client.responses.with_raw_response.create, request))
-        return responses.response(self._whole(read_body(raw.content)))
+        body = read_body(raw.content)
+        meter.note(responses.usage_of(body.get("usage")))
+        return responses.response(self._whole(body))
 
-    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
+    async def _parts(
+        self, request: dict[str, Any], meter: Meter
+    ) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
         whole, thoughts = None, ThoughtPieces()
         async with self._client(self._sdk.AsyncOpenAI) as client, AsyncExitStack() as opened:
             ask = partial(client.responses.with_streaming_response.create, stream=True)
             raw = await self._opened(self._asked(lambda **asked: opened.enter_async_context(ask(**asked)), request))
             async with aclosing(self._events(raw)) as found:
                 async for event in found:
+                    if isinstance(begun := event.get("response"), dict):
+                        meter.note(responses.usage_of(begun.get("usage")))
                     match event:
                         case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
                             yield text

@@ -1,9 +1,14 @@
-"""Computes the cost of a call: from a price given by the user, or from the maintained library `genai-prices`."""
+"""Computes the cost of a call: from a price given by the user, or from the maintained library `genai-prices`.
+
+A `Meter` also reports the usage of an answer that is cut off.
+"""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from standfast.errors import DefinitionError
 from standfast.messages import LLMResponse, Usage
@@ -67,6 +72,46 @@ def priced(response: LLMResponse, *, provider: str, model: str, price: Price | N
     fees = {**_FEES.get(provider, {}), **({} if price is None else price.hosted)}
     called = sum(fees.get(call.name, 0.0) for call in response.hosted or () if call.outcome != "failed")
     return response.model_copy(update={"cost": cost + called})
+
+
+class Meter:
+    """Notes what a provider reports while it answers. An error that cuts the answer off gets that as its `usage`.
+
+    Args:
+        price: returns an answer with its cost.
+    """
+
+    def __init__(self, price: Callable[[LLMResponse], LLMResponse]) -> None:
+        self._price = price
+        self._noted: Any = None
+
+    def note(self, usage: Usage | Mapping[str, Any] | None) -> None:
+        """Take the usage of the whole answer so far."""
+        self._noted = usage or self._noted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or self._noted is None:
+            return
+        with suppress(Exception):  # the error matters more
+            note_usage_before(error, self._price(LLMResponse.read({"usage": self._noted})).used)
+
+
+def note_usage_before(error: BaseException, usage: Usage | None) -> None:
+    """Add to what an error reports of the usage before it."""
+    if usage is not None:
+        with suppress(Exception):  # an error without attributes is raised unchanged
+            error.usage = usage + usage_before(error)  # type: ignore[attr-defined]
+
+
+def usage_before(error: BaseException) -> Usage | None:
+    """Return what the provider had reported when this error cut its answer off; None if nothing is known."""
+    usage = getattr(error, "usage", None)
+    return usage if isinstance(usage, Usage) else None
 
 
 def _listed(usage: Usage, provider: str, model: str) -> float | None:

@@ -13,7 +13,7 @@ from standfast.events import ReasoningDelta
 from standfast.extras import MissingExtraError, install
 from standfast.llm.answer_limits import AnswerLimits, in_time, timely
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
-from standfast.llm.prices import Price, check_price, priced
+from standfast.llm.prices import Meter, Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import hidden, no_answer, refusal
 from standfast.llm.reasoning import Part, ThoughtPieces, keeper_of, parts_of, reasoning_of, renamed
@@ -100,14 +100,17 @@ class PydanticAIModel:
         from pydantic_ai.direct import model_request_stream
 
         request, thoughts = self._request(messages, tools, settings), ThoughtPieces()
-        with self._faults():
+        with Meter(self._priced) as meter, self._faults():
             async with self._model, AsyncExitStack() as stack:
                 async with in_time(self._limits):
                     opened = await stack.enter_async_context(model_request_stream(self._model, **request))
-                async with aclosing(timely(aiter(opened), self._limits)) as events:
-                    async for event in events:
-                        for piece in _pieces_of(event, thoughts):
-                            yield piece
+                try:
+                    async with aclosing(timely(aiter(opened), self._limits)) as events:
+                        async for event in events:
+                            for piece in _pieces_of(event, thoughts):
+                                yield piece
+                finally:
+                    meter.note(_usage(opened.get()))
                 answer = opened.get()
             if answer.finish_reason is None and answer.state != "complete":
                 raise InputError("the stream ended before the answer was complete")
@@ -142,26 +145,22 @@ class PydanticAIModel:
         }
 
     def _read(self, answer: Any) -> LLMResponse:
-        usage, parts, calls = answer.usage, list(answer.parts), [part for part in answer.parts if _is_call(part)]
+        parts, calls = list(answer.parts), [part for part in answer.parts if _is_call(part)]
         response = LLMResponse.read(
             {
                 "text": "".join(part.content for part in parts if part.part_kind == "text"),
                 "tool_calls": [
                     ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=part.args or {}) for part in calls
                 ],
-                "usage": {
-                    "input_tokens": usage.input_tokens,
-                    "output_tokens": usage.output_tokens,
-                    "cached_tokens": usage.cache_read_tokens or None,
-                    "cache_write_tokens": usage.cache_write_tokens or None,
-                    "reasoning_tokens": usage.output_reasoning_tokens or None,
-                },
+                "usage": _usage(answer),
                 "stop_reason": answer.finish_reason,
                 "reasoning": reasoning_of(self._keeper, list(_parts(answer))),
             }
         )
-        provider = answer.provider_name or self._model.system
-        return priced(response, provider=provider, model=self.model, price=self._price)
+        return self._priced(response, answer.provider_name)
+
+    def _priced(self, response: LLMResponse, provider: str | None = None) -> LLMResponse:
+        return priced(response, provider=provider or self._model.system, model=self.model, price=self._price)
 
     @property
     def _who(self) -> str:
@@ -203,6 +202,17 @@ def pydantic_ai_model(
         ImportError: pydantic-ai is not installed.
     """
     return PydanticAIModel(model=model, timeout=timeout, price=price, limits=limits)
+
+
+def _usage(answer: Any) -> dict[str, Any]:
+    usage = answer.usage
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cache_read_tokens or None,
+        "cache_write_tokens": usage.cache_write_tokens or None,
+        "reasoning_tokens": usage.output_reasoning_tokens or None,
+    }
 
 
 def _is_call(part: Any) -> bool:

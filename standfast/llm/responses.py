@@ -161,7 +161,7 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
             for item in items
             if item.get("type") == "function_call"
         ),
-        usage=_usage(body.get("usage")),  # type: ignore[arg-type]  # read from a dict
+        usage=usage_of(body.get("usage")),  # type: ignore[arg-type]  # read from a dict
         stop_reason="refusal" if refused else _why_incomplete(body),
         reasoning=reasoning_of(PROVIDER, list(_parts(items))),
         hosted=tuple(_hosted(items)) or None,
@@ -225,7 +225,8 @@ def _why_incomplete(body: Mapping[str, Any]) -> str | None:
     return details.get("reason") if isinstance(details, Mapping) else body.get("status")
 
 
-def _usage(usage: Any) -> dict[str, Any] | None:
+def usage_of(usage: Any) -> dict[str, Any] | None:
+    """Return the usage that an answer reports; None if it reports none."""
     if not isinstance(usage, Mapping):
         return None
     given, said = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}

@@ -15,7 +15,7 @@ from standfast.errors import DefinitionError, InputError, ModelError
 from standfast.events import ReasoningDelta
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, in_time
 from standfast.llm.json_tool_calls import plain_messages, read_reply
-from standfast.llm.prices import Price, check_price, priced
+from standfast.llm.prices import Meter, Price, check_price, priced
 from standfast.llm.protocol import ToolDescription
 from standfast.llm.provider_errors import check_key, check_url, connection_advice, hidden, no_answer, refusal
 from standfast.llm.reasoning import keeper_of, renamed, spoken
@@ -73,8 +73,8 @@ class SDKAdapter:
             InputError: the conversation cannot be written for it.
         """
         request = self._request(messages, tools, settings)
-        with self._errors(settings):
-            answer = self._kept(await self._answer(request))
+        with Meter(self._priced) as meter, self._errors(settings):
+            answer = self._kept(await self._answer(request, meter))
         return read_reply(answer) if self._in_json(tools) else answer
 
     async def stream(
@@ -91,8 +91,8 @@ class SDKAdapter:
             yield answer
             return
         request = self._request(messages, tools, settings)
-        with self._errors(settings):
-            async with aclosing(self._parts(request)) as parts:
+        with Meter(self._priced) as meter, self._errors(settings):
+            async with aclosing(self._parts(request, meter)) as parts:
                 async for part in parts:
                     yield self._kept(part) if isinstance(part, LLMResponse) else part
 
@@ -125,10 +125,10 @@ class SDKAdapter:
     ) -> dict[str, Any]:
         raise NotImplementedError
 
-    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
+    async def _answer(self, request: dict[str, Any], meter: Meter) -> LLMResponse:
         raise NotImplementedError
 
-    def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
+    def _parts(self, request: dict[str, Any], meter: Meter) -> AsyncGenerator[str | ReasoningDelta | LLMResponse, None]:
         raise NotImplementedError
 
     def _in_json(self, tools: Sequence[ToolDescription]) -> bool:
@@ -139,6 +139,9 @@ class SDKAdapter:
         if answer.reasoning is not None:
             thoughts = answer.reasoning.model_copy(update={"provider": self._keeper})
             answer = answer.model_copy(update={"reasoning": thoughts})
+        return self._priced(answer)
+
+    def _priced(self, answer: LLMResponse) -> LLMResponse:
         return priced(answer, provider=self.provider, model=self.model, price=self._price)
 
     def _client(self, make: Callable[..., Any]) -> "AbstractAsyncContextManager[Any]":

@@ -1,6 +1,6 @@
 """Runs an agent that another agent's tool invokes with `ctx.agents.invoke`."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from standfast.runtime.child_agents import (
     session_of_call,
 )
 from standfast.runtime.inputs import Handlers
+from standfast.runtime.noted_usage import UsageNotes
 from standfast.stores.protocol import AgentStore, Session, session_key_of
 from standfast.tools import Identity
 
@@ -34,6 +35,7 @@ class NestedRuns:
         make: the class of runs.
         home: the store in which toolsets keep their data.
         depth: the number of agents above the run.
+        note: notes what the agents use, in case that this process dies; None if that is not stored.
     """
 
     make: "type[Run]"
@@ -43,6 +45,7 @@ class NestedRuns:
     store: AgentStore | None
     home: AgentStore | None
     depth: int
+    note: Callable[[Usage], Awaitable[None]] | None = None
 
     def run(
         self,
@@ -73,6 +76,7 @@ class NestedRuns:
             create_session=create_session,
             home=self.home,
             max_answer_tokens=max_answer_tokens,
+            note=self.note if session_id is None else None,  # a session has its usage
         )
 
     @property
@@ -99,6 +103,7 @@ class Invocations:
         sampler: answers for the model of the agent that makes the call. None if none of its tools may ask the model.
         left: returns the tokens that the run may still use; None if unlimited.
         spent: called with the call's id and each agent's usage, even if the agent failed.
+        notes: of the call; None if the session is not stored.
     """
 
     _runs: NestedRuns
@@ -108,6 +113,7 @@ class Invocations:
     _sampler: Agent | None
     _left: Callable[[], int | None]
     _spent: Callable[[str, Usage], None]
+    _notes: UsageNotes | None
     _asked: AskedAgents = field(default_factory=AskedAgents)
 
     async def invoke(
@@ -149,8 +155,10 @@ class Invocations:
         key, session_id = f"{self._key}.{name}.{number}", None
         if self._runs.is_durable and self._session_id is not None:
             session_id = child_session(self._session_id, f"{self._call_id}.{call_digest(key)}")
-        kept = await self._runs.kept(session_id)
-        if kept is not None and kept.usage is not None:
+        kept, is_known = await self._runs.kept(session_id), False
+        if session_id is not None and self._notes is not None:
+            is_known = not await self._notes.session(session_key_of(self._runs.who.tenant_id, session_id))
+        if kept is not None and kept.usage is not None and not is_known:
             self._spent(self._call_id, kept.usage)
         given: dict[str, Any] = {"context": self._runs.who.context} if kept is None else {}
         run = self._runs.run(

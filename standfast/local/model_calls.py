@@ -11,9 +11,9 @@ from standfast.events import Event, ModelFailed, ModelRetried, ReasoningDelta, T
 from standfast.llm import LLM, LLMAdapter, ToolDescription
 from standfast.llm.provider_errors import retry_delay
 from standfast.llm.providers import named, settings_for
-from standfast.messages import LLMResponse, Message, error_text
+from standfast.messages import LLMResponse, Message, Usage, error_text
 from standfast.runtime.cancellation import cancelled_within
-from standfast.runtime.model_answers import CANCELLED_WITHIN, answer, compressed, note_cost
+from standfast.runtime.model_answers import CANCELLED_WITHIN, answer, compressed, note_cost, noting_cut
 
 _LOG = logging.getLogger("standfast")
 
@@ -39,6 +39,7 @@ class ModelCalls:
         self._view: list[Message] = []
         self._unpriced: set[tuple[str, str]] = set()
         self._emit = emit
+        self._cut_off: Usage | None = None  # usage of answers that were cut off, until the next one has it
 
     def let_speak(self, agent: Agent, tools: Sequence[ToolDescription]) -> None:
         """From now on, call the model of this agent with these tools."""
@@ -126,7 +127,16 @@ class ModelCalls:
     async def _call(self, adapter: LLMAdapter, view: list[Message]) -> LLMResponse:
         settings = settings_for(adapter, self._agent, self._max_answer_tokens)
         tell = None if withholds(self._agent) else self._emit
-        return await answer(adapter, view, self._tools, settings, tell, self._agent.loop.max_message_bytes)
+        asking = answer(adapter, view, self._tools, settings, tell, self._agent.loop.max_message_bytes)
+        return (await noting_cut(asking, self._note_cut)).after(self.take_cut_off())
+
+    def _note_cut(self, used: Usage) -> None:
+        self._cut_off = used + self._cut_off
+
+    def take_cut_off(self) -> Usage | None:
+        """Return the usage of answers that were cut off and that no answer followed; it is counted once."""
+        used, self._cut_off = self._cut_off, None
+        return used
 
     async def _compress(self) -> None:
         shorter = await compressed(self._agent.loop.context_compression, self._view[1:])

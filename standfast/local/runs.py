@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -46,6 +46,7 @@ from standfast.runtime.cancellation import Cancellation, to_the_end
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
 from standfast.runtime.inputs import RunInput
 from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, find_heard, keep_ending
+from standfast.runtime.noted_usage import UsageNotes, called_agents, noted_usage
 from standfast.runtime.outcomes import read_outcome
 from standfast.runtime.repeating import retry_write
 from standfast.runtime.session_states import at_home, begin_state
@@ -81,6 +82,7 @@ class Run:
         depth: int = 0,
         home: AgentStore | None = None,
         max_answer_tokens: int | None = None,
+        note: Callable[[Usage], Awaitable[None]] | None = None,
     ) -> None:
         inputs.check_given(agent, user_id, max_stored_messages, tools)
         self._llm = llm
@@ -107,7 +109,7 @@ class Run:
         self._transcript: RunTranscript
         self._answers: Answers
         self._gates: RunGates
-        self._nested = NestedRuns(Run, llm, self._injected, self._context, store, self._home, depth)
+        self._nested = NestedRuns(Run, llm, self._injected, self._context, store, self._home, depth, note)
         self._use(agent)
 
     def _use(self, agent: Agent) -> None:
@@ -325,15 +327,22 @@ class Run:
         return InterruptedResponse(question.question, shown, self._log.session_id, waits)
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
-        message = await self._answers.next(action, state.iterations + 1)
+        try:
+            message = await self._answers.next(action, state.iterations + 1)
+        except BaseException:
+            await to_the_end(partial(self._count_cut_off, state))
+            raise
         if isinstance(message, Exception):
-            return state.failed(error_text(message))
+            state = state.failed(error_text(message))
+            return state if state.ended is None else await self._count_cut_off(state)
         if isinstance(message, Held):
             return await self._gates.hold(state, message)
         self._transcript.add([message])
         self._counts.update(call.name for call in message.tool_calls or ())
         state = state.replied(message, self._speakers.tools(action.agent))
         self.usage = state.usage
+        if self._nested.note is not None and message.usage is not None:
+            await self._nested.note(message.usage)
         if message.tool_calls and not state.unasked:  # a final text is written with the state that on_complete leaves
             try:
                 await self._transcript.write()
@@ -342,6 +351,29 @@ class Run:
                 raise
         return state
 
+    async def _count_cut_off(self, state: LoopState) -> LoopState:
+        """Count what was used by answers that were cut off, if no other answer has followed them."""
+        if (used := self._model.take_cut_off()) is None:
+            return state
+        self._state = state = state.spent(used)
+        self.usage = state.usage
+        if self._nested.note is not None:
+            await self._nested.note(used)
+        try:
+            await self._log.count(used)
+        except Exception as error:  # it must not replace the reason why there is no answer
+            _LOG.warning(
+                "Agent %s: the usage of its session lacks an answer that was cut off: %s", self._agent.name, error
+            )
+        return state
+
+    async def _count_noted(self, state: LoopState) -> None:
+        """Count what agents used that were run by calls of a process that died."""
+        scope, _ = self._coordinates()
+        for call in state.open_calls:
+            if (used := await noted_usage(self._store, called_agents(scope, call.id))) is not None:
+                self._count_nested(call.id, used)
+
     async def _correct(self, state: LoopState, action: Correct) -> LoopState:
         self._transcript.add([Message(role="user", content=action.message)])
         await self._transcript.write()  # the answer was paid for, so it is kept even if the next one fails
@@ -349,6 +381,8 @@ class Run:
 
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
         calls = self._tool_calls(state, action)
+        if action.recovering:
+            await self._count_noted(state)
         try:
             await self._transcript.write_rest(state)  # no handler runs before its call is stored
             await calls.run()
@@ -456,9 +490,16 @@ class Run:
             journal_key=self._log.key if self._invoked_by is None or self._store is not None else self._invoked_by,
             session_id=self._log.session_id,
             who=self._context,
-            invoker=lambda key, call_id: Invocations(
-                self._nested, key, call_id, self._log.session_id, sampler, self._tokens_left, self._count_nested
-            ),
+            invoker=lambda key, call_id: self._invocations(key, call_id, sampler),
+        )
+
+    def _invocations(self, key: str, call_id: str, sampler: Agent | None) -> Invocations:
+        nested, notes, store = self._nested, None, self._store
+        if store is not None and store.durable and has_ledger(store):
+            notes = UsageNotes(store, called_agents(self._coordinates()[0], call_id))
+            nested = replace(nested, note=notes.usage)
+        return Invocations(
+            nested, key, call_id, self._log.session_id, sampler, self._tokens_left, self._count_nested, notes
         )
 
     def _tokens_left(self) -> int | None:

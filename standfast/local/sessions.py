@@ -117,6 +117,13 @@ class Log:
             raise
         self._version, self.session = self._version + 1, session
 
+    async def count(self, used: Usage) -> None:
+        """Add usage that no message has, if the session exists."""
+        if self.is_stored:
+            total = used + self.session.usage
+            self.session = self.session.model_copy(update={"usage": total})
+            await self.write([], self.session.state, self.session.questions or ())
+
     async def _append(
         self, store: AgentStore, session: Session, messages: Sequence[Message], delays: tuple[float, ...]
     ) -> int:

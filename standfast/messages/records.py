@@ -465,6 +465,20 @@ class LLMResponse(Record):
     citations: tuple[Citation, ...] | None = None
 
     @property
+    def used(self) -> Usage | None:
+        """The usage, with the cost."""
+        if self.cost is None or (self.usage is not None and self.usage.cost is not None):
+            return self.usage
+        return (self.usage or Usage()).model_copy(update={"cost": self.cost})
+
+    def after(self, used: Usage | None) -> Self:
+        """Return this answer with an earlier usage added, such as that of attempts that were cut off."""
+        if used is None:
+            return self
+        total = used + self.used
+        return self.model_copy(update={"usage": total, "cost": total.cost})
+
+    @property
     def not_whole(self) -> StopReason | None:
         """Why the answer is incomplete, in one word for all providers; None if it is complete."""
         why = _NOT_WHOLE.get((self.stop_reason or "").lower())

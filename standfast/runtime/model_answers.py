@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from typing_extensions import TypeIs
 
@@ -13,9 +13,12 @@ from standfast.errors import ModelError, StandfastError
 from standfast.events import AnswerDelta, ReasoningDelta, TextDelta
 from standfast.extras import install
 from standfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
+from standfast.llm.prices import note_usage_before, usage_before
 from standfast.llm.reasoning import spoken, within
-from standfast.messages import LLMResponse, Message, clean_text, error_text
+from standfast.messages import LLMResponse, Message, Usage, clean_text, error_text
 from standfast.tools import Tool
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger("standfast")
 _NOTHING_SAID = "Your last answer was empty. Answer, or call a tool."
@@ -66,10 +69,12 @@ async def answer(
     if not response.is_empty or getattr(adapter, "may_answer_nothing", False):
         return response
     # Without a hint, a model that believes it is done returns nothing again. The transcript does not contain the hint.
-    again = await _answer(adapter, [*view, Message(role="user", content=_NOTHING_SAID)], tools, settings, tell)
-    costs = [one for one in (response.cost, again.cost) if one is not None]
-    used = again.usage if response.usage is None else response.usage + again.usage
-    again = again.model_copy(update={"usage": used, "cost": sum(costs) if costs else None})
+    hinted = [*view, Message(role="user", content=_NOTHING_SAID)]
+    try:
+        again = (await _answer(adapter, hinted, tools, settings, tell)).after(response.used)
+    except BaseException as error:
+        note_usage_before(error, response.used)
+        raise
     return again.model_copy(update={"stop_reason": "empty"}) if again.is_empty else again
 
 
@@ -85,8 +90,19 @@ async def _answer(
     else:
         response = await _streamed(adapter, view, tools, settings, tell)
     if response.is_broken:
-        raise ModelError(f"The provider cut off its answer ({response.stop_reason})", transient=True)
+        text = f"The provider cut off its answer ({response.stop_reason})"
+        raise ModelError(text, transient=True, usage=response.used)
     return response
+
+
+async def noting_cut(asking: Awaitable[T], note: Callable[[Usage], None]) -> T:
+    """Await a model call. If it is cut off, note what its provider had reported by then."""
+    try:
+        return await asking
+    except BaseException as error:
+        if (used := usage_before(error)) is not None:
+            note(used)
+        raise
 
 
 async def _chat(

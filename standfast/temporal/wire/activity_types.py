@@ -69,7 +69,7 @@ class RunReference(Located, total=False):
 class ModelReference(RunReference, total=False):
     """A call of an `agent`'s model, `named` if a deploy has changed it; in an outage of one of `models`.
 
-    For `decided`, see `CallModel`. `max_tokens` limits the answer.
+    For `decided`, see `CallModel`. `max_tokens` limits the answer. `again` if other activities may have asked before.
     """
 
     agent: str
@@ -79,6 +79,7 @@ class ModelReference(RunReference, total=False):
     view: int
     named: str
     max_tokens: int
+    again: bool
 
 
 class FinishReference(RunReference, total=False):
@@ -356,8 +357,11 @@ class ModelReply(Asked, total=False):
 
 
 class Finished(TypedDict):
+    """The end of a run; `spent` was used by answers that were cut off and that no answer followed."""
+
     seq: int
     response: str
+    spent: NotRequired[list[Any]]
 
 
 class Exported(TypedDict, total=False):

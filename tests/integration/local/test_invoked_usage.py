@@ -2,13 +2,33 @@
 
 import asyncio
 import contextlib
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
 from support.drivers import Driver
 from support.questions import ask_user
 from support.transcripts import asks_for, call, says
 
-from standfast import Agent, Loop, TerminalError, ToolContext, Usage, assert_complete, is_interrupted, resume, run, tool
+from standfast import (
+    Agent,
+    LLMResponse,
+    Loop,
+    Message,
+    TerminalError,
+    ToolContext,
+    Usage,
+    assert_complete,
+    is_interrupted,
+    resume,
+    run,
+    sqlite_store,
+    tool,
+)
+from standfast.llm import ToolDescription
 from standfast.testing import ScriptedModel
 
 
@@ -117,3 +137,55 @@ async def test_usage_stays_none_when_neither_parent_nor_child_reports_any() -> N
     child = Agent("child")
     model = ScriptedModel([asks_for(call("child", "c", message="go")), "ok", "done"])
     assert assert_complete(await run(Agent("parent", tools=[child]), message="hi", llm=model)).usage is None
+
+
+DIES = """
+import asyncio, os, signal, sys
+from integration.local.test_invoked_usage import MODEL, asking
+from standfast import Agent, run, sqlite_store
+
+agent = asking(lambda: os.kill(os.getpid(), signal.SIGKILL), safe=sys.argv[2] == "safe")
+asyncio.run(run(agent, message="go", session_id="s", llm=MODEL, store=sqlite_store(sys.argv[1])))
+"""
+
+
+def _answer(messages: Sequence[Message], tools: Sequence[ToolDescription]) -> LLMResponse:
+    names, has_called = {one.name for one in tools}, messages[-1].role == "tool"
+    if "ask" in names:
+        return says("done", 10_000) if has_called else asks_for(call("ask", "c1"), tokens=1)
+    if "third" in names:
+        return says("two", 1_000) if has_called else asks_for(call("third", "c2", message="go"), tokens=10)
+    return says("three", 100)
+
+
+MODEL = ScriptedModel(_answer)
+
+
+def asking(then: Callable[[], None], *, safe: bool) -> Agent:
+    """Return an agent whose tool invokes another, which calls a third, and does `then` when both have answered."""
+    second = Agent("second", tools=[Agent("third")])
+
+    @tool(safe_to_retry=safe)
+    async def ask(ctx: ToolContext) -> str:
+        answer = await ctx.agents.invoke(second, message="go")
+        then()
+        return answer["response"]
+
+    return Agent("a", tools=[ask])
+
+
+@pytest.mark.parametrize("kind", ["safe", "unsafe"])
+async def test_what_agents_used_counts_if_the_process_that_ran_them_was_killed(tmp_path: Path, kind: str) -> None:
+    path, tests = tmp_path / "standfast.db", Path(__file__).parents[2]
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", DIES, str(path), kind, cwd=tests)
+    assert await killed.wait() == -signal.SIGKILL
+    async with contextlib.AsyncExitStack() as stack:
+        store = sqlite_store(path)
+        stack.push_async_callback(store.close)
+        agent = asking(lambda: None, safe=kind == "safe")
+        result = assert_complete(await run(agent, session_id="s", llm=MODEL, store=store))
+        session = await store.load_session("s")
+    assert session is not None
+    twice = 1_110 if kind == "safe" else 0
+    assert result.usage == Usage(input_tokens=1_110 + twice + 10_000)
+    assert session.usage == Usage(input_tokens=1 + 1_110 + twice + 10_000)

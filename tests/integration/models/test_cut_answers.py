@@ -1,18 +1,22 @@
 """Truncated or unstorable answers: partial calls do not run, and paid work is not lost."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from support.doubles import echo
-from support.drivers import Driver
+from support.drivers import Driver, InProcess
+from support.temporal_runs import until
 from support.transcripts import asks_for, call, result_of, says
+from temporalio.client import WorkflowFailureError
 
-from integration.models.test_providers import adapter
-from standfast import Agent, Approval, LLMResponse, Loop, Message, ToolCall, Usage, tool
+from integration.models.test_providers import adapter, ask
+from standfast import Agent, Approval, LLMResponse, Loop, Message, ModelError, RetryPolicy, ToolCall, Usage, tool
 from standfast.llm import Price
 from standfast.messages import Reasoning
 from standfast.stores import Session
-from standfast.testing import ModelServer, ScriptedModel
+from standfast.testing import Fault, ModelServer, ScriptedModel
+from standfast.testing.model_server import Reply
 
 wiped: list[str] = []
 
@@ -124,3 +128,146 @@ async def test_thoughts_that_cannot_be_kept_are_left_out_and_the_answer_is_not(d
     ended = await driver.run(Agent("a", tools=[echo], loop=Loop(max_message_bytes=10_000)), model)
     assert (ended.status, len(model.calls)) == ("complete", 2)
     assert all(message.reasoning is None for message in ended.messages)
+
+
+# --- what an answer that is cut off has used ---
+
+SOON = RetryPolicy(maximum_attempts=2, initial_interval=0.05)
+HALF = Fault(status=200, answer=LLMResponse(text="hello there", usage=Usage(input_tokens=100)), end="cut")
+AT_ITS_START = Usage(input_tokens=100, output_tokens=1, cost=102e-6)  # as this provider reports it
+PRICE = Price(input=1, output=2)
+
+
+async def test_what_an_answer_had_used_when_it_was_cut_off_counts_with_the_next(driver: Driver) -> None:
+    done = LLMResponse(text="done", usage=Usage(input_tokens=10, output_tokens=5))
+    async with ModelServer(HALF, done) as server:
+        agent = Agent("a", loop=Loop(model_retry=SOON))
+        ended = await driver.run(agent, adapter("anthropic", server, price=PRICE))
+    whole = AT_ITS_START + Usage(input_tokens=10, output_tokens=5, cost=20e-6)
+    assert ended.usage is not None
+    assert ended.usage.plain() == pytest.approx(whole.plain())
+    assert (await _session_usage(driver)).plain() == pytest.approx(whole.plain())
+
+
+async def test_it_counts_if_no_answer_follows(driver: Driver) -> None:
+    async with ModelServer(LLMResponse(text="hi", usage=Usage(input_tokens=7)), HALF, HALF) as server:
+        model = adapter("anthropic", server, price=PRICE)
+        agent = Agent("a", loop=Loop(model_retry=SOON))
+        assert (await driver.run(agent, model)).status == "complete"
+        ended = await driver.run(agent, model)
+    twice = (AT_ITS_START + AT_ITS_START).plain()
+    assert ended.status == "error"
+    assert ended.usage is not None
+    assert ended.usage.plain() == pytest.approx(twice)
+    in_session = Usage(input_tokens=7, cost=7e-6) + AT_ITS_START + AT_ITS_START
+    assert (await _session_usage(driver)).plain() == pytest.approx(in_session.plain())
+
+
+async def test_it_counts_if_another_model_answers(driver: Driver) -> None:
+    agent = Agent("a", model="first", fallback_models=["second"], loop=Loop(model_retry=SOON))
+    async with ModelServer(HALF, HALF) as server:
+        first, second = adapter("anthropic", server, price=PRICE), ScriptedModel([says("done", 3)])
+        ended = await driver.run(agent, lambda model: second if model == "second" else first)
+    assert (ended.status, len(second.calls)) == ("complete", 1)
+    whole = AT_ITS_START + AT_ITS_START + Usage(input_tokens=3)
+    assert ended.usage is not None
+    assert ended.usage.plain() == pytest.approx(whole.plain())
+
+
+async def test_it_counts_in_the_budget(driver: Driver) -> None:
+    asks = LLMResponse(tool_calls=(call("echo", "c1", text="x"),), usage=Usage(input_tokens=10))
+    async with ModelServer(HALF, asks, "never asked") as server:
+        agent = Agent("a", tools=[echo], loop=Loop(model_retry=SOON, token_budget=105))
+        ended = await driver.run(agent, adapter("anthropic", server))
+    assert (ended.status, len(server.requests)) == ("token-budget-exhausted", 2)
+
+
+@pytest.mark.parametrize("first", ["broken", "empty"])
+async def test_an_answer_that_was_paid_for_and_is_of_no_use_counts(driver: Driver, first: str) -> None:
+    """The provider aborts it, or the next attempt at an empty one is cut off."""
+    used = Usage(input_tokens=20, output_tokens=2, cost=0.5)
+    failing: dict[str, list[Any]] = {
+        "broken": [LLMResponse(text="hel", stop_reason="error", usage=used)],
+        "empty": [LLMResponse(usage=used), ModelError("cut off", transient=True)],
+    }
+    model = ScriptedModel([*failing[first], says("done", 3)])
+    ended = await driver.run(Agent("a", loop=Loop(model_retry=SOON)), model)
+    assert (ended.response, ended.usage) == ("done", used + Usage(input_tokens=3))
+
+
+async def test_an_adapter_of_a_user_reports_it_with_its_error(driver: Driver) -> None:
+    cut = ModelError("cut off", transient=True, usage=Usage(input_tokens=20))
+    model = ScriptedModel([cut, says("done", 3)])
+    ended = await driver.run(Agent("a", loop=Loop(model_retry=SOON)), model)
+    assert ended.usage == Usage(input_tokens=23)
+
+
+class Watched:
+    """Tells when the first words of an answer have arrived."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self.began = model, asyncio.Event()
+
+    async def chat(self, messages: Any, tools: Any, **settings: Any) -> Any:
+        async for part in self._model.stream(messages, tools, **settings):
+            self.began.set()
+            last = part
+        return last
+
+
+async def test_it_counts_if_a_cancel_cuts_the_answer_off(driver: Driver) -> None:
+    slow = Fault(status=200, answer=LLMResponse(text="word " * 600, usage=Usage(input_tokens=100)), delay=0.1)
+    async with ModelServer(LLMResponse(text="hi", usage=Usage(input_tokens=7)), slow) as server:
+        model, agent = adapter("anthropic", server, price=PRICE), Agent("a")
+        assert (await driver.run(agent, model)).status == "complete"
+        await _run_and_cancel(driver, agent, Watched(model))
+    whole = Usage(input_tokens=7, cost=7e-6) + AT_ITS_START
+    assert (await _session_usage(driver)).plain() == pytest.approx(whole.plain())
+
+
+async def _run_and_cancel(driver: Driver, agent: Agent, model: Watched) -> None:
+    if isinstance(driver, InProcess):
+        running = asyncio.ensure_future(driver.run(agent, model))
+        await model.began.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return
+    async with driver.temporal.worker(agent, llm=model):
+        handle = await driver.temporal.start(agent)
+        await until(model.began.is_set)
+        await handle.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+
+
+async def _session_usage(driver: Driver) -> Usage:
+    session = await driver.temporal.store.load_session(driver.temporal.session())
+    assert session is not None
+    return session.usage or Usage()
+
+
+PIECE = {"choices": [{"index": 0, "delta": {"content": "hel"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+FAILED = {
+    "status": "failed",
+    "error": {"code": "server_error", "message": "no"},
+    "output": [],
+    "usage": {"input_tokens": 9, "output_tokens": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("provider", "way", "body"),
+    [
+        ("openai-compatible", "stream", [PIECE]),
+        ("openai", "stream", [{"type": "response.failed", "response": FAILED}]),
+        ("openai", "chat", FAILED),
+    ],
+)
+async def test_what_other_providers_report_with_a_broken_answer_is_with_the_error(
+    provider: str, way: str, body: Any
+) -> None:
+    async with ModelServer(Reply(body)) as server:
+        with pytest.raises(ModelError) as raised:
+            await ask(adapter(provider, server, price=PRICE), way)
+    assert raised.value.usage == Usage(input_tokens=9, output_tokens=1, cost=11e-6)

@@ -26,7 +26,7 @@ from standfast.events import AnswerDelta, TextDelta
 from standfast.llm import LLMAdapter, ToolDescription
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.llm.providers import settings_for
-from standfast.messages import LLMResponse, Message, cut, error_text
+from standfast.messages import LLMResponse, Message, Usage, cut, error_text
 from standfast.runtime.cancellation import cancelled_within
 from standfast.runtime.model_answers import (
     CANCELLED_WITHIN,
@@ -35,7 +35,9 @@ from standfast.runtime.model_answers import (
     following_calls,
     note_cost,
     note_failure,
+    noting_cut,
 )
+from standfast.runtime.noted_usage import UsageNotes, cut_answers, noted_usage
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers, reasoning_key
 from standfast.temporal.activities.sessions.transcripts import Transcript
 from standfast.temporal.activities.tools.dependencies import guardrails_in, run_with_deps
@@ -288,6 +290,7 @@ class Answers:
         tell = None if withholds(agent) else tell
         compress = partial(self._compressed, agent, (reference["run"], reference["turn"]))
         answered: tuple[LLMResponse, list[Message] | None] | None = None
+        cut_off: list[Usage] = []
         try:
             following = await following_calls(agent.tool_map, heard, transcript.session.key)
             if following is None:
@@ -295,8 +298,12 @@ class Answers:
                 asking = guardrails.around(
                     heard, lambda: call_adapter(agent, adapter, context, messages, described, tell, compress, most)
                 )
-                answered = await host.thread.run(asking)
+                answered = await host.thread.run(noting_cut(asking, cut_off.append))
+        except asyncio.CancelledError:
+            await self._note_cut(reference, cut_off)
+            raise
         except Exception as error:
+            await self._note_cut(reference, cut_off)
             may_pause = host.catalogue.agent().loop.model_retry == MODEL_RETRY
             is_paid = error is guardrails.raised and guardrails.have_let_pass
             failure = failure_of(error, agent, reference.get("model"), may_pause=may_pause, is_paid=is_paid)
@@ -310,6 +317,7 @@ class Answers:
         response, shorter = answered or (following or LLMResponse(), None)
         if answered is not None:
             note_cost(agent, reference.get("model"), response, self._unpriced)
+            response = response.after(await self._cut_before(reference))
         message = answer_message(
             response,
             turn=transcript.seq + len(said),
@@ -321,6 +329,17 @@ class Answers:
         )
         message = message if decided is None else with_dropped(message, decided)
         return Answered(await host.thread.run(guardrails.checked(message)), context, said, shorter)
+
+    async def _note_cut(self, reference: ModelReference, used: Sequence[Usage]) -> None:
+        """Note what was used by an answer that was cut off; the turn's next answer, or the run's end, counts it."""
+        for one in used:
+            with contextlib.suppress(Exception):  # it must not replace the reason why there is no answer
+                await UsageNotes(self._host.store, cut_answers(reference["run"], reference["turn"])).usage(one)
+
+    async def _cut_before(self, reference: ModelReference) -> Usage | None:
+        if activity.info().attempt == 1 and not reference.keys() & {"again", "model", "models"}:
+            return None  # the usual first attempt needs no look
+        return await noted_usage(self._host.store, cut_answers(reference["run"], reference["turn"]))
 
     async def _compressed(self, agent: Agent, turn: tuple[str, int], messages: list[Message]) -> list[Message] | None:
         """Return the compressed context; an attempt that finds the same messages again reuses it.

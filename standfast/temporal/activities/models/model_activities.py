@@ -66,6 +66,8 @@ class ModelActivities:
     async def _call(self, reference: ModelReference) -> ModelReply:
         is_moved = "run" in reference  # reset, or just continued as new
         reference = await self._host.records.located(reference)
+        if is_moved:
+            reference["again"] = True
         run, turn = reference["run"], reference["turn"]
         view = await self._load_view(run, reference)
         transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)

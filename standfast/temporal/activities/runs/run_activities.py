@@ -1,7 +1,7 @@
 """The activities around a run: hooks, results, its end, its rows on the board, exports, and agents of calls."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import wraps
@@ -19,6 +19,7 @@ from standfast.checkpoints import Checkpoint, Question, signed
 from standfast.errors import SessionStoreError, StoreBehindError
 from standfast.messages import Usage, cut
 from standfast.runtime.call_ledger import has_started
+from standfast.runtime.noted_usage import cut_answers, noted_usage
 from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import has_waits
 from standfast.stores.waits import Board
@@ -91,43 +92,68 @@ class RunActivities:
         if (status := reference["status"]) in ("cancelled", "error"):
             why = None if status == "cancelled" else f"the run ended with {status}"
             reference = await with_last_answer(self._host, await self._host.records.located(reference), why)
+        spent = await self._cut_off(reference) if status in ("cancelled", "error") else None
+        beside: types.Finished = {"seq": 0, "response": ""}
+        if spent is not None:
+            beside["spent"] = spent.plain()
         if reference["status"] == "cancelled" and not reference["seq"]:  # nothing was written
             await end_work(self._host.store, reference)
-            return {"seq": 0, "response": ""}
+            return beside
         try:
             turn, transcript = reference["turn"], await self._transcript(reference)
         except StoreBehindError:
             if reference["status"] != "cancelled":
                 raise
             await end_work(self._host.store, await self._host.records.located(reference))
-            return {"seq": reference["seq"], "response": ""}  # nothing can be appended to a missing session
+            return {**beside, "seq": reference["seq"]}  # nothing can be appended to a missing session
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
+        if spent is not None and transcript.seq:  # a run that was never answered leaves no session
+            await transcript.count(spent, turn=turn)
         if not questions and any(one.is_held for one in transcript.session.questions or ()):
             await transcript.ask_nothing(turn=turn)  # a held answer cannot be decided on any more
+        is_cancelled = reference["status"] == "cancelled"
+        await self._say_the_rest(reference, transcript, questions, is_heard=not is_cancelled)
+        if not is_cancelled:
+            await transcript.end(reference["status"])
+        await end_work(self._host.store, transcript.reference)
+        # The last answer, regardless of later messages.
+        answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
+        response = next(answers, "")
+        return {**beside, "seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
+
+    async def _say_the_rest(
+        self,
+        reference: types.FinishReference,
+        transcript: Transcript,
+        questions: Sequence[Mapping[str, Any]],
+        *,
+        is_heard: bool,
+    ) -> None:
+        """Call the hook, and write the state that it leaves, with the messages that no model reads."""
         state = None
         if name := reference.get("hook"):
             agent = self._host.catalogue.agent()
             if (hook := getattr(agent, name)) is not None:
                 context = await transcript.context(agent)
                 state = await self._state_after(agent, hook, context)
-        messages = [] if reference["status"] == "cancelled" else await transcript.said()
+        messages = await transcript.said() if is_heard else []
         if messages or (state is not None and state != transcript.session.state):
             end = transcript.take(
                 messages,
-                key=f"{turn}.{reference.get('part', 0)}/end",
-                turn=turn,
+                key=f"{reference['turn']}.{reference.get('part', 0)}/end",
+                turn=reference["turn"],
                 state=state,
                 questions=tuple(Question(**question) for question in questions),
             )
             await transcript.write(end)
-        if reference["status"] != "cancelled":
-            await transcript.end(reference["status"])
-        await end_work(self._host.store, transcript.reference)
-        # The last answer, regardless of later messages.
-        answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
-        response = next(answers, "")
-        return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
+
+    async def _cut_off(self, reference: types.FinishReference) -> Usage | None:
+        """Return what was used by answers that were cut off, if the run ends without another answer."""
+        run, turn = reference["run"], reference["turn"] + 1
+        if await self._host.store.load_reply(run, turn) is not None:
+            return None  # it has counted them
+        return await noted_usage(self._host.store, cut_answers(run, turn))
 
     async def _state_after(self, agent: Agent, hook: Callable[[AgentContext], object], context: AgentContext) -> str:
         """Call a hook, and return the resulting state. A state that cannot be stored is the hook's fault."""

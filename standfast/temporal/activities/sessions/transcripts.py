@@ -13,7 +13,7 @@ from standfast.agent_loop import extended, last_answer, left_open, outcome_of, r
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import EndStatus, Question
 from standfast.errors import InputError, SessionConflictError
-from standfast.messages import Message, ToolCall, cut, read_usage
+from standfast.messages import Message, ToolCall, Usage, cut, read_usage
 from standfast.runtime.call_ledger import answer_without_run, last_dispatch, read_result, told, with_answer
 from standfast.runtime.dependencies import heard_in
 from standfast.runtime.message_ids import ends_at_limit, keep_ending, prune_session
@@ -156,6 +156,15 @@ class Transcript:
             dropped = [one.held for one in self.session.questions if one.held is not None]
             self.session = self.session.model_copy(update={"usage": self.session.used_by(dropped)})
             await self.write(self.take([], key=f"{turn}.{self.reference.get('part', 0)}", turn=turn))
+
+    async def count(self, spent: Usage, *, turn: int) -> None:
+        """Add usage that no message has to the session, once."""
+        store, place = self.host.store, f"{self.reference['run']}/counted"
+        if await store.load_reply(place, turn) is not None:
+            return
+        self.session = self.session.model_copy(update={"usage": spent + self.session.usage})
+        append = self.take([], key=f"{turn}/cut", turn=turn, questions=self.session.questions or ())
+        await store.append_reply([append], journal_key=place, turn=turn, reply="1")
 
     async def take_results(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> list[Append]:
         """Add the results of a turn so far to the transcript; return the writes that this needs."""

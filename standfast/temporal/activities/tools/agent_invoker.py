@@ -15,6 +15,7 @@ from standfast.agents import Agent
 from standfast.errors import StandfastError
 from standfast.messages import Usage, read_json
 from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth, check_sampler, child_session
+from standfast.runtime.noted_usage import UsageNotes, called_agents, cut_answers, noted_usage
 from standfast.stores.protocol import DurableStore, session_id_of, session_key_of
 from standfast.temporal.client.runs.ended_runs import cancelled_end, end_of
 from standfast.temporal.wire import names
@@ -48,7 +49,6 @@ class Invocations:
     _left: int | None
     _asked: AskedAgents = field(default_factory=AskedAgents)
     spent: Usage | None = None
-    _noted: dict[int, str] = field(default_factory=dict)
 
     async def invoke(
         self,
@@ -100,10 +100,10 @@ class Invocations:
             result = await self._there(_result(self._client, agent.name, handle))
         except asyncio.CancelledError:
             await self._there(cancelled_end(self._client, handle.id))  # it ends before this call does
-            self._count(await self._there(self._usage_of(session)))
+            self._count(await self._there(self._usage_of(session, handle)))
             raise
         except StandfastError:
-            self._count(await self._there(self._usage_of(session)))
+            self._count(await self._there(self._usage_of(session, handle)))
             raise
         self._count(result_usage(result))
         return answer_of(outcome_of_result(agent.name, result))
@@ -111,17 +111,13 @@ class Invocations:
     def _count(self, spent: Usage | None) -> None:
         self.spent = self.spent if spent is None else spent + self.spent
 
-    async def _note(self, session: str) -> None:
-        """Note the session of an agent, so that its usage is counted even if the call is lost."""
-        place = _called_sessions(self._record.key, self._call_id)
-        while session not in self._noted.values():  # an earlier attempt may have noted others, or the same
-            number = len(self._noted)
-            self._noted[number] = await self._store.save_reply(place, number, session)
-
-    async def _usage_of(self, session: str) -> Usage | None:
+    async def _usage_of(self, session: str, handle: WorkflowHandle[Any, Any]) -> Usage | None:
         """Return the usage of an agent without a result."""
         kept = await self._store.load_session(session)
-        return None if kept is None else kept.usage
+        if kept is not None:
+            return kept.usage
+        # Its first answer may have been cut off.
+        return await noted_usage(self._store, cut_answers((await handle.describe()).run_id, 1))
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
         """Await on the worker's loop, to which the client belongs."""
@@ -136,7 +132,8 @@ class Invocations:
         workflow_id = names.child_id(self._info.workflow_id or "", name)
         # A run of the session under another workflow id may have called this agent before; the agent's session tells.
         there = await self._store.load_session(session := session_key_of(given.tenant_id, session_id))
-        await self._note(session)
+        # Its usage counts even if the call is lost.
+        await UsageNotes(self._store, called_agents(self._record.key, self._call_id)).session(session)
         if there is not None and there.workflow_id not in (None, workflow_id):
             return self._client.get_workflow_handle(str(there.workflow_id)), session
         try:
@@ -156,20 +153,6 @@ class Invocations:
                 return handle, session
             # An earlier attempt began with another question: this is a different agent, with a different name.
             return await self._start(agent, f"{self._call_id}.{asked}.0", asked, given)
-
-
-def _called_sessions(scope: str, call_id: str) -> str:
-    return f"{scope}/{call_id}/agents"
-
-
-async def usage_of_called(store: DurableStore, scope: str, call_id: str) -> Usage | None:
-    """Return the usage of the agents that a lost call has run; None if it ran none."""
-    number, total, place = 0, None, _called_sessions(scope, call_id)
-    while (session := await store.load_reply(place, number)) is not None:
-        kept, number = await store.load_session(session), number + 1
-        if kept is not None and kept.usage is not None:
-            total = kept.usage + total
-    return total
 
 
 async def _result(client: Client, agent: str, handle: WorkflowHandle[Any, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from standfast.runtime.call_ledger import (
     with_answer,
     within_row,
 )
+from standfast.runtime.noted_usage import called_agents, noted_usage
 from standfast.runtime.repeating import retry_write
 from standfast.runtime.session_marks import may_run
 from standfast.runtime.users_functions import refused_in_time, run_bounded, verified
@@ -32,7 +33,7 @@ from standfast.temporal.activities.gates.open_gates import arguments_of, load_ed
 from standfast.temporal.activities.sessions.recorded_facts import strictest
 from standfast.temporal.activities.sessions.restored_stores import claim_if_lost, finish_call
 from standfast.temporal.activities.sessions.stored_outcomes import state_before
-from standfast.temporal.activities.tools.agent_invoker import Invocations, usage_of_called
+from standfast.temporal.activities.tools.agent_invoker import Invocations
 from standfast.temporal.activities.tools.dependencies import call_with_deps, context_of_turn, with_step_deps
 from standfast.temporal.activities.tools.handler_threads import heartbeat_of
 from standfast.temporal.activities.worker.activity_guards import Guard, is_given_up, json_activity, write_in_sight
@@ -363,7 +364,7 @@ class ToolActivities:
         entry = await with_answer(store, place.scope, key, entry)
         if "given" in reference:
             # A handler that still runs is then too late.
-            spent = await usage_of_called(store, place.scope, place.call.id)
+            spent = await noted_usage(store, called_agents(place.scope, place.call.id))
             return await self._record(place, dispatch, entry, read_outcome(reference["given"]), spent, by="person")
         if "not_happened" in reference:
             return await self._give_up(place, dispatch, entry)
@@ -413,7 +414,7 @@ class ToolActivities:
     async def _verified(self, place: Place, dispatch: int, entry: LedgerEntry, *, asks: bool) -> Verdict | None:
         today = self._host.catalogue.tools.get(place.call.name)
         unknown: Verdict = {"claimed": True, "dispatch": dispatch}
-        spent = await usage_of_called(self._host.store, place.scope, place.call.id)
+        spent = await noted_usage(self._host.store, called_agents(place.scope, place.call.id))
         if spent is not None:
             unknown["spent"] = spent.plain()
         if today is not None and not today.safe_to_retry:

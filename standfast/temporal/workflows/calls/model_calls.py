@@ -52,11 +52,12 @@ class ModelCalls:
         """Return the model's answer; None if there is none, and the run's state has the next action."""
         run = self._run
         run.has_asked = True
+        again = False
         while True:
             progress = run.progress
             other = progress.model or self._fallback(action)
             model = self._shown_model(action.agent, other)
-            reference = self._reference(number, other, action)
+            reference = self._reference(number, other, action, again)
             asks = f"{model} · turn {number}" if model else f"turn {number}"
             options = model_options(run.facts.loop.model_retry, asks)
             has_waited = self._again is not None
@@ -71,6 +72,7 @@ class ModelCalls:
             except ActivityError as error:
                 if self._running.cancelled:
                     return None
+                reference["again"] = again = True
                 if await self._may_ask_again(error, reference, options):
                     continue
                 if not self._running.cancelled:
@@ -79,8 +81,10 @@ class ModelCalls:
             is_read = fits(names.CALL_MODEL, reference, reply)
             if is_read and "error" not in reply:
                 return self._answered(reply)
-            refer = partial(self._reference, number, other, action)
-            if not await self._asks_again(reply if is_read else None, has_waited, refer, options):
+            again = True
+            if not await self._asks_again(
+                reply if is_read else None, has_waited, partial(self._reference, number, other, action, again), options
+            ):
                 return None
 
     def _fallback(self, action: CallModel) -> str | None:
@@ -92,10 +96,12 @@ class ModelCalls:
         named = self._run.progress.named
         return other or (self._run.facts.model_of(agent) if named is None else named)
 
-    def _reference(self, number: int, model: str | None, action: CallModel) -> ModelReference:
+    def _reference(self, number: int, model: str | None, action: CallModel, again: bool) -> ModelReference:
         progress = self._run.progress
         reference = self._run.reference(ModelReference)
         reference["turn"] = number
+        if again:
+            reference["again"] = True
         if action.agent:
             reference["agent"] = action.agent
         if action.decided is not None:

@@ -24,10 +24,12 @@ from standfast.agent_loop import (
 )
 from standfast.checkpoints import Question
 from standfast.errors import InputError
+from standfast.messages import Usage
 from standfast.temporal.wire import activity_types, names
 from standfast.temporal.wire.activity_types import Exported, ExportReference, Finished, FinishReference, RunReference
 from standfast.temporal.wire.inbox import Sent
 from standfast.temporal.wire.inputs import AgentInput, first_message, said_id
+from standfast.temporal.wire.outcomes import is_usage
 from standfast.temporal.wire.run_state import Call, Progress, Reply, read_state, write_tripped
 from standfast.temporal.wire.snapshots import Facts, Surroundings, tools_of
 from standfast.temporal.workflows.board.visibility import details, show_started
@@ -146,6 +148,7 @@ class Closing:
         self._run, self._messages, self._calls = run, messages, calls
         self._board, self._box, self._pauses, self._workers = parts.board, parts.mailbox, parts.pauses, parts.workers
         self._running = parts.running
+        self._has_counted = False  # answers that were cut off
 
     async def write_questions(self) -> None:
         """Write the questions and the results so far, for readers of the session while it waits."""
@@ -229,6 +232,9 @@ class Closing:
                 continue
             if result is None:
                 await self.cancelled()
+            if (spent := result.get("spent")) is not None and not self._has_counted and is_usage(spent):
+                self._has_counted = True
+                self._run.loop = self._run.loop.spent(Usage.of(spent))
             self._wrote(result["seq"])
             self._run.progress.say = []
             return result

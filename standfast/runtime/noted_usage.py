@@ -1,0 +1,67 @@
+"""Notes in the store about usage that no message has: of agents that a call runs, and of answers that were cut off."""
+
+import json
+import logging
+from uuid import uuid4
+
+from standfast.errors import StoreError
+from standfast.messages import Usage
+from standfast.runtime.repeating import retry_write
+from standfast.stores.protocol import AgentStore, Ledger, has_ledger
+
+_LOG = logging.getLogger("standfast")
+
+
+def called_agents(scope: str, call_id: str) -> str:
+    """Return the place of notes about the agents that a call runs; `scope` is the prefix of its turn's keys."""
+    return f"{scope}/{call_id}/agents"
+
+
+def cut_answers(run: str, turn: int) -> str:
+    """Return the place of notes about answers of a turn that were cut off."""
+    return f"{run}/cut/{turn}"
+
+
+class UsageNotes:
+    """Adds notes at one place."""
+
+    def __init__(self, store: Ledger, place: str) -> None:
+        self._store, self._place = store, place
+        self._next = 0  # notes that are known to be there
+
+    async def session(self, session: str) -> bool:
+        """Note the session of an agent, and return whether it is new here. All its usage counts."""
+        while (note := await self._store.load_reply(self._place, self._next)) is not None:
+            if note == session:
+                return False
+            self._next += 1
+        await self._add(session)
+        return True
+
+    async def usage(self, usage: Usage) -> None:
+        """Note a usage. A store that refuses the note only makes the count too low."""
+        note = json.dumps({"id": uuid4().hex, "usage": usage.plain()})
+        try:
+            await retry_write(lambda: self._add(note), tries=3)
+        except StoreError as error:
+            _LOG.warning("Usage is not noted, and may not be counted: %s", error)
+
+    async def _add(self, note: str) -> None:
+        while await self._store.save_reply(self._place, self._next, note) != note:
+            self._next += 1
+
+
+async def noted_usage(store: AgentStore | None, place: str) -> Usage | None:
+    """Return the usage that is noted at a place; None if there is none."""
+    if store is None or not has_ledger(store):
+        return None
+    number, total = 0, None
+    while (note := await store.load_reply(place, number)) is not None:
+        number += 1
+        if note.startswith("{"):
+            total = Usage.of(json.loads(note)["usage"]) + total
+            continue
+        session = await store.load_session(note)
+        if session is not None and session.usage is not None:
+            total = session.usage + total
+    return total
