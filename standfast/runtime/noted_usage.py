@@ -31,10 +31,11 @@ class UsageNotes:
 
     async def session(self, session: str) -> bool:
         """Note the session of an agent, and return whether it is new here. All its usage counts."""
-        while (note := await self._store.load_reply(self._place, self._next)) is not None:
+        number = 0
+        while (note := await self._store.load_reply(self._place, number)) is not None:
             if note == session:
                 return False
-            self._next += 1
+            number += 1
         await self._add(session)
         return True
 
@@ -47,8 +48,10 @@ class UsageNotes:
             _LOG.warning("Usage is not noted, and may not be counted: %s", error)
 
     async def _add(self, note: str) -> None:
-        while await self._store.save_reply(self._place, self._next, note) != note:
-            self._next += 1
+        number = self._next
+        while await self._store.save_reply(self._place, number, note) != note:
+            number += 1  # others add notes at the same time
+        self._next = max(self._next, number)
 
 
 async def noted_usage(store: AgentStore | None, place: str) -> Usage | None:

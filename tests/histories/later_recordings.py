@@ -25,6 +25,7 @@ from standfast import (
     ModelError,
     TerminalError,
     ToolCall,
+    Usage,
     pipeline,
     sqlite_store,
     tool,
@@ -583,6 +584,20 @@ async def unseen(world: World) -> Saved:
             )
 
 
+async def cut_off(world: World) -> Saved:
+    """Answers that are cut off: a person resumes the run after the first, and lets it give up after the second."""
+    patient = Agent("patient", loop=Loop(on_model_outage="pause"))
+    cut = ModelError("cut off", transient=True, retry_after=3_600, usage=Usage(input_tokens=7))
+    async with world.worker(patient, model=ScriptedModel([cut, cut])):
+        run = await world.start(patient)
+        for action in ("retry", "abort"):
+            await world.waits_for(run, "pause")
+            await world.people.resume(run.id, by="ada", action=action)
+        saved = await ended(run)
+        assert (await run.result())["usage"]["input_tokens"] == 14
+        return saved
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 LATER = (
     *LATER,
@@ -605,5 +620,6 @@ LATER = (
     asked_in_turns,
     escalated,
     unseen,
+    cut_off,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

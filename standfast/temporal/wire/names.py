@@ -73,6 +73,7 @@ TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is also i
 FAULTS_PAUSE = "standfast.faults-pause"  # a user function that raises is no reason for a fallback model
 STAYS_SHOWN = "standfast.stays-shown"  # a gate stays on the board while its run continues as new
 MODELS_ANEW = "standfast.models-anew"  # a resume without a model calls the agent's own first, not its last fallback
+CUT_COUNTS = "standfast.cut-counts"  # after a failure, the next model call looks for the usage of answers cut off
 OUTAGES_OUTLAST = "standfast.outages-outlast"  # a refused fallback does not end the wait for a model that is down
 DEADLINES_STAY = "standfast.deadlines-stay"  # a pause that begins again, for example after a deploy, keeps its deadline
 RESETS_ANSWER = "standfast.resets-answer"  # at a cancel, a run that was reset answers its earlier calls

@@ -78,6 +78,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "MODELS_ANEW": "standfast.models-anew",
         "PASSES": "passes",
         "OUTAGES_OUTLAST": "standfast.outages-outlast",
+        "CUT_COUNTS": "standfast.cut-counts",
         "DEADLINES_STAY": "standfast.deadlines-stay",
         "RESETS_ANSWER": "standfast.resets-answer",
         "EACH_TURN_LOOKS": "standfast.each-turn-looks",

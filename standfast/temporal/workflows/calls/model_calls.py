@@ -72,7 +72,7 @@ class ModelCalls:
             except ActivityError as error:
                 if self._running.cancelled:
                     return None
-                reference["again"] = again = True
+                again = _will_ask_again(reference)
                 if await self._may_ask_again(error, reference, options):
                     continue
                 if not self._running.cancelled:
@@ -81,7 +81,7 @@ class ModelCalls:
             is_read = fits(names.CALL_MODEL, reference, reply)
             if is_read and "error" not in reply:
                 return self._answered(reply)
-            again = True
+            again = workflow.patched(names.CUT_COUNTS)
             if not await self._asks_again(
                 reply if is_read else None, has_waited, partial(self._reference, number, other, action, again), options
             ):
@@ -259,6 +259,13 @@ class ModelCalls:
     def _count(self, asked: ModelReference, reply: ModelReply) -> None:
         if fits(names.CALL_MODEL, asked, reply) and (usage := read_usage(reply.get("usage"))) is not None:
             self._run.loop = self._run.loop.spent(usage)
+
+
+def _will_ask_again(reference: ModelReference) -> bool:
+    """Let the next activity for this answer know that another one has failed; older histories do not have this."""
+    if again := workflow.patched(names.CUT_COUNTS):
+        reference["again"] = True
+    return again
 
 
 def _down(error: ActivityError) -> Down:

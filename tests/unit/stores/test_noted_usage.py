@@ -2,18 +2,14 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-from standfast import sqlite_store
+from standfast import Usage, sqlite_store
+from standfast.runtime.noted_usage import UsageNotes, called_agents, noted_usage
 from standfast.stores import SQLiteStore
-from standfast.temporal.activities.tools.agent_invoker import Invocations
 
 
-def attempt(store: SQLiteStore) -> Invocations:
-    unused: Any = None
-    record: Any = SimpleNamespace(key="s1/2")
-    return Invocations(unused, unused, store, unused, "c1", record, 0, None, None, None)
+def attempt(store: SQLiteStore) -> UsageNotes:
+    return UsageNotes(store, called_agents("s1/2", "c1"))
 
 
 async def noted(store: SQLiteStore) -> list[str]:
@@ -27,14 +23,21 @@ async def test_each_session_is_noted_once_over_attempts_that_differ(tmp_path: Pa
     async with sqlite_store(tmp_path / "standfast.db") as store:
         first, second = attempt(store), attempt(store)
         for session in ("a", "b", "c"):
-            await first._note(session)
+            await first.session(session)
         for session in ("c", "a", "d", "d"):
-            await second._note(session)
+            await second.session(session)
         assert await noted(store) == ["a", "b", "c", "d"]
 
 
 async def test_sessions_that_begin_at_once_are_all_noted(tmp_path: Path) -> None:
     async with sqlite_store(tmp_path / "standfast.db") as store:
         one = attempt(store)
-        await asyncio.gather(*(one._note(f"a{number}") for number in range(6)))
+        await asyncio.gather(*(one.session(f"a{number}") for number in range(6)))
         assert sorted(await noted(store)) == [f"a{number}" for number in range(6)]
+
+
+async def test_equal_usages_that_are_noted_at_once_all_count(tmp_path: Path) -> None:
+    async with sqlite_store(tmp_path / "standfast.db") as store:
+        one, two = attempt(store), attempt(store)
+        await asyncio.gather(*(which.usage(Usage(input_tokens=1)) for which in (one, two, one)), one.session("a"))
+        assert await noted_usage(store, called_agents("s1/2", "c1")) == Usage(input_tokens=3)
