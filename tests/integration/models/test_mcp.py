@@ -1,17 +1,12 @@
 """MCP tools, over stdio and HTTP, with both drivers: their declarations and results."""
 
-import asyncio
-import socket
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from mcp import StdioServerParameters
 from support.drivers import Driver
-from support.temporal_runs import until
 from support.transcripts import asks_for, call, error_of, kind_of, result_of, tool_results
 
 from standfast import Agent, Approval, DefinitionError, StandfastError
@@ -31,40 +26,21 @@ def stdio(effects: Path) -> StdioServerParameters:
 
 
 @pytest.fixture(params=["stdio", "http"])
-async def server(request: pytest.FixtureRequest, effects: Path) -> AsyncIterator[Any]:
-    """What `mcp_tools` connects to."""
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Path]:
+    """What `mcp_tools` connects to, and the file of its effects."""
     if request.param == "stdio":
-        yield stdio(effects)
-        return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(SERVER), str(effects), str(port), stderr=asyncio.subprocess.DEVNULL
-    )
-    url = f"http://127.0.0.1:{port}/mcp"
-
-    async def answers() -> bool:
-        try:
-            async with httpx.AsyncClient() as client:
-                await client.get(url)
-        except httpx.TransportError:
-            return False
-        return True
-
-    await until(answers)
-    yield url
-    if process.returncode is None:
-        process.terminate()
-    await process.wait()
+        return stdio(tmp_path / "effects"), tmp_path / "effects"
+    url, effects = request.getfixturevalue("plain_server")
+    effects.unlink(missing_ok=True)
+    return url, effects
 
 
 def asks(*calls: Any) -> ScriptedModel:
     return ScriptedModel([asks_for(*calls), "done"])
 
 
-async def test_a_server_that_is_trusted_says_which_of_its_tools_are_safe(server: Any) -> None:
-    async with mcp_tools(server, trust_hints=True) as tools:
+async def test_a_server_that_is_trusted_says_which_of_its_tools_are_safe(server: tuple[Any, Path]) -> None:
+    async with mcp_tools(server[0], trust_hints=True) as tools:
         by_name = {tool.name: tool for tool in tools}
         assert {name: tool.safe_to_retry for name, tool in by_name.items()} == {
             "read": True, "post": False, "put": True, "die": False, "linger": False, "fail": False
@@ -73,14 +49,15 @@ async def test_a_server_that_is_trusted_says_which_of_its_tools_are_safe(server:
         assert by_name["post"].input_schema["required"] == ["text"]
 
 
-async def test_an_agent_calls_them_like_any_other(driver: Driver, server: Any, effects: Path) -> None:
+async def test_an_agent_calls_them_like_any_other(driver: Driver, server: tuple[Any, Path]) -> None:
+    address, effects = server
     calls = (
         call("read", "c1", name="x"),
         call("post", "c2", text="hi"),
         call("fail", "c3"),
         call("post", "c4", txt="a"),
     )
-    async with mcp_tools(server) as tools:
+    async with mcp_tools(address) as tools:
         ended = await driver.run(Agent("a", tools=tools), asks(*calls))
     assert (ended.status, effects.read_text()) == ("complete", "hi\n")
     assert result_of(ended.messages, "c1") == "x is here"
@@ -109,9 +86,9 @@ async def test_what_is_safe_is_called_again_when_its_server_died(driver: Driver,
     assert result_of(ended.messages, "c1") == "put"
 
 
-async def test_what_the_server_says_can_be_overridden(server: Any) -> None:
+async def test_what_the_server_says_can_be_overridden(server: tuple[Any, Path]) -> None:
     safe, gates = {"read": False, "post": True}, {"post": Approval()}
-    async with mcp_tools(server, only=["read", "post"], safe_to_retry=safe, approval=gates, timeout="30s") as tools:
+    async with mcp_tools(server[0], only=["read", "post"], safe_to_retry=safe, approval=gates, timeout="30s") as tools:
         assert [(tool.name, tool.safe_to_retry, tool.approval, tool.timeout) for tool in tools] == [
             ("read", False, None, 30.0), ("post", True, gates["post"], 30.0)
         ]  # fmt: skip
@@ -125,9 +102,9 @@ async def test_an_approval_of_a_servers_tool_holds(driver: Driver, effects: Path
 
 
 @pytest.mark.slow(but=1)
-async def test_a_tool_that_the_server_has_not_is_refused_by_name(server: Any) -> None:
+async def test_a_tool_that_the_server_has_not_is_refused_by_name(server: tuple[Any, Path]) -> None:
     with pytest.raises(DefinitionError, match="no tool 'pots'; it has read, post, put, die, linger, fail"):
-        async with mcp_tools(server, only=["pots"]):
+        async with mcp_tools(server[0], only=["pots"]):
             pass
 
 

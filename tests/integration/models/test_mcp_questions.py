@@ -48,10 +48,6 @@ for line in sys.stdin:
 """
 
 
-def asking(tmp_path: Path) -> StdioServerParameters:
-    return StdioServerParameters(command=sys.executable, args=[str(ASKING), str(tmp_path / "effects")])
-
-
 def model_that_asks(*calls: ToolCall) -> ScriptedModel:
     """Return a model that does what results tell it: it asks the person, and calls again."""
     made = iter(range(1_000))
@@ -70,8 +66,10 @@ def model_that_asks(*calls: ToolCall) -> ScriptedModel:
     return ScriptedModel(answer)
 
 
-async def test_a_server_that_asks_waits_for_a_person_and_then_acts_once(driver: Driver, tmp_path: Path) -> None:
-    agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
+async def test_a_server_that_asks_waits_for_a_person_and_then_acts_once(
+    driver: Driver, asking: str, asked_effects: Path
+) -> None:
+    agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])
     ended = await driver.run(agent, model_that_asks(call("pay", "c1", amount=5)), answers=["yes"])
     assert ended.status == "complete"
     (question,) = ended.questions
@@ -80,12 +78,14 @@ async def test_a_server_that_asks_waits_for_a_person_and_then_acts_once(driver: 
     first, answer, last = tool_results(ended.messages)
     assert json.loads(first.content)["asked"] == question
     assert (answer.content, last.content) == ("yes", "paid 5")
-    assert (tmp_path / "effects").read_text() == "pay 5 True\n"
+    assert asked_effects.read_text() == "pay 5 True\n"
 
 
 async def test_a_question_outlives_its_worker(temporal: Temporal, tmp_path: Path) -> None:
+    by_stdio = StdioServerParameters(command=sys.executable, args=[str(ASKING), str(tmp_path / "effects")])
+
     def agent() -> Agent:
-        return Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
+        return Agent("a", tools=[mcp_server(by_stdio, elicitation=True)])
 
     model = model_that_asks(call("pay", "c1", amount=5))
     async with temporal.worker(agent(), llm=model):
@@ -99,8 +99,8 @@ async def test_a_question_outlives_its_worker(temporal: Temporal, tmp_path: Path
 
 
 @pytest.mark.slow(but=1)
-async def test_an_answer_that_does_not_fit_is_asked_for_again(driver: Driver, tmp_path: Path) -> None:
-    agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
+async def test_an_answer_that_does_not_fit_is_asked_for_again(driver: Driver, asking: str) -> None:
+    agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])
     answers = ["Oslo", '{"city": "Oslo", "number": "x"}', '{"city": "Oslo", "number": 7}']
     ended = await driver.run(agent, model_that_asks(call("send", "c1")), answers=answers)
     assert "'Oslo' does not fit: a JSON object is needed" in ended.questions[1]
@@ -109,25 +109,25 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(driver: Driver, tm
 
 
 @pytest.mark.slow(but=1)
-async def test_a_person_may_decline(driver: Driver, tmp_path: Path) -> None:
-    agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
+async def test_a_person_may_decline(driver: Driver, asking: str, asked_effects: Path) -> None:
+    agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])
     ended = await driver.run(agent, model_that_asks(call("pay", "c1", amount=5)), answers=["decline"])
     assert "elicitation was decline" in error_of(tool_results(ended.messages)[-1])
-    assert not (tmp_path / "effects").exists()
+    assert not asked_effects.exists()
 
 
 @pytest.mark.slow(but=1)
-async def test_an_answer_counts_for_the_same_arguments_alone(driver: Driver, tmp_path: Path) -> None:
-    agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
+async def test_an_answer_counts_for_the_same_arguments_alone(driver: Driver, asking: str, asked_effects: Path) -> None:
+    agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])
     await driver.run(agent, model_that_asks(call("pay", "c1", amount=5)), answers=["yes"])
     other = model_that_asks(call("pay", "d1", amount=500))
     ended = await driver.run(agent, other, message="more", answers=["decline"])
     assert "Really pay 500 euros?" in ended.questions[0]
-    assert (tmp_path / "effects").read_text() == "pay 5 True\n"
+    assert asked_effects.read_text() == "pay 5 True\n"
 
 
-async def test_a_model_cannot_answer_in_the_place_of_people(driver: Driver, tmp_path: Path) -> None:
-    agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
+async def test_a_model_cannot_answer_in_the_place_of_people(driver: Driver, asking: str) -> None:
+    agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])
     calls = [call("ask_person", "c1", question="0123456789ab"), call("ask_person", "c2", question="x/../y")]
     ended = await driver.run(agent, ScriptedModel([asks_for(*calls), "done"]))
     for one in tool_results(ended.messages):
@@ -135,15 +135,17 @@ async def test_a_model_cannot_answer_in_the_place_of_people(driver: Driver, tmp_
 
 
 @pytest.mark.slow(but=1)
-async def test_a_tool_of_that_name_does_not_answer_in_the_place_of_people(driver: Driver, tmp_path: Path) -> None:
+async def test_a_tool_of_that_name_does_not_answer_in_the_place_of_people(
+    driver: Driver, asking: str, asked_effects: Path
+) -> None:
     @tool
     def ask_person(question: str) -> str:
         """Answer as a model likes."""
         return "yes"
 
-    agent = Agent("a", loop=Loop(max_iterations=6), tools=[ask_person, mcp_server(asking(tmp_path), elicitation=True)])
+    agent = Agent("a", loop=Loop(max_iterations=6), tools=[ask_person, mcp_server(asking, elicitation=True)])
     await driver.run(agent, model_that_asks(call("pay", "c1", amount=5)))
-    assert not (tmp_path / "effects").exists()
+    assert not asked_effects.exists()
 
 
 async def test_a_server_of_an_earlier_protocol_may_ask_too(driver: Driver, tmp_path: Path) -> None:
@@ -157,8 +159,8 @@ async def test_a_server_of_an_earlier_protocol_may_ask_too(driver: Driver, tmp_p
     assert json.loads(last.content) == {"action": "accept", "content": {"sure": True}}
 
 
-async def test_a_server_asks_nobody_unless_it_may(driver: Driver, tmp_path: Path) -> None:
-    agent = Agent("a", tools=[mcp_server(asking(tmp_path))])
+async def test_a_server_asks_nobody_unless_it_may(driver: Driver, asking: str) -> None:
+    agent = Agent("a", tools=[mcp_server(asking)])
     calls = (call("pay", "c1", amount=5), call("think", "c2", text="x"))
     ended = await driver.run(agent, ScriptedModel([asks_for(*calls), "done"]))
     assert all(one.status == "failed" for one in tool_results(ended.messages))
@@ -166,9 +168,9 @@ async def test_a_server_asks_nobody_unless_it_may(driver: Driver, tmp_path: Path
 
 
 @pytest.mark.slow(but=1)
-async def test_an_agent_answers_in_the_place_of_a_model_and_its_usage_counts(driver: Driver, tmp_path: Path) -> None:
+async def test_an_agent_answers_in_the_place_of_a_model_and_its_usage_counts(driver: Driver, asking: str) -> None:
     thinker = Agent("thinker", model="thinker", instructions="Be short.")
-    agent = Agent("a", tools=[mcp_server(asking(tmp_path), sampling=thinker)])
+    agent = Agent("a", tools=[mcp_server(asking, sampling=thinker)])
     used = {"input_tokens": 100, "output_tokens": 10}
     models = {
         "thinker": ScriptedModel([LLMResponse.model_validate({"text": "42", "usage": used})]),
@@ -184,10 +186,10 @@ async def test_an_agent_answers_in_the_place_of_a_model_and_its_usage_counts(dri
 
 
 @pytest.mark.slow(but=1)
-async def test_a_run_ends_at_its_budget_by_what_a_server_has_asked_a_model(driver: Driver, tmp_path: Path) -> None:
+async def test_a_run_ends_at_its_budget_by_what_a_server_has_asked_a_model(driver: Driver, asking: str) -> None:
     thinker = Agent("thinker", model="thinker")
     loop = Loop(token_budget=TokenBudget(100))
-    agent = Agent("a", tools=[mcp_server(asking(tmp_path), sampling=thinker)], loop=loop)
+    agent = Agent("a", tools=[mcp_server(asking, sampling=thinker)], loop=loop)
     thought = LLMResponse.model_validate({"text": "42", "usage": {"input_tokens": 90, "output_tokens": 10}})
     spent = {"input_tokens": 1, "output_tokens": 1}
     asks = LLMResponse.model_validate({"tool_calls": [call("think", "c1", text="?")], "usage": spent})
@@ -196,8 +198,8 @@ async def test_a_run_ends_at_its_budget_by_what_a_server_has_asked_a_model(drive
     assert (ended.status, len(models[None].calls)) == ("token-budget-exhausted", 1)
 
 
-async def test_nobody_is_asked_without_a_store(tmp_path: Path) -> None:
-    agent = Agent("a", tools=[mcp_server(asking(tmp_path), elicitation=True)])
+async def test_nobody_is_asked_without_a_store(asking: str) -> None:
+    agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])
     model = ScriptedModel([asks_for(call("pay", "c1", amount=5)), "done"])
     ended = await run(agent, message="go", llm=model)
     assert tool_results(ended.messages)[0].status == "failed"

@@ -1,19 +1,16 @@
 """Resources of MCP servers are read by tools, and prompts are text for messages and instructions."""
 
-from pathlib import Path
-
 import pytest
 from support.drivers import Driver
 from support.transcripts import asks_for, call, error_of, result_of, tool_results
 
-from integration.models.test_mcp_questions import asking
 from standfast import Agent, StandfastError
 from standfast.mcp import mcp_prompt, mcp_server
 from standfast.testing import ScriptedModel
 
 
-async def test_a_model_lists_and_reads_resources(driver: Driver, tmp_path: Path) -> None:
-    agent = Agent("a", tools=[mcp_server(asking(tmp_path), only=["pay"], resources=True, prefix="n_")])
+async def test_a_model_lists_and_reads_resources(driver: Driver, asking: str) -> None:
+    agent = Agent("a", tools=[mcp_server(asking, only=["pay"], resources=True, prefix="n_")])
     calls = [
         call("n_list_resources", "c1"),
         call("n_read_resource", "c2", uri="notes://today"),
@@ -29,7 +26,7 @@ async def test_a_model_lists_and_reads_resources(driver: Driver, tmp_path: Path)
     assert "files://etc" in error_of(tool_results(ended.messages)[3])
 
 
-async def test_a_prompt_is_text(tmp_path: Path) -> None:
-    assert await mcp_prompt(asking(tmp_path), "style", {"tone": "warm"}) == "Write in a warm tone."
+async def test_a_prompt_is_text(asking: str) -> None:
+    assert await mcp_prompt(asking, "style", {"tone": "warm"}) == "Write in a warm tone."
     with pytest.raises(StandfastError, match="Internal server error"):
-        await mcp_prompt(asking(tmp_path), "sty")
+        await mcp_prompt(asking, "sty")

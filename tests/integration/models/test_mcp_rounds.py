@@ -28,16 +28,17 @@ def by_stdio(effects: Path) -> StdioServerParameters:
     return StdioServerParameters(command=sys.executable, args=[str(ASKING), str(effects)])
 
 
-async def test_a_call_goes_on_where_its_server_has_asked_and_no_model_is_needed(driver: Driver, effects: Path) -> None:
-    async with ServerProcess(effects, ASKING) as server:
-        agent = Agent("a", tools=[mcp_server(server.url, elicitation=True)])
-        model = ScriptedModel([asks_for(call("book", "c1", city="Oslo")), "done"])
-        ended = await driver.run(agent, model, answers=["7a"])
-        (question,) = ended.questions
-        assert "asks, in its tool book: Which seat?" in question
-        assert ended.iterations == 4
+async def test_a_call_goes_on_where_its_server_has_asked_and_no_model_is_needed(
+    driver: Driver, asking: str, asked_effects: Path
+) -> None:
+    agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])
+    model = ScriptedModel([asks_for(call("book", "c1", city="Oslo")), "done"])
+    ended = await driver.run(agent, model, answers=["7a"])
+    (question,) = ended.questions
+    assert "asks, in its tool book: Which seat?" in question
+    assert ended.iterations == 4
     assert [one.content for one in tool_results(ended.messages)[1:]] == ["7a", "booked Oslo"]
-    assert effects.read_text() == "reserve Oslo\nreserved Oslo, booked 7a\n"
+    assert asked_effects.read_text() == "reserve Oslo\nreserved Oslo, booked 7a\n"
 
 
 @pytest.mark.slow(but=1)
@@ -52,24 +53,24 @@ async def test_a_server_that_has_forgotten_its_state_gets_the_answer_when_it_ask
 
 
 @pytest.mark.slow(but=1)
-async def test_an_answer_counts_for_one_call(driver: Driver, effects: Path) -> None:
-    async with ServerProcess(effects, ASKING) as server:
-        agent = Agent("a", tools=[mcp_server(server.url, elicitation=True)])
-        calls = [asks_for(call("pay", f"c{number}", amount=5)) for number in range(2)]
-        ended = await driver.run(agent, ScriptedModel([*calls, "done"]), answers=["yes", "decline"])
+async def test_an_answer_counts_for_one_call(driver: Driver, asking: str, asked_effects: Path) -> None:
+    agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])
+    calls = [asks_for(call("pay", f"c{number}", amount=5)) for number in range(2)]
+    ended = await driver.run(agent, ScriptedModel([*calls, "done"]), answers=["yes", "decline"])
     assert len(ended.questions) == 2
-    assert effects.read_text() == "pay 5 True\n"
+    assert asked_effects.read_text() == "pay 5 True\n"
 
 
 @pytest.mark.slow(but=1)
-async def test_calls_of_one_turn_wait_for_their_answers_together(driver: Driver, effects: Path) -> None:
-    async with ServerProcess(effects, ASKING) as server:
-        agent = Agent("a", tools=[mcp_server(server.url, elicitation=True)])
-        asking = asks_for(call("pay", "c1", amount=5), call("book", "c2", city="Oslo"), call("pay", "c3", amount=6))
-        ended = await driver.run(agent, ScriptedModel([asking, "done"]), answers=["yes", "7a", "no"])
+async def test_calls_of_one_turn_wait_for_their_answers_together(
+    driver: Driver, asking: str, asked_effects: Path
+) -> None:
+    agent = Agent("a", tools=[mcp_server(asking, elicitation=True)])
+    turn = asks_for(call("pay", "c1", amount=5), call("book", "c2", city="Oslo"), call("pay", "c3", amount=6))
+    ended = await driver.run(agent, ScriptedModel([turn, "done"]), answers=["yes", "7a", "no"])
     assert [one.content for one in tool_results(ended.messages)[-3:]] == ["paid 5", "booked Oslo", "paid 6"]
     told = ["pay 5 True", "pay 6 False", "reserve Oslo", "reserved Oslo, booked 7a"]
-    assert sorted(effects.read_text().splitlines()) == told
+    assert sorted(asked_effects.read_text().splitlines()) == told
 
 
 async def test_an_answer_is_given_back_if_the_server_was_away_when_it_was_to_get_it(
