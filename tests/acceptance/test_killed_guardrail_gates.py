@@ -59,7 +59,7 @@ def test_who_dies_at_the_gate_of_a_stopped_call_pays_once_and_each_is_asked_once
     assert (lines(tmp_path, "paid"), lines(tmp_path, "asked")) == (1, asked)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "window",
     [
@@ -126,7 +126,7 @@ async def test_a_worker_that_dies_at_the_gate_of_a_stopped_call_pays_once_and_ea
     assert (lines(tmp_path, "paid"), lines(tmp_path, "asked")) == (1, 2 if window == "before append_reply 1" else 1)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("window", ["after append_reply 1", "before append_reply 3"])
 async def test_a_worker_that_dies_at_the_gates_of_a_message_and_its_answer_asks_each_person_once(
     tmp_path: Path, address: str, window: str

@@ -60,6 +60,7 @@ async def test_whatever_the_window_it_runs_once_at_most_and_the_next_attempt_say
     assert charges(tmp_path) + len(ran) == in_all
 
 
+@pytest.mark.slow
 async def test_processes_that_do_the_same_at_once_do_it_once(tmp_path: Path) -> None:
     path = str(tmp_path / "store.db")
     processes = [await begin(path, tmp_path, "none") for _ in range(4)]

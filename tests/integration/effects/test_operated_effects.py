@@ -386,7 +386,7 @@ async def test_an_approved_activity_that_is_completed_by_hand_with_junk_fails_it
     assert shop.effects(case) == 1
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @same_loop
 @pytest.mark.parametrize("point", ["open", "happened"])
 async def test_a_worker_that_is_killed_at_a_gate_or_behind_an_approved_effect_repeats_none(

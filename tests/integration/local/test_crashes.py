@@ -27,7 +27,7 @@ async def test_a_run_stopped_anywhere_doubles_no_effect_and_loses_no_message(fol
 SHORT = {name: scenario for name, scenario in SCENARIOS.items() if not scenario.is_long}
 
 
-@pytest.mark.slow(but=6)
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("scenario", SHORT.values(), ids=SHORT)
 async def test_a_run_stopped_twice_doubles_no_effect_and_loses_no_message(folder: Path, scenario: Scenario) -> None:
     report = await crash(folder, scenario, crashes=2)

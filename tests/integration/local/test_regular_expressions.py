@@ -48,7 +48,7 @@ async def test_no_function_takes_long_to_show_or_compare_what_anybody_wrote() ->
     assert (code, last) == (0, "done"), f"ended by signal {-code} at {last}"
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", [CUBIC, r"a*[ab]*x"])
 async def test_an_expression_that_backtracks_would_be_noticed(expression: str) -> None:
     code, last = await _run(expression)

@@ -42,6 +42,7 @@ async def refused(name: str, way: str, reply: Reply, limits: AnswerLimits = SMAL
     return raised.value
 
 
+@pytest.mark.slow(but=10)
 @pytest.mark.parametrize("status", [200, 500])
 @pytest.mark.parametrize("pack", ["gzip", "deflate"])
 async def test_a_small_body_that_unpacks_to_gigabytes_is_not_unpacked(

@@ -105,6 +105,7 @@ def test_chat_completions(pieces: Sequence[Any]) -> None:
 OF_SDKS = (InputError, AttributeError, TypeError, LookupError, ValueError)
 
 
+@pytest.mark.slow
 @often
 @given(st.lists(EVENTS.filter(lambda event: isinstance(event, dict)), max_size=6))
 def test_messages(events: Sequence[Any]) -> None:

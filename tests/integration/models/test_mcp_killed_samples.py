@@ -66,7 +66,7 @@ async def test_a_worker_that_is_killed_asks_its_model_again_only_if_it_has_not_a
     assert len(lines(tmp_path / "asked")) == (1 if when == WHEN[1] else 2)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("when", WHEN)
 async def test_a_killed_run_asks_its_model_again_only_if_it_has_not_answered(tmp_path: Path, when: str) -> None:
     async with program(tmp_path, "s") as first:

@@ -30,7 +30,7 @@ async def worker(temporal: Temporal, *words: str) -> AsyncIterator[Any]:
         await process.wait()
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 @pytest.mark.parametrize("kind", ["effects", "safe"])
 async def test_a_call_whose_worker_was_killed(temporal: Temporal, tmp_path: Path, transport: str, kind: str) -> None:

@@ -102,7 +102,7 @@ async def said(folder: Path, killed: str = "", *given: str) -> str:
     return "killed" if ran.returncode == -signal.SIGKILL else words
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["before the record", "after the record", "before the next step"])
 async def test_a_process_that_is_killed_after_an_edit_has_it_or_asks_again(tmp_path: Path, killed: str) -> None:
     status, digest = (await said(tmp_path)).split()

@@ -232,7 +232,7 @@ async def process(folder: Path, killed: str = "", decision: str = "") -> str:
     return "killed" if ran.returncode == -signal.SIGKILL else said
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("killed", "then", "paid"),
     [

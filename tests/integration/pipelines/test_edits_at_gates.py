@@ -242,6 +242,7 @@ async def test_a_large_value_is_read_from_the_store_as_it_was_edited(temporal: T
         assert (await result(run))["outputs"]["ok"]["title"] == "y" * 20_000
 
 
+@pytest.mark.slow
 async def test_a_reset_to_any_point_keeps_the_edit_and_asks_nobody_again(temporal: Temporal) -> None:
     asked = edited(approvers=["ada", "bob", "cy"], quorum=3)
     async with temporal.worker(writer, drafts.agent, pipelines=[asked], llm=ScriptedModel([DRAFT, "out"])):

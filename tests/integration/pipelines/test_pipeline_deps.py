@@ -251,6 +251,7 @@ async def test_a_killed_process_leaves_a_step_whose_dependencies_are_made_again(
     assert set((tmp_path / "opened").read_text().splitlines()) == {"ann eve k"}
 
 
+@pytest.mark.slow
 async def test_a_killed_worker_leaves_a_step_whose_dependencies_are_made_again(
     temporal: Temporal, tmp_path: Path
 ) -> None:

@@ -235,6 +235,7 @@ print(went.status, went.failed_step, went.error_reason, len(model.calls))
 """
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("safe", "posts", "ends"), [(False, "x", "error post tool-failed 0"), (True, "xx", "complete None None 1")]
 )

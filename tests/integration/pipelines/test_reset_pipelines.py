@@ -69,7 +69,7 @@ async def test_a_reset_of_pipelines_beside_each_other_pays_nobody_twice(temporal
     assert len(effects) == len(set(effects)) == 5
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["nobody", "item 1", "round 1"])
 async def test_a_reset_within_a_map_or_a_loop_pays_nobody_twice_not_even_who_was_lost(
     temporal: Temporal, lost: str

@@ -159,6 +159,7 @@ async def test_any_worker_carries_a_run_until_one_has_its_pipeline(temporal: Tem
 # --- a run that is long ---
 
 
+@pytest.mark.slow
 async def test_a_long_run_continues_as_new_and_loses_nothing(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

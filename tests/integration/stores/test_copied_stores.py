@@ -281,7 +281,7 @@ async def test_a_session_whose_time_is_not_utc_is_not_moved_where_its_calls_woul
     assert "Session s was made at" in await refused(None, "store", "copy", old, new)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ALL)
 async def test_large_and_many_sessions_take_little_memory(target: str, place: Place) -> None:
     old, new = place("sqlite"), place(target)

@@ -323,6 +323,7 @@ async def test_what_has_no_key_is_not_repeated(postgres: PostgresServer) -> None
         await store.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_restarts_under_load_loses_nothing_that_was_acknowledged() -> None:
     with postgres_server() as server:
         async with server.store() as store:

@@ -161,6 +161,7 @@ async def _waits_for(run: Run, *calls: str) -> bool:
     return {item["name"] for item in await waiting(run)} == set(calls)
 
 
+@pytest.mark.slow
 async def test_every_turn_that_asked_finds_its_answers_after_a_reset(temporal: Temporal) -> None:
     """No one is asked again, in later turns either: their answers are in the transcript, and another would differ.
 

@@ -267,7 +267,7 @@ async def test_messages_that_are_sent_again_after_any_reset_count_once(temporal:
             await check_once(temporal, agent, effects)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("with_messages", [True, False], ids=["signals again", "no signals"])
 @pytest.mark.parametrize("by", ["client", "command"])
 async def test_a_message_without_an_id_is_heard_once_after_any_reset(

@@ -86,7 +86,7 @@ async def test_after_a_reset_nobody_is_asked_again_and_no_guardrail_is(temporal:
     assert asked == ([{"amount": 500}] if edit is None else [])
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("moves", [False, True], ids=["in one piece", "goes on as new"])
 async def test_an_agent_that_was_called_with_an_edit_is_asked_once_after_every_reset(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, moves: bool

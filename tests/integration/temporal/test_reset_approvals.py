@@ -164,7 +164,7 @@ ROUNDS = [("approve", "ada"), ("reject", "bob"), ("approve", "eve")]
 DECIDED = [("approved", ["ada"]), ("rejected", ["bob"]), ("approved", ["eve"])]
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("with_messages", [False, True])
 async def test_each_gate_of_one_name_has_its_own_verdict_after_a_reset(temporal: Temporal, with_messages: bool) -> None:
     async with worker(temporal):

@@ -150,7 +150,7 @@ async def test_a_gate_of_a_workflow_of_the_users_has_a_deadline() -> None:
         assert [gate["status"] for gate in ended] == ["timed-out", "timed-out"]
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 async def test_a_signal_counts_by_the_time_when_it_was_given_in_a_workflow_of_the_users(
     temporal: Temporal, late: bool

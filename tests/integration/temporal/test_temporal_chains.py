@@ -307,7 +307,7 @@ async def _history(temporal: Temporal, size: int, count: int) -> Run:
         return handle
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 10_000])
 async def test_a_step_costs_the_same_at_any_length_whatever_the_size_of_results(temporal: Temporal, size: int) -> None:
     history = await events(await _history(temporal, size, 92))

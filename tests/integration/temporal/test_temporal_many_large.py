@@ -53,7 +53,7 @@ async def test_what_is_parked_fits_into_the_run_that_goes_on(
     assert len([message for message in await temporal.messages() if message.content == heavy]) == parked
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 100])
 async def test_sixty_four_long_questions_are_asked(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, steps: int
@@ -103,6 +103,7 @@ async def test_many_long_answers_are_all_read(temporal: Temporal) -> None:
     assert len(taken) >= 1
 
 
+@pytest.mark.slow
 async def test_many_long_decisions_of_an_operator_are_all_kept(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,7 @@ async def test_sixty_four_parallel_calls_of_a_turn_run_and_the_rest_are_refused(
     assert len(results) == count
 
 
+@pytest.mark.slow
 async def test_as_many_calls_as_the_loop_allows_run(temporal: Temporal) -> None:
     @tool(parallel=True, safe_to_retry=True)
     async def look(number: int) -> str:

@@ -136,6 +136,7 @@ async def test_the_doctor_finds_a_run_that_an_update_has_wedged_and_its_rescue_d
     raise AssertionError("no run was wedged: has the SDK mended updates beside queries? Then the doctor need not know")
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("door", ["signal", "update"])
 async def test_what_is_said_beside_a_query_wedges_nothing(temporal: Temporal, door: str) -> None:
     till, elsewhere = Till(), await temporal.elsewhere()

@@ -210,7 +210,7 @@ async def _tell(story: Story, temporal: Temporal, session: str, model: ScriptedM
     await temporal.store.delete_session(session)
 
 
-@pytest.mark.slow(but=6)
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("asks", [True, False], ids=["with questions", "without"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_both_drivers_tell_the_same_story(

@@ -144,7 +144,7 @@ async def terminate(temporal: Temporal, run: Run) -> None:
         await run.terminate()
 
 
-@pytest.mark.slow(but=3)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("act", [nothing, cancel, terminate])
 @pytest.mark.parametrize("reason", REASONS)
 async def test_what_was_told_not_to_have_run_does_not_run_after_a_reset(
@@ -168,7 +168,7 @@ async def test_what_was_told_not_to_have_run_does_not_run_after_a_reset(
     await check(temporal, shop)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres", "d1"])
 @pytest.mark.parametrize("reason", ["rejected", "cancelled before it started", "spent", "guardrail"])
 async def test_what_was_told_not_to_have_run_does_not_run_with_any_store(
@@ -215,6 +215,7 @@ async def _skips(run: Run) -> bool:
     return bool(missing)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("answer_timeout", [0.3, 60])
 async def test_a_question_that_was_told_as_unanswered_takes_no_answer_after_a_reset(
     temporal: Temporal, answer_timeout: float
@@ -285,6 +286,7 @@ async def test_a_cancel_that_no_worker_has_seen_settles_by_the_ledger(temporal: 
     assert sorted(shop.paid) == ["c1", "c2"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("reason", ["cancelled at a gate", "unapproved", "cancelled before it started"])
 async def test_a_run_that_was_told_before_another_message_is_reset_in_vain(temporal: Temporal, reason: str) -> None:
     shop = Shop(reason)
@@ -301,6 +303,7 @@ async def test_a_run_that_was_told_before_another_message_is_reset_in_vain(tempo
     assert (await temporal.messages())[: len(told)] == told
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("reason", ["cancelled at a gate", "rejected", "cancelled before it started"])
 async def test_two_resets_and_two_cancels_at_once_agree(temporal: Temporal, reason: str) -> None:
     shop = Shop(reason)
@@ -342,6 +345,7 @@ async def test_a_cancel_after_a_reset_to_the_beginning_answers_the_calls_that_th
     assert shop.paid == []
 
 
+@pytest.mark.slow
 async def test_a_gate_that_has_gone_on_as_new_does_not_open_again_after_its_call_was_answered(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ async def test_thoughts_are_a_part_before_the_text(temporal: Temporal, tmp_path:
     assert told == [("reasoning", "It is wet.", "done"), ("text", "It rains.", "done")]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("approved", "result"), [(True, "charged 5"), (False, "too much")])
 async def test_a_gate_is_an_approval_request_that_is_answered(
     temporal: Temporal, tmp_path: Path, approved: bool, result: str

@@ -575,6 +575,7 @@ async def http_server(temporal: Temporal, folder: Path) -> AsyncIterator[tuple[s
             process.kill()
 
 
+@pytest.mark.slow
 async def test_a_server_starts_before_the_first_worker_of_its_queue(temporal: Temporal, tmp_path: Path) -> None:
     """Other queues of the namespace, whose workers have another store, are other applications."""
     other = replace(temporal, name=f"{temporal.name}-other", store=sqlite_store(tmp_path / "other.db"))
@@ -618,7 +619,7 @@ async def test_runs_go_on_when_the_server_is_killed_and_the_same_start_finds_the
     assert len(model.calls) == 1
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_server_on_stdio_although_its_client_says_nothing(
     temporal: Temporal, tmp_path: Path, name: signal.Signals

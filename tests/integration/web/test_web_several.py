@@ -102,6 +102,7 @@ async def test_several_are_approved_with_one_comment_each_on_its_own_digest(temp
         assert len(await pending(runs[2])) == 1
 
 
+@pytest.mark.slow
 async def test_two_people_who_decide_the_same_ten_at_once_are_told_of_each_that_it_counted_once(
     temporal: Temporal,
 ) -> None:

@@ -229,6 +229,7 @@ REFUND = asks_for(call("refund", "c1", amount=129.9, to="the shop with a rather 
 EDITED = "Edited by ada: amount: 129.9 → 80"
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("events_of_a_run", [4_000, 40], ids=["in one piece", "goes on as new in between"])
 async def test_an_edit_is_shown_to_all_who_decide_and_wherever_what_ran_is_shown(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, events_of_a_run: int
