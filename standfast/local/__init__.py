@@ -12,6 +12,7 @@ from standfast.errors import InputError, MemoryStoreNotDurableError, did_you_mea
 from standfast.events import Event, GateOpened, RunEnded
 from standfast.llm import LLM
 from standfast.local.gates import GivenDecision
+from standfast.local.invocations import RunRequest
 from standfast.local.pipelines import OnProgress, PipelineRun
 from standfast.local.runs import Run
 from standfast.messages import ToolCall
@@ -81,7 +82,7 @@ async def run(
     Every error that ends a run after it has begun carries its `checkpoint` with all results, even if a hook raised it.
     """
     _check_options(run, options)
-    work = Run(adopted(agent), **options)
+    work = Run(RunRequest(agent=adopted(agent), **options))
     return await work.go(
         message=message,
         message_id=message_id,
@@ -112,7 +113,8 @@ async def resume(
         InputError: the session no longer waits for this answer. Also everything that `run` raises.
     """
     _check_options(resume, options)
-    return await Run(adopted(agent), **options).go(checkpoint=checkpoint, answer=answer, decisions=decisions)
+    work = Run(RunRequest(agent=adopted(agent), **options))
+    return await work.go(checkpoint=checkpoint, answer=answer, decisions=decisions)
 
 
 async def run_pipeline(
@@ -203,7 +205,7 @@ async def run_streaming(
 
     async def go() -> None:
         try:
-            work = Run(adopted(agent), emit=events.put_nowait, **options)
+            work = Run(RunRequest(agent=adopted(agent), emit=events.put_nowait, **options))
             result = await work.go(
                 message=message,
                 message_id=message_id,

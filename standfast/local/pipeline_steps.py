@@ -14,6 +14,7 @@ from standfast.agents import Agent
 from standfast.checkpoints import InterruptedResponse, RunResult, StepResult
 from standfast.errors import InputError, TerminalError
 from standfast.llm import ToolDescription
+from standfast.local.invocations import RunRequest
 from standfast.local.runs import Run
 from standfast.messages import LLMResponse, Message, ToolCall, error_text, explain, read_json
 from standfast.pipeline_loop import RunStep
@@ -79,7 +80,8 @@ class StepRunner:
             options = {**options, "session_id": session}
         if has_begun:
             options = {**options, "context": None}  # its session already has a context
-        return await Run(agent, **options).go(message=None if has_begun else message, decisions=decisions)
+        work = Run(RunRequest(agent=agent, **options))
+        return await work.go(message=None if has_begun else message, decisions=decisions)
 
 
 def step_session(run: str, path: str, attempt: int) -> str:

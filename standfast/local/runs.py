@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -29,13 +29,13 @@ from standfast.agent_loop import (
     result_message,
 )
 from standfast.agents import Agent, AgentContext, AgentIdentity
-from standfast.checkpoints import CheckpointKey, InterruptedResponse, Question, RunResult, check_key, show_checkpoint
+from standfast.checkpoints import InterruptedResponse, Question, RunResult, check_key, show_checkpoint
 from standfast.errors import InputError, StoreError, TerminalError
-from standfast.events import CheckpointReached, Event, RunStarted
-from standfast.llm import LLM, tools_to_descriptions
+from standfast.events import CheckpointReached, RunStarted
+from standfast.llm import tools_to_descriptions
 from standfast.local.answers import Answers, Speakers
 from standfast.local.gates import GivenDecision, RunGates, pending_approvals, read_decisions
-from standfast.local.invocations import Invocations, NestedRuns
+from standfast.local.invocations import Invocations, NestedRuns, RunRequest
 from standfast.local.model_calls import ModelCalls
 from standfast.local.sessions import Log, RunTranscript, open_log
 from standfast.local.tool_calls import ToolCalls
@@ -52,7 +52,7 @@ from standfast.runtime.repeating import retry_write
 from standfast.runtime.session_states import at_home, begin_state
 from standfast.runtime.toolsets import with_toolsets
 from standfast.runtime.users_functions import call_users, output_problem
-from standfast.stores.protocol import AgentStore, has_ledger
+from standfast.stores.protocol import has_ledger
 from standfast.tools import AgentInvoker, Cancelled, Failed, KeptState, Terminated, ToolContext, Unknown
 from standfast.tools.calls import idempotency_key, turn_scope
 
@@ -62,60 +62,19 @@ _LOG = logging.getLogger("standfast")
 class Run:
     """One run, from opening its session to its result."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        *,
-        llm: LLM | None = None,
-        store: AgentStore | None = None,
-        session_id: str | None = None,
-        create_session: bool = True,
-        max_stored_messages: int = 200,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        tools: inputs.Handlers | None = None,
-        instance_id: str | None = None,
-        checkpoint_key: CheckpointKey | None = None,
-        context: object = None,
-        emit: Callable[[Event], None] | None = None,
-        invoked_by: str | None = None,
-        depth: int = 0,
-        home: AgentStore | None = None,
-        max_answer_tokens: int | None = None,
-        note: Callable[[Usage], Awaitable[None]] | None = None,
-    ) -> None:
-        inputs.check_given(agent, user_id, max_stored_messages, tools)
-        self._llm = llm
-        self._store = store
-        self._home = store if home is None else home
-        self._session_id = session_id
-        self._create_session = create_session
-        self._keep = max_stored_messages
-        self._injected = dict(tools or {})
-        self._key = check_key(checkpoint_key)
-        self._given_context = context
-        self._emit = emit
-        self._invoked_by = invoked_by
-        self._depth, self._max_answer_tokens = depth, max_answer_tokens
-        self._context = AgentContext(
-            AgentIdentity(instance_id or uuid4().hex, agent.name), agent.new_state(), user_id, tenant_id
-        )
-        self.usage: Usage | None = None
-        self._counts = Counter[str]()  # how often each tool was requested
-        self._nested_usage: dict[str, Usage] = {}  # usage of the agents that the turn's calls ran, by the call's id
-        self._terminal: TerminalError | None = None
-        self._log: Log
-        self._state: LoopState  # the state before the current action
-        self._transcript: RunTranscript
-        self._answers: Answers
-        self._gates: RunGates
-        self._nested = NestedRuns(Run, llm, self._injected, self._context, store, self._home, depth, note)
-        self._use(agent)
+    def __init__(self, request: RunRequest) -> None:
+        inputs.check_given(request.agent, request.user_id, request.max_stored_messages, request.tools)
+        agent = request.agent
+        identity = AgentIdentity(request.instance_id or uuid4().hex, agent.name)
+        self._request, self._key = request, check_key(request.checkpoint_key)
+        self._context = AgentContext(identity, agent.new_state(), request.user_id, request.tenant_id)
+        self._speaks = _speaking(request)
+        self._open: OpenRun | None = None
 
-    def _use(self, agent: Agent) -> None:
-        self._agent, self._speakers = agent, Speakers(agent, self._injected)
-        tools = tools_to_descriptions(self._speakers.tools(""))
-        self._model = ModelCalls(agent.speaking(), self._llm, tools, self._emit, self._max_answer_tokens)
+    @property
+    def usage(self) -> Usage | None:
+        """The usage so far, also of a run that has failed; None if it called no model."""
+        return None if self._open is None else self._open.usage
 
     async def go(
         self,
@@ -129,6 +88,7 @@ class Run:
         decisions: Sequence[GivenDecision] = (),
     ) -> RunResult:
         """Run to the end, or to a question."""
+        request = self._request
         given = inputs.RunInput.read(
             message,
             messages,
@@ -137,53 +97,91 @@ class Run:
             read_decisions(decisions),
             images=images,
             message_id=message_id,
-            limit=self._agent.loop.max_message_bytes,
-            agent=self._agent.name,
+            limit=request.agent.loop.max_message_bytes,
+            agent=request.agent.name,
             key=self._key,
         )
-        given, session_id = await at_home(given, self._store, self._session_id, self._context.tenant_id)
+        given, session_id = await at_home(given, request.store, request.session_id, self._context.tenant_id)
         if given.message_id is not None:
-            check_can_hear_once(self._store, session_id)
+            check_can_hear_once(request.store, session_id)
         async with (
-            with_toolsets(self._agent, self._home) as agent,
-            open_log(self._store, agent, session_id, create=self._create_session, who=self._context) as self._log,
+            with_toolsets(request.agent, request.store if request.home is None else request.home) as agent,
+            open_log(request.store, agent, session_id, create=request.create_session, who=self._context) as log,
         ):
-            if agent is not self._agent:
-                self._use(agent)
-            self._context.session_id = self._log.session_id
-            self._transcript = RunTranscript(self._log, self._model, self._agent, self._context, self._emit, self._key)
-            self._answers = Answers(self._agent, self._speakers, self._model, self._transcript, self._context)
-            self._gates = RunGates(
-                self._agent,
-                self._context,
-                self._store,
-                self._transcript,
-                is_invoked=self._invoked_by is not None,
-                emit=self._emit,
-            )
-            if (heard := await self._heard(given)) is not None:
-                given, self._given_context = given.without_message(), None
-            self._state = self._begin(given)
-            if heard is not None and heard.answer is not None:
-                if given.is_signed or self._state.is_at_rest:  # other calls may need checks that a run makes
-                    await self._transcript.write_rest(self._state)
-                    await self._log.flush()
-                return self._answered_before(heard.answer)
-            try:
-                async with dependencies(self._agent, self._context):
-                    await call_hook(self._agent.on_start, self._context)
-                    result = await self._run(given)
-            except Exception as error:  # tools may have run: the error carries their results
-                show_checkpoint(error, self._transcript.checkpoint(self._state))
-                raise
-            if self._log.has_written:
-                await self._log.prune(agent, self._transcript.messages, self._keep)
-            return result
+            self._context.session_id = log.session_id
+            if agent is not request.agent:  # with the tools of its toolsets
+                request = replace(request, agent=agent)
+                self._speaks = _speaking(request)
+            self._open = OpenRun(request, log, self._context, self._key, *self._speaks)
+            return await self._open.go(given)
+
+
+def _speaking(request: RunRequest) -> tuple[Speakers, ModelCalls]:
+    """Return the agents of a run's conversation and their model.
+
+    Raises:
+        DefinitionError: a tool has no handler, or the agent no model.
+    """
+    speakers = Speakers(request.agent, request.handlers)
+    tools = tools_to_descriptions(speakers.tools(""))
+    return speakers, ModelCalls(request.agent.speaking(), request.llm, tools, request.emit, request.max_answer_tokens)
+
+
+class OpenRun:
+    """A run whose session is open.
+
+    Attributes:
+        usage: so far; None if it called no model.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        log: Log,
+        context: AgentContext,
+        key: bytes | None,
+        speakers: Speakers,
+        model: ModelCalls,
+    ) -> None:
+        agent, emit = request.agent, request.emit
+        self._request, self._agent, self._log, self._context = request, agent, log, context
+        self._speakers, self._model = speakers, model
+        self._transcript = RunTranscript(log, self._model, agent, context, emit, key)
+        self._answers = Answers(agent, self._speakers, self._model, self._transcript, context)
+        is_invoked = request.invoked_by is not None
+        self._gates = RunGates(agent, context, request.store, self._transcript, is_invoked=is_invoked, emit=emit)
+        self._counts = Counter[str]()  # how often each tool was requested
+        self._nested_usage: dict[str, Usage] = {}  # usage of the agents that the turn's calls ran, by the call's id
+        self._terminal: TerminalError | None = None
+        self._state: LoopState  # the state before the current action
+        self.usage: Usage | None = None
+
+    async def go(self, given: inputs.RunInput) -> RunResult:
+        """Run to the end, or to a question."""
+        context = self._request.context
+        if (heard := await self._heard(given)) is not None:
+            given, context = given.without_message(), None
+        self._state = self._begin(given, context)
+        if heard is not None and heard.answer is not None:
+            if given.is_signed or self._state.is_at_rest:  # other calls may need checks that a run makes
+                await self._transcript.write_rest(self._state)
+                await self._log.flush()
+            return self._answered_before(heard.answer)
+        try:
+            async with dependencies(self._agent, self._context):
+                await call_hook(self._agent.on_start, self._context)
+                result = await self._run(given)
+        except Exception as error:  # tools may have run: the error carries their results
+            show_checkpoint(error, self._transcript.checkpoint(self._state))
+            raise
+        if self._log.has_written:
+            await self._log.prune(self._agent, self._transcript.messages, self._request.max_stored_messages)
+        return result
 
     async def _run(self, given: inputs.RunInput) -> RunResult:
         prompt = await self._speakers.let_speak(self._state.agent, self._model, self._context)
-        if self._emit is not None:
-            self._emit(RunStarted(self._agent.name, given.message, user_id=self._context.user_id))
+        if self._request.emit is not None:
+            self._request.emit(RunStarted(self._agent.name, given.message, user_id=self._context.user_id))
         try:
             system = Message(role="system", content=prompt)
             self._model.show([system, *self._transcript.messages])  # an unfinished turn may end before a new message
@@ -201,7 +199,8 @@ class Run:
             return None
         log, said = self._log, given.user_message(self._context.user_id)
         transcript = given.messages or [] if log.is_new else [*log.messages, *given.not_in(log.messages)]
-        return await find_heard(said, transcript, self._agent, log.session, self._store, is_pruned=log.is_pruned)
+        store, is_pruned = self._request.store, log.is_pruned
+        return await find_heard(said, transcript, self._agent, log.session, store, is_pruned=is_pruned)
 
     def _answered_before(self, answer: MessageAnswer) -> RunResult:
         """Return the result of the message, and the session in its current state."""
@@ -210,7 +209,7 @@ class Run:
         )
         return replace(result, checkpoint=self._transcript.checkpoint(self._state))
 
-    def _begin(self, given: inputs.RunInput) -> LoopState:
+    def _begin(self, given: inputs.RunInput, context: object) -> LoopState:
         """Return the state from which the run starts, and show its transcript. This neither acts nor writes."""
         log, questions = self._log, given.credible_questions
         if not log.is_new:
@@ -224,11 +223,12 @@ class Run:
         else:
             new = given.messages or []
             given.check_questions()
-        self._transcript.said_in, new = begin_context(self._agent, self._given_context, log.messages, new, given)
+        self._transcript.said_in, new = begin_context(self._agent, context, log.messages, new, given)
         self._transcript.begin([*log.messages, *new], new)
         self._context.context = self._agent.read_context(self._transcript.said_in)
         if not self._transcript.messages and given.message is None:
-            where = f"session {log.session_id} has no messages yet" if self._session_id else "no session was named"
+            is_named = self._request.session_id is not None
+            where = f"session {log.session_id} has no messages yet" if is_named else "no session was named"
             raise InputError(f"nothing to run, {where}: give message=, messages= or checkpoint= to begin")
         state = begin_state(
             self._agent,
@@ -276,9 +276,9 @@ class Run:
 
     async def _take_results(self, state: LoopState) -> LoopState:
         """Write the ledger's results of open calls. An earlier run was lost before it could write them."""
-        if not state.open_calls or self._log.is_new or not has_ledger(self._store):
+        if not state.open_calls or self._log.is_new or not has_ledger(self._request.store):
             return state
-        found = await results_of(self._store, *self._coordinates(), state.open_calls)
+        found = await results_of(self._request.store, *self._coordinates(), state.open_calls)
         if not found:
             return state
         limit, states = self._agent.loop.max_message_bytes, list[KeptState]()
@@ -309,8 +309,8 @@ class Run:
                 case CallTools() as action:
                     state = await self._call_tools(state, action)
                     done = state.iterations
-                    if self._emit is not None and done and done % self._agent.loop.checkpoint_interval == 0:
-                        self._emit(CheckpointReached(self._transcript.checkpoint(state)))
+                    if self._request.emit is not None and done and done % self._agent.loop.checkpoint_interval == 0:
+                        self._request.emit(CheckpointReached(self._transcript.checkpoint(state)))
                 case AskHuman(question):
                     return await self._interrupted(state, question)
                 case Finish() as finish:
@@ -341,8 +341,8 @@ class Run:
         self._counts.update(call.name for call in message.tool_calls or ())
         state = state.replied(message, self._speakers.tools(action.agent))
         self.usage = state.usage
-        if self._nested.note is not None and message.usage is not None:
-            await self._nested.note(message.usage)
+        if self._request.note is not None and message.usage is not None:
+            await self._request.note(message.usage)
         if message.tool_calls and not state.unasked:  # a final text is written with the state that on_complete leaves
             try:
                 await self._transcript.write()
@@ -357,8 +357,8 @@ class Run:
             return state
         self._state = state = state.spent(used)
         self.usage = state.usage
-        if self._nested.note is not None:
-            await self._nested.note(used)
+        if self._request.note is not None:
+            await self._request.note(used)
         try:
             await self._log.count(used)
         except Exception as error:  # it must not replace the reason why there is no answer
@@ -371,7 +371,7 @@ class Run:
         """Count what agents used that were run by calls of a process that died."""
         scope, _ = self._coordinates()
         for call in state.open_calls:
-            if (used := await noted_usage(self._store, called_agents(scope, call.id))) is not None:
+            if (used := await noted_usage(self._request.store, called_agents(scope, call.id))) is not None:
                 self._count_nested(call.id, used)
 
     async def _correct(self, state: LoopState, action: Correct) -> LoopState:
@@ -438,10 +438,10 @@ class Run:
 
     def _tool_calls(self, state: LoopState, action: CallTools) -> ToolCalls:
         write = partial(self._transcript.write, state.kept_questions)
-        fence = Fence(write, self._store, *self._coordinates())
+        fence = Fence(write, self._request.store, *self._coordinates())
         tools = self._speakers.tools(last_speaker(self._transcript.messages))
         kept = ToolState(self._agent, KeptState(0, self._transcript.state()))
-        return ToolCalls(tools, state, action, self._contexts(), fence, self._emit, self._store, kept)
+        return ToolCalls(tools, state, action, self._contexts(), fence, self._request.emit, self._request.store, kept)
 
     def _take_state(self, calls: ToolCalls) -> None:
         if calls.agent_state.kept.number:
@@ -469,9 +469,9 @@ class Run:
         outcomes = calls.outcomes()
         told = (one for one in state.recorded(outcomes) if one[0].id not in calls.begun)
         not_run = [one for one in told if isinstance(one[1], Failed | Cancelled | Unknown)]
-        if not not_run or not self._log.is_stored or not has_ledger(self._store):
+        if not not_run or not self._log.is_stored or not has_ledger(self._request.store):
             return outcomes
-        enter = partial(answer_all, self._store, *self._coordinates(), not_run, state.tools)
+        enter = partial(answer_all, self._request.store, *self._coordinates(), not_run, state.tools)
         counts = await to_the_end(partial(retry_write, enter, tries=3))
         return [(call, counts.get(call.id, outcome)) for call, outcome in outcomes]
 
@@ -484,20 +484,22 @@ class Run:
 
     def _contexts(self) -> Callable[[ToolCall, int], ToolContext]:
         sampler = self._agent.samplers.get(last_speaker(self._transcript.messages) or self._agent.name)
+        invoked_by = self._request.invoked_by if self._request.store is None else None
         return tool_contexts(
             self._transcript.messages,
             self._last_seq,
-            journal_key=self._log.key if self._invoked_by is None or self._store is not None else self._invoked_by,
+            journal_key=self._log.key if invoked_by is None else invoked_by,
             session_id=self._log.session_id,
             who=self._context,
             invoker=lambda key, call_id: self._invocations(key, call_id, sampler),
         )
 
     def _invocations(self, key: str, call_id: str, sampler: Agent | None) -> Invocations:
-        nested, notes, store = self._nested, None, self._store
+        request, notes, store = self._request, None, self._request.store
         if store is not None and store.durable and has_ledger(store):
             notes = UsageNotes(store, called_agents(self._coordinates()[0], call_id))
-            nested = replace(nested, note=notes.usage)
+            request = replace(request, note=notes.usage)
+        nested = NestedRuns(Run, request, self._context)
         return Invocations(
             nested, key, call_id, self._log.session_id, sampler, self._tokens_left, self._count_nested, notes
         )
@@ -520,7 +522,7 @@ class Run:
             if finish.hook is not None and (self._transcript.unwritten or changed):
                 await self._transcript.write()
         if self._log.is_stored:
-            await keep_ending(self._store, self._log.session, self._transcript.messages, ending.status)
+            await keep_ending(self._request.store, self._log.session, self._transcript.messages, ending.status)
         if finish.raises and self._terminal is not None:
             raise self._terminal
         compressions = self._model.compressions if self._agent.loop.context_compression else None

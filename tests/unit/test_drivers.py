@@ -27,6 +27,7 @@ STATUSES = {
 
 # Where a driver makes a state or a gate itself, or changes one, instead of asking the loop for the next.
 MAY_MAKE_STATES = {
+    "local/runs.py:go",  # a request, with the tools of its agent's toolsets
     "temporal/wire/run_state.py:",  # an empty one, to leave out what is as in a new one
     "temporal/wire/run_state.py:read_state",  # what `write_state` wrote
     "temporal/activities/sessions/session_activities.py:_found",  # the same with references in place of arguments
