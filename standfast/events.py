@@ -125,7 +125,8 @@ class TextDelta(_Event):
 
     Args:
         turn, offset: for a Temporal run, the turn of the answer, and the position in it. An offset of 0 again belongs
-            to another attempt: the earlier text is void.
+            to another attempt: the earlier text is void. In process, only an empty piece has an offset: 0, after an
+            empty answer, whose thoughts and text are void.
     """
 
     text: str

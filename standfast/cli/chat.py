@@ -243,6 +243,8 @@ class _LocalConversation:
 
     def _show(self, event: "Event") -> None:
         if isinstance(event, TextDelta | ReasoningDelta):
+            if event.offset == 0:  # the words before it are void
+                self._words.end()
             self._words.write(event)
             return
         self._words.end()

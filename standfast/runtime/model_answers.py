@@ -70,6 +70,9 @@ async def answer(
         return response
     # Without a hint, a model that believes it is done returns nothing again. The transcript does not contain the hint.
     hinted = [*view, Message(role="user", content=_NOTHING_SAID)]
+    if tell is not None:
+        for kind in (ReasoningDelta, TextDelta):
+            tell(kind("", offset=0))  # the empty answer is in no transcript: its thoughts are void
     try:
         again = (await _answer(adapter, hinted, tools, settings, tell)).after(response.used)
     except BaseException as error:

@@ -1,6 +1,6 @@
 """The readable part of a model's thoughts comes before its text, whole or in pieces, and not before it was checked."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from standfast import (
 )
 from standfast.llm import create_adapter
 from standfast.runtime.model_answers import answer
+from standfast.stores.partial_answers import reasoning_key
 from standfast.testing import ScriptedModel
 
 SECRET = "The password is hunter2."
@@ -212,6 +213,56 @@ async def test_thoughts_come_while_they_are_thought_and_make_up_those_of_the_tur
     ]
     assert [(one.text, one.thoughts) for one in ended(events)] == [("It rains.", "It is wet.")]
     assert "SIGNED" not in repr([event for event in events if isinstance(event, ReasoningDelta | TurnEnded)])
+
+
+class Hesitant:
+    """Thinks and says nothing, and is asked again; says a piece whenever it is let."""
+
+    def __init__(self, *pieces: str | ReasoningDelta) -> None:
+        self._answers = [Speaker(ReasoningDelta("Hm. Nothing")), Speaker(*pieces)]
+        self._now = self._answers[0]
+
+    async def chat(self, messages: Any, tools: Any, **settings: Any) -> Any:
+        raise AssertionError("It is asked to stream")
+
+    async def stream(self, messages: Any, tools: Any, **settings: Any) -> AsyncIterator[Any]:
+        self._now = self._answers.pop(0)
+        async for piece in self._now.stream(messages, tools):
+            yield (
+                {"text": "", "reasoning": thinking("Hm. Nothing")}
+                if isinstance(piece, dict) and self._answers
+                else piece
+            )
+
+    def go_on(self) -> None:
+        self._now.go_on()
+
+
+@pytest.mark.parametrize("thought", ["Aha.", None])
+async def test_the_thoughts_of_an_empty_answer_are_void(driver: Driver, thought: str | None) -> None:
+    model = Hesitant(*(() if thought is None else (ReasoningDelta(thought),)), "Done.")
+    shown = {ReasoningDelta: "", TextDelta: ""}
+    before = list[str]()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, TextDelta | ReasoningDelta):
+            shown[type(event)] = ("" if event.offset == 0 else shown[type(event)]) + event.text
+            before.append(shown[ReasoningDelta])
+            if event.text:
+                model.go_on()
+
+    events = await driver.events(Agent("a"), model, hear=hear)
+    assert before[0] == "Hm. Nothing"
+    assert (shown[ReasoningDelta], shown[TextDelta]) == (thought or "", "Done.")
+    assert [(one.text, one.thoughts) for one in ended(events)] == [("Done.", thought)]
+    for key in (await _run_key(driver), reasoning_key(await _run_key(driver))):
+        assert await driver.temporal.store.load_partial(key) is None
+
+
+async def _run_key(driver: Driver) -> str:
+    session = await driver.temporal.store.load_session(driver.temporal.session())
+    assert session is not None
+    return str(session.journal_key).rpartition("/")[0]
 
 
 async def test_a_turn_has_its_thoughts_whole(driver: Driver) -> None:

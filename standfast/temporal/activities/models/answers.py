@@ -159,8 +159,8 @@ def with_shown_notices(
 class _Row:
     """A row of the store, with the text or the thoughts of an answer so far."""
 
-    def __init__(self, key: str) -> None:
-        self.key = key
+    def __init__(self, key: str, attempt: str) -> None:
+        self.key, self.attempt = key, attempt
         self.told: list[str] = []  # and not yet written
         self.left = MOST_WORDS  # characters that it may still take
         self.written = 0  # characters
@@ -175,14 +175,25 @@ class PartialAnswerWriter:
         info = activity.info()
         # By the server's clock, so that an attempt after a reset, which again has number 1, is also later.
         self._attempt = f"{info.started_time:%Y-%m-%dT%H:%M:%S.%f}.{info.attempt:03}"
-        self._thoughts, self._text = _Row(reasoning_key(run)), _Row(run)
+        self._run, self._rows = run, list[_Row]()
+        self._thoughts, self._text = self._begin()
         self._writing: asyncio.Task[None] | None = None
 
     def tell(self, piece: AnswerDelta) -> None:
-        """Take the next words, from any thread."""
+        """Take the next words, from any thread. With an offset of 0, another attempt begins."""
+        if piece.offset == 0:
+            if any(row.told or row.is_there for row in (self._thoughts, self._text)):
+                self._attempt += "+"  # later than this one, and earlier than that of another activity
+                self._thoughts, self._text = self._begin()
+            return
         row = self._text if isinstance(piece, TextDelta) else self._thoughts
         row.told.append(piece.text[: row.left])
         row.left -= len(row.told[-1])
+
+    def _begin(self) -> tuple[_Row, _Row]:
+        rows = _Row(reasoning_key(self._run), self._attempt), _Row(self._run, self._attempt)
+        self._rows += rows
+        return rows
 
     async def __aenter__(self) -> Self:
         self._writing = asyncio.create_task(self._write())
@@ -194,10 +205,10 @@ class PartialAnswerWriter:
         assert self._writing is not None
         self._writing.cancel()
         await asyncio.wait({self._writing})
-        for row in (self._thoughts, self._text):
+        for row in self._rows:
             if row.is_there:
                 with contextlib.suppress(Exception):
-                    await self._store.drop_partial(row.key, turn=self._turn, attempt=self._attempt)
+                    await self._store.drop_partial(row.key, turn=self._turn, attempt=row.attempt)
 
     async def _write(self) -> None:
         while True:
@@ -210,7 +221,7 @@ class PartialAnswerWriter:
         text = "".join(row.told[:count])
         if not text:
             return
-        part = PartialAnswer(turn=self._turn, attempt=self._attempt, offset=row.written, text=text)
+        part = PartialAnswer(turn=self._turn, attempt=row.attempt, offset=row.written, text=text)
         row.is_there = True
         with contextlib.suppress(Exception):  # retried with the next piece
             await self._store.add_partial(row.key, part)
