@@ -122,11 +122,19 @@ def people_in(path: str) -> "list[Person]":
     """
     from standfast.web import Person
 
+    tables = "must have tables [people.NAME] with role and token"
     try:
-        read = tomllib.loads(Path(path).read_text())["people"]
-        return [Person(name=name, **_rules(name, rules)) for name, rules in read.items()]
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: must have tables [people.NAME] with role and token: {error}") from error
+        read = tomllib.loads(Path(path).read_text())
+        people = read.get("people")
+        if not isinstance(people, dict):
+            has = ", ".join(map(repr, read)) or "nothing"
+            raise InputError(f"{path}: {tables}; it has {has}")
+        for name, rules in people.items():
+            if not isinstance(rules, dict):
+                raise InputError(f"{path}: {tables}; under [people], {name} is not a table")
+        return [Person(name=name, **_rules(name, rules)) for name, rules in people.items()]
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as error:
+        raise InputError(f"{path}: {tables}: {error}") from error
     except DefinitionError as error:
         raise InputError(f"{path}: {error}") from error
 

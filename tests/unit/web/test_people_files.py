@@ -13,8 +13,10 @@ from standfast.errors import InputError
     [
         ("[people.ada.lovelace]", r'a name with dots in quotes: \[people\."ada\.lovelace"\]'),
         ("[people.ada]\nrole = 'viewer'\nonly_owm = true", r"no setting is called 'only_owm'.* mean 'only_own'\?"),
-        ("[persons.ada]", r"must have tables \[people\.NAME\]"),
-        ("[people]\nada = 1", r"must have tables \[people\.NAME\]"),
+        ("[persons.ada]", r"must have tables \[people\.NAME\] with role and token; it has 'persons'"),
+        ("", r"must have tables \[people\.NAME\] with role and token; it has nothing"),
+        ("people = 3", r"must have tables \[people\.NAME\] with role and token; it has 'people'"),
+        ("[people]\nada = 1", r"under \[people\], ada is not a table"),
     ],
 )
 def test_a_wrong_file_is_refused_in_its_own_words(tmp_path: Path, written: str, says: str) -> None:
