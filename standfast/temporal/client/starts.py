@@ -6,8 +6,9 @@ from uuid import uuid4
 
 from pydantic_core import to_json
 from temporalio.client import Client
-from temporalio.common import WorkflowIDReusePolicy
+from temporalio.common import TypedSearchAttributes, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.agents import Agent, ForeignAgent, adopted
 from standfast.checkpoints import Checkpoint
@@ -16,6 +17,7 @@ from standfast.messages import check_message_id, read_images, read_json, with_ar
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_restart_options
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
+from standfast.temporal.client.board.search_attributes import started_attributes
 from standfast.temporal.client.history.audits import OnRecord, start_on_record, started_by
 from standfast.temporal.client.runs.ended_runs import find_run
 from standfast.temporal.client.runs.owners import Run, check_owner, run_that_has, run_with_input, start_or_say
@@ -142,7 +144,9 @@ async def start_agent(
     options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
     options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, session)))
     options["memo"] = {**(options.get("memo") or {}), names.AGENT_MEMO: name, **started_by(on_record)}
-    begin = partial(client.start_workflow, name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
+    begin = partial(
+        _begin, client, name, given, session, tenant_id, task_queue=task_queue, result_type=dict[str, Any], **options
+    )
 
     async def start() -> Run:
         whose, context = (user_id, tenant_id), given.get("context")
@@ -220,8 +224,8 @@ async def start_pipeline(
             earlier = await earlier_run(client, pipeline, options["id"], name, who)
         if earlier is None:
             try:
-                return await client.start_workflow(
-                    name, given, task_queue=task_queue, result_type=dict[str, Any], **options
+                return await _begin(
+                    client, name, given, None, tenant_id, task_queue=task_queue, result_type=dict[str, Any], **options
                 )
             except WorkflowAlreadyStartedError as error:
                 earlier = options["id"]
@@ -234,6 +238,23 @@ async def start_pipeline(
     again_from = None if again is None else f"again from {restart_from} of {restart_of}"
     said = ": ".join(filter(None, [again_from, with_input])) or None
     return await start_on_record(client, options["id"], said, on_record, start, once=_is_once(options))
+
+
+async def _begin(client: Client, name: str, given: Any, session: str | None, tenant: str | None, **options: Any) -> Run:
+    """Start a workflow that lists show at once, and not only when a worker has begun it."""
+    theirs = options.get("search_attributes")
+    if theirs is None or isinstance(theirs, TypedSearchAttributes):
+        known = {pair.key.name: pair for pair in [*started_attributes(session, tenant), *(theirs or ())]}
+        try:
+            shown = TypedSearchAttributes(list(known.values()))
+            begun: Run = await client.start_workflow(name, given, **{**options, "search_attributes": shown})
+            return begun
+        except RPCError as error:
+            if error.status != RPCStatusCode.INVALID_ARGUMENT:
+                raise
+            # The namespace may lack the attributes; a fault of anything else is raised by the next attempt.
+    run: Run = await client.start_workflow(name, given, **options)
+    return run
 
 
 def _is_once(options: dict[str, Any]) -> bool:

@@ -1,12 +1,15 @@
 """Workers that lack some agents: a run reports what it waits for, loses nothing, and continues where its agent is."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from support.questions import ask
 from support.temporal_runs import (
     Run,
@@ -25,13 +28,17 @@ from support.temporal_runs import (
 )
 from support.transcripts import asks_for, call
 from temporalio import workflow
-from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
-from temporalio.common import RawValue
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.common import RawValue, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import CancelledError
+from temporalio.service import RPCError
 from temporalio.worker import Replayer, Worker
 
 from standfast import Agent, Approval, Loop, Message, tool
-from standfast.temporal import StandfastPlugin
+from standfast.temporal import StandfastPlugin, connect, start_agent, start_pipeline
+from standfast.temporal.client.runs.descriptions import runs_query
+from standfast.temporal.wire import names
 from standfast.temporal.workflows.run import agent_workflows
 from standfast.testing import ScriptedModel
 
@@ -362,3 +369,42 @@ async def test_a_run_that_waited_for_a_worker_replays(temporal: Temporal) -> Non
     for agent in (support, other):
         plugin = StandfastPlugin(agents=[agent], store=temporal.store, llm=ScriptedModel([]))
         await Replayer(workflows=[], plugins=[plugin]).replay_workflow(history)
+
+
+# --- runs that no worker has begun ---
+
+
+@pytest.mark.parametrize("tenant", [None, "acme"])
+async def test_a_run_is_listed_before_a_worker_has_begun_it(temporal: Temporal, tenant: str | None) -> None:
+    key = SearchAttributeKey.for_keyword_list(names.GROUP_ATTRIBUTE)
+    own = TypedSearchAttributes([SearchAttributePair(key, ["kept"])])
+    run = await temporal.start(other, tenant_id=tenant, search_attributes=own)
+    assert (await run.describe()).typed_search_attributes.get(key) == ["kept"]
+    found = [{}, {"status": "running"}, {"session": temporal.session()}, *([{"tenant": tenant}] if tenant else [])]
+    for wanted in found:
+        await until(lambda: _listed(temporal, run, **wanted))  # noqa: B023
+    reviewed = await start_pipeline(temporal.client, "review", run_key=temporal.name, task_queue=temporal.name)
+    await until(lambda: _listed(temporal, reviewed))
+    async with temporal.worker(other, llm=ScriptedModel(["hi"])):
+        assert (await result(run))["status"] == "complete"
+        await until(lambda: _listed(temporal, run, status="complete"))
+
+
+async def _listed(temporal: Temporal, run: Run, **wanted: Any) -> bool:
+    found = [one.id async for one in temporal.client.list_workflows(runs_query(**wanted))]
+    return run.id in found
+
+
+async def test_a_run_starts_in_a_namespace_without_the_search_attributes(temporal: Temporal) -> None:
+    bare = f"bare-{uuid4().hex[:8]}"
+    keep = Duration(seconds=86_400)
+    asked = RegisterNamespaceRequest(namespace=bare, workflow_execution_retention_period=keep)
+    await temporal.client.workflow_service.register_namespace(asked)
+    client = await connect(temporal.client.service_client.config.target_host, namespace=bare)
+
+    async def start() -> Any:
+        with contextlib.suppress(RPCError):  # the server does not know the namespace yet
+            return await start_agent(client, other, message="go", session_id="s", task_queue=temporal.name)
+
+    run = await until(start)
+    assert (await run.describe()).status is WorkflowExecutionStatus.RUNNING

@@ -9,6 +9,7 @@ import logging
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
+from temporalio.common import SearchAttributeKey, SearchAttributePair
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.temporal.wire import names
@@ -19,6 +20,16 @@ _INDEXED = {
     "KeywordList": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
     "Datetime": IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
 }
+
+
+def started_attributes(session: str | None, tenant: str | None) -> list[SearchAttributePair[str]]:
+    """Return the attributes of a run that no worker has begun; the run sets the same ones when it begins."""
+    values = {names.STATUS_ATTRIBUTE: "running", names.SESSION_ATTRIBUTE: session, names.TENANT_ATTRIBUTE: tenant}
+    return [
+        SearchAttributePair(SearchAttributeKey.for_keyword(name), value)
+        for name, value in values.items()
+        if value is not None
+    ]
 
 
 async def missing_attributes(client: Client) -> list[str]:
