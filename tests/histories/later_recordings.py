@@ -598,6 +598,19 @@ async def cut_off(world: World) -> Saved:
         return saved
 
 
+async def answered_early(world: World) -> Saved:
+    """An answer without an id that a run is sent while it looks for earlier ones."""
+    model = ScriptedModel([asks("inquire", what="which"), "done"])
+    async with world.worker(asker, model=model):
+        run = await world.start(asker)
+        await world.waits_for(run, "question")
+    await run.signal("answer", {"text": "red"})
+    again = await reset(world, run, -1, with_signals=True)
+    async with world.worker(asker, model=model):
+        await again.result()
+        return [(run.id, again.run_id)]
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 LATER = (
     *LATER,
@@ -621,5 +634,6 @@ LATER = (
     escalated,
     unseen,
     cut_off,
+    answered_early,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

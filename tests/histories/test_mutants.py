@@ -18,6 +18,7 @@ from standfast.temporal.workflows.calls import tool_calls
 from standfast.temporal.workflows.calls.tool_calls import Calls
 from standfast.temporal.workflows.gates import approvals
 from standfast.temporal.workflows.gates.gate_keeper import CallApprovals
+from standfast.temporal.workflows.inbox.questions import Questions
 from standfast.temporal.workflows.run.agent_run_state import RunState
 from standfast.temporal.workflows.run.agent_workflows import AgentRun, Closing
 from standfast.temporal.workflows.run.pauses import Pauses
@@ -63,6 +64,11 @@ def the_messages_of_escalations_are_forgotten(patch: Patch) -> None:
 @mutant("escalated")
 def a_gate_opens_that_is_too_large_to_be_read(patch: Patch) -> None:
     patch.setattr(approvals, "INLINE_BYTES", 500_000)
+
+
+@mutant("answered_early")
+def an_answer_is_refused_while_earlier_ones_are_looked_up(patch: Patch) -> None:
+    patch.setattr(Questions, "_is_held", lambda questions, data: False)
 
 
 @mutant("unseen")

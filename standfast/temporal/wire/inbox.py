@@ -25,6 +25,9 @@ OUTCOMES = 500  # outcomes of signals with an id that a run remembers
 _ID_BYTES = 100  # of such an id in a history; a longer one is remembered by its digest
 
 
+ANSWER_FIELDS: Mapping[str, type] = {"tool_call_id": str, "text": str, "by": str}
+
+
 class LaterError(InputError):
     """A signal cannot be taken in now; the same signal, sent again later, may be."""
 
@@ -169,8 +172,7 @@ class Mailbox:
         return said_by_user(text, images, by, message_id=message_id)
 
     def read_answer(self, data: object, questions: tuple[Question, ...], limit: int) -> Answer:
-        known = {"tool_call_id": str, "text": str, "by": str}
-        fields = read_fields(data, "answer", known)
+        fields = read_fields(data, "answer", ANSWER_FIELDS)
         answer = Answer(**{"text": _required(fields, "answer", "text"), **fields})
         _check_size(answer.text, limit)
         open_ids = [question.tool_call_id or "" for question in questions]

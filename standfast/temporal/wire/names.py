@@ -80,6 +80,9 @@ RESETS_ANSWER = "standfast.resets-answer"  # at a cancel, a run that was reset a
 EACH_TURN_LOOKS = "standfast.each-turn-looks"  # after a reset, each turn that asks looks for its answers
 OWN_HANDLERS = "standfast.own-handlers"  # a workflow's own handler is not replaced by one of `approval`
 WHOLE_UNSEEN = "standfast.whole-unseen"  # gates of `approval` are shown whole, whatever the worker could not look up
+ANSWERS_HELD = (
+    "standfast.answers-held"  # an answer without an id waits while a run that was reset looks for earlier ones
+)
 READ_FIRST = "standfast.read-first"  # people see arguments as the activity reads them, if it changes them
 
 # Search attributes.

@@ -9,7 +9,7 @@ import pytest
 from support.doubles import fail, poster
 from support.questions import ask
 from support.resets import reset, tasks
-from support.temporal_runs import Run, Temporal, check_healthy, pending, question, result, until, waiting
+from support.temporal_runs import Run, Temporal, check_healthy, pending, question, refusals, result, until, waiting
 from support.transcripts import asks_for, call, result_of, shape
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
@@ -190,6 +190,43 @@ async def test_every_turn_that_asked_finds_its_answers_after_a_reset(temporal: T
             assert (await result(again))["status"] == "complete"
             await check_healthy(again)
             assert await temporal.messages() == before
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("given", [{}, {"tool_call_id": "c1"}], ids=["to the first question", "to its call"])
+async def test_an_answer_without_an_id_counts_though_the_reset_run_still_looks_for_earlier_ones(
+    temporal: Temporal, given: dict[str, Any]
+) -> None:
+    agent, llm = Agent("clerk", tools=[ask]), ScriptedModel([ASKS, "done"])
+    async with temporal.worker(agent, llm=llm):
+        run = await temporal.start(agent)
+        await pending(run)
+    await run.signal("answer", {"text": "Ada", **given})  # the reset sends it again
+    new = await reset(temporal, run, len(await tasks(run)) - 1, with_messages=True)
+    async with (await temporal.elsewhere()).worker(agent, llm=llm):
+        assert (await result(new))["status"] == "complete"
+        await check_healthy(new)
+    assert result_of(await temporal.messages(), "c1") == "Ada"
+
+
+async def test_but_not_if_an_earlier_one_is_found(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask])
+    asks = asks_for(*(call("ask", f"c{number}", question=f"{number}?") for number in (1, 2)))
+    async with temporal.worker(agent, llm=ScriptedModel([asks, "done"])):
+        run = await temporal.start(agent)
+        await pending(run, 2)
+        await temporal.people.message(run.id, "hurry")  # so that there is a task in which it waits
+        at = len(await tasks(run)) - 1
+        await temporal.people.answer(run.id, "Ada", tool_call_id="c1")
+    for text, call_id in (("Bob", "c1"), ("Eve", "c2")):
+        await run.signal("answer", {"text": text, "tool_call_id": call_id})
+    new = await reset(temporal, run, at, with_messages=True)
+    async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
+        assert (await result(new))["status"] == "complete"
+        assert "answer: call c1 already has its answer" in await refusals(new)
+        await check_healthy(new)
+    messages = await temporal.messages()
+    assert [result_of(messages, name) for name in ("c1", "c2")] == ["Ada", "Eve"]
 
 
 async def test_of_two_who_answer_at_once_one_is_told_that_it_counts(temporal: Temporal) -> None:

@@ -13,9 +13,9 @@ from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AnsweredReference, Source
-from standfast.temporal.wire.inbox import Answer, EarlyError, Resolve, Sent
+from standfast.temporal.wire.inbox import ANSWER_FIELDS, Answer, EarlyError, Resolve, Sent
 from standfast.temporal.wire.inputs import said_by_user
-from standfast.temporal.wire.limits import AWAITED_BYTES, PARKED_BYTES
+from standfast.temporal.wire.limits import AWAITED_BYTES, PARKED_BYTES, PARKED_MESSAGES, read_fields
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.temporal.wire.run_state import Call
 from standfast.temporal.workflows.board.waiting_items import Waiting
@@ -27,6 +27,7 @@ from standfast.temporal.workflows.run.run_parts import RunParts
 from standfast.tools import Asked, Failed, Outcome, Returned, Unknown
 
 _ASKING = ("question", "unknown")  # the kinds of items that wait for an answer
+_LOOKING = "answer: the run was reset, and is looking up its earlier answers; send it again"
 _RESOLVED = 20  # operators' decisions that `status` shows
 
 
@@ -47,6 +48,8 @@ class Questions:
         self._looked = 0  # the number of resets after which the run has looked for the turn's answers
         self._turn = 0  # the last turn in which it has looked
         self._recalled: dict[str, Outcome] = {}  # by call, the answers from before a reset, as they were written
+        self._held: list[tuple[Any, tuple[Any, ...]]] = []  # answers without an id that came while it was looking
+        self._inbox.parked.append(lambda: [data for data, _ in self._held])
 
     # --- waiting ---
 
@@ -81,8 +84,7 @@ class Questions:
         question = self._with_answer() or question
         box, key = self._box, question.tool_call_id or ""
         if key in self._recalled:
-            box.answered.append(key)
-            self._answered(question, self._recalled.pop(key))
+            self._take_recalled(question)
         elif key in box.resolves:
             await self._resolve(question, box.take_resolve(key))
         elif key in box.answers:
@@ -122,6 +124,16 @@ class Questions:
         if "" in asked and "" not in self._recalled:
             self._recalled |= await self._messages.recall_answer()
         self._looked, self._turn = resets, run.progress.turn.number
+        held, self._held = self._held, []
+        for data, extra in held:
+            self.answer_signal(data, extra)
+
+    def _take_recalled(self, question: Question) -> None:
+        key = question.tool_call_id or ""
+        self._box.answered.append(key)
+        if (later := self._box.answers.pop(key, None)) is not None:
+            self._inbox.came_of(names.ANSWER, later.sent.id, f"answer: call {key} already has its answer")
+        self._answered(question, self._recalled.pop(key))
 
     def _answered(self, question: Question, outcome: Outcome, by: str | None = None) -> None:
         """Take in a question's answer: the result of its call, or a person's message to the agent."""
@@ -187,7 +199,33 @@ class Questions:
     # --- answers ---
 
     def answer_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
+        if self._is_held(data):
+            self._held.append((data, extra))
+            return
         self._inbox.take("answer", data, lambda given, _: self.read_answer(given, extra), self._keep_answer)
+
+    def _is_held(self, data: Any) -> bool:
+        """Whether an answer waits for the end of the look-up, since its sender is not told of a refusal.
+
+        The sender of an answer with an id sends it again. An unreadable answer, or one that finds no room, is refused.
+        """
+        is_looking = self._is_looking(self._running.is_just_reset())
+        if not is_looking or self._run.loop.gates or not isinstance(data, dict) or data.get("id") is not None:
+            return False
+        try:
+            read_fields(self._inbox.one("answer", data, ()), "answer", ANSWER_FIELDS)
+        except InputError:
+            return False
+        return len(self._held) < PARKED_MESSAGES and workflow.patched(names.ANSWERS_HELD)
+
+    def _is_looking(self, was_just_reset: bool = False) -> bool:
+        """Whether a question is open whose earlier answer, from before a reset, has not been looked up.
+
+        Args:
+            was_just_reset: whether a reset came with what is read now.
+        """
+        is_new = was_just_reset or self._looked < self._running.resets
+        return is_new and any(one.gate is None for one in self._run.loop.questions)
 
     async def answer_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
         sent = sent_by_update(names.ANSWER)
@@ -195,14 +233,16 @@ class Questions:
 
     def check_answer(self, data: Any, extra: tuple[Any, ...]) -> None:
         def read() -> None:
+            if self._is_looking(self._running.is_just_reset()):
+                raise EarlyError(_LOOKING)
             self.read_answer(data, extra)
             self._inbox.refuse_overdue("answer", *_ASKING)
 
         refuse_by(read)
 
     def read_answer(self, data: Any, extra: tuple[Any, ...]) -> Answer:
-        if self._looked < self._running.resets:
-            raise EarlyError("answer: the run was reset, and looks up earlier answers; try again in a moment")
+        if self._is_looking():
+            raise EarlyError(_LOOKING)
         state = self._run.loop
         questions, gates = tuple(one for one in state.questions if one.gate is None), state.gates
         call_id = data.get("tool_call_id") if isinstance(data, dict) else None

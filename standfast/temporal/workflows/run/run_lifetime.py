@@ -12,7 +12,7 @@ from temporalio.exceptions import ActivityError, FailureError
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.board.run_board import Board
 from standfast.temporal.workflows.run.activity_results import fail, why
-from standfast.temporal.workflows.sdk.unseen_events import cancel_has_come
+from standfast.temporal.workflows.sdk.unseen_events import cancel_has_come, resets_come
 
 HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")
 TELLING = timedelta(seconds=60)  # in which a run that has ended replies to waiting senders
@@ -30,6 +30,7 @@ class Running:
     def __init__(self) -> None:
         self.cancelled = False
         self.resets = 0  # of the workflow; the store has what was acknowledged after the point of a reset
+        self._seeds = 0  # the resets of this history that the workflow has detected
         self.wakes = False  # at a reset; a run begun by an older worker sleeps until the next event
         self.attaches = False  # to its agents after a reset; a run begun by an older worker may wait for ever
         self._handles: dict[asyncio.Future[Any], None] = {}
@@ -40,9 +41,14 @@ class Running:
             self._loop = asyncio.get_running_loop()
 
     def _was_reset(self) -> None:
+        self._seeds += 1
         self.note_resets(1)
         if self.wakes:
             self._loop.call_soon(lambda: None)  # otherwise no condition is checked if the seed comes alone
+
+    def is_just_reset(self) -> bool:
+        """Whether this task follows a reset that the workflow has not detected yet."""
+        return resets_come() > self._seeds
 
     def when_reset(self, react: Callable[[], None]) -> None:
         """Call a function whenever the workflow detects a reset."""

@@ -3,6 +3,7 @@
 A workflow that continues as new in the task that brings its cancel would lose the cancel (seen with a bare workflow).
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 
 _HAS_COME = "standfast_cancel_has_come"  # the functions by which a workflow asks about events it cannot see
 _WAS_RESET = "standfast_was_reset"
+_RESETS = "standfast_resets"
 
 
 def cancel_has_come() -> bool:
@@ -27,12 +29,22 @@ def reset_has_come() -> bool:
     return was_reset()
 
 
+def resets_come() -> int:
+    """Return how often this task and the earlier ones follow a reset of the workflow."""
+    count: Callable[[], int] = workflow.extern_functions()[_RESETS]
+    return count()
+
+
 def create_told(
     create: Callable[[WorkflowInstanceDetails], WorkflowInstance], details: WorkflowInstanceDetails
 ) -> WorkflowInstance:
     """Return a workflow made by `create` that can ask whether a cancel or a reset has arrived."""
-    come: set[str] = set()
-    told = {_HAS_COME: lambda: "cancel_workflow" in come, _WAS_RESET: lambda: "update_random_seed" in come}
+    come: Counter[str] = Counter()
+    told = {
+        _HAS_COME: lambda: "cancel_workflow" in come,
+        _WAS_RESET: lambda: "update_random_seed" in come,
+        _RESETS: lambda: come["update_random_seed"],
+    }
     instance = create(replace(details, extern_functions={**details.extern_functions, **told}))
     activate = instance.activate
 
