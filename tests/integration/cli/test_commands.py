@@ -450,7 +450,8 @@ async def test_an_export_says_that_no_worker_is_there_and_waits_for_one(temporal
     try:
         assert export.stderr is not None
         told = (await export.stderr.readline()).decode()
-        assert told.startswith(f"No worker answers for run {run.id}: ")
+        why = "none has within 5 s, although one has polled recently: it may have died, or be busy"
+        assert told.startswith(f"No worker answers for run {run.id}: {why}")
         assert told.endswith(". The export waits until one does; Ctrl-C ends it\n")
         async with temporal.worker(agent, llm=asking(ASKS)):
             exported, _ = await export.communicate()

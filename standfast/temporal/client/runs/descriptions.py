@@ -46,6 +46,7 @@ DONE = ("complete",)  # the outcomes of a successful run
 CANCELLED = ("cancelled", "canceled")  # the outcomes of a cancelled run: standfast's word and Temporal's
 
 _PAUSED = Status.WORKFLOW_EXECUTION_STATUS_PAUSED
+_TIMED_OUT = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)  # the server's word, and the SDK's
 _SCHEDULED = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
 
 
@@ -373,6 +374,7 @@ async def answer(client: Client, handle: WorkflowHandle[Any, Any], query: str, p
     Raises:
         InputError: it cannot be decoded.
         NoWorkerError: no worker polls the queue.
+        RPCError: a worker has polled it, but none answers in time; or the server's own error.
     """
     asking = asyncio.ensure_future(handle.query(query, rpc_timeout=patience))
     try:
@@ -381,7 +383,13 @@ async def answer(client: Client, handle: WorkflowHandle[Any, Any], query: str, p
             if not (await pollers_of(client, queue)).alive:
                 raise NoWorkerError(queue)
         return await asking
-    except (RPCError, WorkflowQueryFailedError):
+    except RPCError as error:
+        if isinstance(error, NoWorkerError) or error.status not in _TIMED_OUT:
+            raise
+        seconds = f"{patience.total_seconds():g} s"
+        why = f"none has within {seconds}, although one has polled recently: it may have died, or be busy"
+        raise RPCError(why, RPCStatusCode.DEADLINE_EXCEEDED, b"") from error
+    except WorkflowQueryFailedError:
         raise
     except Exception as error:  # another program may have written it, and any converter may read it
         raise InputError(f"its answer to {query} cannot be decoded: {error_text(error)}") from error
