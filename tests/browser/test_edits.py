@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, FloatRect, Locator, Page, expect
 from pydantic import BaseModel, Field
 from support.temporal_runs import Temporal, pending, result, until
 from support.transcripts import asks_for, call
@@ -92,6 +92,12 @@ async def test_one_field_is_changed_by_the_keyboard_and_nothing_else(
         run = await waits(temporal)
         page = await chromium.new_page(java_script_enabled=script)
         await page.goto(f"{address}/runs/{run.id}")
+        # Cards are low: short fields share a row, and the comment shares one with the buttons.
+        short, long = await box_of(page.locator("[name$='.to']")), await box_of(page.locator("[name$='.text']"))
+        assert 2 * short["width"] < long["width"]
+        comment = await box_of(page.get_by_label("Comment"))
+        approve = await box_of(page.get_by_role("button", name="Approve", exact=True))
+        assert approve["y"] < comment["y"] + comment["height"]
         await page.get_by_label("Copies").focus()
         await page.keyboard.press("Control+a")
         await page.keyboard.type("many")
@@ -156,6 +162,12 @@ async def test_a_machine_finds_nothing_wrong_with_the_form_also_on_a_narrow_scre
         await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_role("alert")).to_be_visible()
         assert [await faults_here(page), await is_wide(page)] == [[], False]
+
+
+async def box_of(part: Locator) -> FloatRect:
+    box = await part.bounding_box()
+    assert box is not None
+    return box
 
 
 async def is_wide(page: Page) -> bool:
