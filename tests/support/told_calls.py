@@ -58,6 +58,7 @@ class Shop:
             "no dependencies": {"deps": self._dependencies},
             "stopped": {"on_terminal_tool_error": "fail"},
             "too many": {"loop": Loop(max_tool_calls=1)},
+            "max iterations": {"loop": Loop(max_iterations=1)},
             "spent": {"loop": Loop(token_budget=10)},
             "denied": {"loop": Loop(token_budget=10, on_budget="ask")},
         }

@@ -97,6 +97,7 @@ REASONS: dict[str, Callable[[Temporal, Shop, Run], Awaitable[None]]] = {
     "cancelled before it started": cancelled_before_it_started,
     "unapproved": by_itself,
     "nothing": by_itself,  # both run
+    "max iterations": by_itself,  # both run, and nothing after them
     "stopped": by_itself,
     "guardrail": by_itself,
     "too many": by_itself,
@@ -158,7 +159,7 @@ async def test_what_was_told_not_to_have_run_does_not_run_after_a_reset(
         await REASONS[reason](temporal, shop, first)
         await ends(first)
         await check(temporal, shop)
-        assert (sorted(shop.paid) == ["c1", "c2"]) == (reason == "nothing")
+        assert (sorted(shop.paid) == ["c1", "c2"]) == (reason in ("nothing", "max iterations"))
         monkeypatch.undo()
         await check_resets(temporal, shop, first, act)
         on_temporal = await temporal.start(shop.agent, "more")
@@ -170,7 +171,7 @@ async def test_what_was_told_not_to_have_run_does_not_run_after_a_reset(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres", "d1"])
-@pytest.mark.parametrize("reason", ["rejected", "cancelled before it started", "spent", "guardrail"])
+@pytest.mark.parametrize("reason", ["rejected", "cancelled before it started", "spent", "guardrail", "unapproved"])
 async def test_what_was_told_not_to_have_run_does_not_run_with_any_store(
     temporal: Temporal, request: pytest.FixtureRequest, tmp_path: Path, kind: str, reason: str
 ) -> None:
@@ -188,7 +189,10 @@ async def test_what_was_told_not_to_have_run_does_not_run_with_any_store(
 
 
 @pytest.mark.slow
-async def test_calls_that_were_skipped_do_not_run_when_a_worker_has_their_tools_again(temporal: Temporal) -> None:
+@pytest.mark.parametrize("act", [nothing, cancel, terminate])
+async def test_calls_that_were_skipped_do_not_run_when_a_worker_has_their_tools_again(
+    temporal: Temporal, act: Callable[[Temporal, Run], Awaitable[None]]
+) -> None:
     shop = Shop("rejected")
     async with temporal.worker(shop.agent, llm=shop.llm):
         first = await temporal.start(shop.agent)
@@ -202,7 +206,7 @@ async def test_calls_that_were_skipped_do_not_run_when_a_worker_has_their_tools_
     told = tool_contents(await temporal.messages())
     assert all("Not run: skipped by ada: gone" in content for _, content in told)
     async with (await temporal.elsewhere()).worker(shop.agent, llm=shop.llm):
-        await check_resets(temporal, shop, first, nothing)
+        await check_resets(temporal, shop, first, act)
         await ends(await temporal.start(shop.agent, "more"))
     assert tool_contents(await temporal.messages()) == told
     assert shop.paid == []
