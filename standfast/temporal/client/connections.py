@@ -19,7 +19,7 @@ from typing import Any
 from temporalio.client import Client, Plugin
 from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
-from temporalio.service import TLSConfig
+from temporalio.service import GrpcCompression, TLSConfig
 
 from standfast.errors import InputError, StandfastError
 from standfast.temporal.client.converters import DATA_CONVERTER, with_codec
@@ -28,6 +28,8 @@ from standfast.time_limits import time_limit
 DEFAULT_TARGET = "localhost:7233"  # the default of the `temporal` command; envconfig has none
 _TCP_SECONDS = 10  # the default is the operating system's limit, which is minutes
 _SECONDS = 15  # for the whole attempt: the SDK waits for a TLS handshake for ever, and for an answer for half a minute
+
+_LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\]):\d+")
 
 _CA = "--tls-ca-path, TEMPORAL_TLS_SERVER_CA_CERT_PATH, or `server_ca_cert_path` in the profile's `tls`"
 _CLIENT = "--tls-cert-path and --tls-key-path, TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
@@ -186,6 +188,9 @@ async def connect(
     found |= configured
     found |= {key: value for key, value in (("target_host", target), ("namespace", namespace)) if value is not None}
     found |= {"plugins": plugins, "data_converter": with_codec(data_converter or DATA_CONVERTER, codec)} | options
+    if _LOOPBACK.fullmatch(found["target_host"]):
+        # Between two processes of a machine, compression saves nothing and costs both processor time.
+        found.setdefault("grpc_compression", GrpcCompression.NONE)
     found["tls"] = tls = _tls(options.get("tls"), configured.get("tls"))
     if found.get("api_key"):
         found["api_key"] = found["api_key"].strip()  # with a line break, as in files, the SDK sends no key at all

@@ -9,7 +9,7 @@ from support.temporal_servers import start_program
 from temporalio.client import Client, ClientConfig, Plugin
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
-from temporalio.service import ConnectConfig, ServiceClient
+from temporalio.service import ConnectConfig, GrpcCompression, ServiceClient
 
 from standfast import InputError, LLMResponse, StandfastError
 from standfast.temporal.client.connections import connect
@@ -102,6 +102,14 @@ class Named(Plugin):
     ) -> ServiceClient:
         config.identity = "plugin"
         return await next(config)
+
+
+async def test_a_server_on_this_machine_is_spoken_to_without_compression_unless_that_is_given(
+    server: DevServer,
+) -> None:
+    client, given = await connect(server.address), await connect(server.address, grpc_compression=GrpcCompression.GZIP)
+    assert client.service_client.config.grpc_compression is GrpcCompression.NONE
+    assert given.service_client.config.grpc_compression is GrpcCompression.GZIP
 
 
 async def test_plugins_are_handed_on(server: DevServer) -> None:
