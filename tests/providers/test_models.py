@@ -383,6 +383,19 @@ async def test_an_answer_that_breaks_off_may_pass(case: Case, way: str, end: Any
     assert len(server.requests) == 1
 
 
+async def test_what_a_broken_answer_has_used_is_with_its_error() -> None:
+    """Anthropic reports it when an answer begins; other servers with each piece, if at all."""
+    half = Fault(status=200, answer=LLMResponse(text="hello there", usage=Usage(input_tokens=100)), end="cut")
+    async with served(ANTHROPIC, half, price=Price(input=1, output=2)) as (_, model):
+        with pytest.raises(ModelError) as raised:
+            await ask(model, "stream")
+    if LIBRARY == "any-llm":  # it passes on only what the provider reports at the end
+        assert raised.value.usage is None
+        return
+    assert isinstance(raised.value.usage, Usage)
+    assert raised.value.usage.plain() == pytest.approx(Usage(input_tokens=100, output_tokens=1, cost=102e-6).plain())
+
+
 async def test_silence_ends_after_the_timeout(case: Case, way: str) -> None:
     async with served(case, Fault(200, answer="Hello", end="silent"), timeout="1s") as (server, model):
         with pytest.raises(ModelError) as fault:
