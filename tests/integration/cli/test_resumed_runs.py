@@ -20,7 +20,7 @@ from standfast.temporal.client.runs import resumes
 from standfast.temporal.client.runs.resumes import resume_each
 from standfast.testing import ScriptedModel
 
-MANY = 40
+MANY = 15
 
 
 class Provider:
