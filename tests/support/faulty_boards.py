@@ -1,5 +1,6 @@
 """Stores with one fault each in their boards. The store suite finds all of them."""
 
+import asyncio
 import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ class LooksThenShows(SQLiteStore):
         known = await self.load_board(board.namespace, board.workflow_id)
         if known is not None and known.at > board.at:
             return []
+        await asyncio.sleep(0.01)  # the others look before this one writes, so that the fault always shows
         return await super().show_waits(board, put, keep)
 
     def _show(self, board: Board, put: Sequence[Wait], keys: list[str]) -> list[Query]:
