@@ -19,11 +19,13 @@ _SHAPELESS = re.compile(
     # So are strokes through a letter, and the slash that makes a fraction of the digits around it.
     r"|(?P<shown>[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0334-\u0338\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
     r"\u2028-\u202e\u2044\u205f-\u206f\u20d2\u20d3\u20d8-\u20da\u20e5-\u20eb\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
-    r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff])"
+    r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    # And what looks like a comma, a full stop or a 1 between digits.
+    r"|(?<=[0-9])[\u201a\u2024\u2223\uff5c](?=[0-9]))"
 )
 _OF_OTHERS = ("CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU")  # scripts with Latin look-alikes
 _ALIKE = frozenset("АВЕЅІЈКМНОРСТУХӀаеорсухѕіјһԁԛԝӏΑΒΕΖΗΙΚΜΝΟΡΤΥΧον")
-_LIKE_DIGITS = frozenset("ӏӀОоΟοОоՕօ")  # letters of other scripts that look like a digit next to digits
+_LIKE_DIGITS = frozenset("ӏӀОоΟοОоՕօⲒⲞⲟꓲꓳᛁǀ")  # letters that look like a digit next to digits
 _WORD = re.compile(r"[^\W_]+")
 # The blocks of right-to-left scripts; their numbers are separate, or two of them would change places.
 _NUMBERS = r"\u0600-\u0605\u0660-\u0669\u066b\u066c\u06dd\u0890\u0891\u08e2\U00010d30-\U00010d39\U00010e60-\U00010e7e"
@@ -117,8 +119,8 @@ def _odd_in(word: str, is_disguise: bool) -> Iterator[str]:
             yield char
         if char < "\u0100":
             continue
-        is_other = _script(char) in _OF_OTHERS and (has_latin or is_disguise or (is_number and char in _LIKE_DIGITS))
-        is_digit = char.isdecimal() and (has_latin or has_digit)
+        is_other = _script(char) in _OF_OTHERS and (has_latin or is_disguise)
+        is_digit = (char.isdecimal() and (has_latin or has_digit)) or (is_number and char in _LIKE_DIGITS)
         if is_other or is_digit or _stands_for_ascii(char):
             yield char
 
