@@ -51,6 +51,7 @@ class Slow:
         return {"text": "done"}
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("by_signal", [False, True])
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
 async def test_the_next_run_hears_what_was_said_to_one_that_waited(
@@ -170,6 +171,7 @@ async def in_process(temporal: Temporal, message: str) -> None:
     await run(Agent("a"), message=message, session_id=temporal.session(), store=temporal.store, llm=lambda _: llm)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("then", ["temporal", "process"])
 @pytest.mark.parametrize("dies", ["temporal", "process"])
 async def test_what_was_heard_by_who_died_before_noting_it_is_not_heard_again(

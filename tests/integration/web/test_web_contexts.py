@@ -237,6 +237,7 @@ async def test_a_start_that_is_sent_again_with_another_context_is_another_act(te
         assert runs[0]["workflow_id"] == runs[1]["workflow_id"] != runs[2]["workflow_id"]
 
 
+@pytest.mark.slow(but=2)
 @every_door
 async def test_the_application_fills_the_context_and_may_refuse_it(temporal: Temporal, door: Door) -> None:
     heard: list[tuple[str, str, Any]] = []
