@@ -611,6 +611,31 @@ async def answered_early(world: World) -> Saved:
         return [(run.id, again.run_id)]
 
 
+async def sent_again(world: World) -> Saved:
+    """A rejection without an id that came too late, and that a reset sends again where the gate was open."""
+    flow = pipeline("flow").step("ok", approval=Approval()).step("end", approval=Approval()).build()
+    async with world.worker(present, model=ScriptedModel([]), pipelines=[flow]):
+        run = await start_pipeline(world.client, flow, input={}, run_key=world.name, task_queue=world.name)
+        await world.waits_for(run, "approval", "ok")
+        (gate,) = await gates_of(run)
+        for count in (1, 2):  # so that there are tasks in which the gate is open
+            await run.signal("reject", {"by": "eve"})
+            while len((await run.query("status"))["refused"]) < count:
+                await asyncio.sleep(0.02)
+        events = (await run.fetch_history()).events
+        at = [event.HasField("workflow_task_completed_event_attributes") for event in events].count(True) - 1
+        given = {"gate": "ok", "by": "ada", "digest": gate["digest"]}
+        await run.execute_update("decide", {**given, "decision": "approve"})
+        await run.signal("reject", {**given, "by": "bob"})
+        await world.waits_for(run, "approval", "end")
+        again = await reset(world, run, at, with_signals=True)
+        await world.waits_for(again, "approval", "end")
+        (gate,) = await gates_of(again)
+        await world.people.decide(run.id, "end", "approve", by="ada", digest=gate["digest"])
+        await again.result()
+        return [(run.id, again.run_id)]
+
+
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 LATER = (
     *LATER,
@@ -635,5 +660,6 @@ LATER = (
     unseen,
     cut_off,
     answered_early,
+    sent_again,
 )
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

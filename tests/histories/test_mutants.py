@@ -17,7 +17,7 @@ from standfast.temporal.wire.snapshots import Facts
 from standfast.temporal.workflows.calls import tool_calls
 from standfast.temporal.workflows.calls.tool_calls import Calls
 from standfast.temporal.workflows.gates import approvals
-from standfast.temporal.workflows.gates.gate_keeper import CallApprovals
+from standfast.temporal.workflows.gates.gate_keeper import CallApprovals, GateKeeper
 from standfast.temporal.workflows.inbox.questions import Questions
 from standfast.temporal.workflows.run.agent_run_state import RunState
 from standfast.temporal.workflows.run.agent_workflows import AgentRun, Closing
@@ -69,6 +69,11 @@ def a_gate_opens_that_is_too_large_to_be_read(patch: Patch) -> None:
 @mutant("answered_early")
 def an_answer_is_refused_while_earlier_ones_are_looked_up(patch: Patch) -> None:
     patch.setattr(Questions, "_is_held", lambda questions, data: False)
+
+
+@mutant("sent_again")
+def a_decision_is_judged_before_a_reset_is_detected(patch: Patch) -> None:
+    patch.setattr(GateKeeper, "_has_undetected_reset", lambda keeper: False)
 
 
 @mutant("unseen")

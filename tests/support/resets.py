@@ -28,11 +28,14 @@ async def tasks(handle: Run) -> list[int]:
     ]
 
 
-async def reset(temporal: Temporal, handle: Run, task: int, *, with_messages: bool = False) -> Run:
+async def reset(
+    temporal: Temporal, handle: Run, task: int, *, with_messages: bool = False, with_signals: bool = False
+) -> Run:
     """Reset a run to before its n-th workflow task (from 0), and return the new one.
 
     Args:
         with_messages: send it again what came behind that point, as the server does unless it is told otherwise.
+        with_signals: send it only the signals again.
     """
     again = await temporal.client.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
@@ -40,7 +43,7 @@ async def reset(temporal: Temporal, handle: Run, task: int, *, with_messages: bo
             workflow_execution={"workflow_id": handle.id, "run_id": handle.result_run_id},
             workflow_task_finish_event_id=(await tasks(handle))[task],
             request_id=uuid4().hex,
-            reset_reapply_exclude_types=() if with_messages else NOTHING,
+            reset_reapply_exclude_types=() if with_messages else NOTHING[:1] if with_signals else NOTHING,
         )
     )
     return temporal.client.get_workflow_handle(handle.id, run_id=again.run_id, result_type=dict)

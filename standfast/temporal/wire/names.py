@@ -83,6 +83,7 @@ WHOLE_UNSEEN = "standfast.whole-unseen"  # gates of `approval` are shown whole, 
 ANSWERS_HELD = (
     "standfast.answers-held"  # an answer without an id waits while a run that was reset looks for earlier ones
 )
+RESETS_FIRST = "standfast.resets-first"  # a gate finds earlier decisions before it judges what a reset has sent again
 READ_FIRST = "standfast.read-first"  # people see arguments as the activity reads them, if it changes them
 
 # Search attributes.

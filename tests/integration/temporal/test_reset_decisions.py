@@ -6,8 +6,20 @@ from typing import Any
 import pytest
 from support.deploys import waits_for
 from support.questions import ask
-from support.resets import reset, resets
-from support.temporal_runs import Run, Temporal, ask_once, check_healthy, events, pending, result, scheduled, until
+from support.resets import reset, resets, tasks
+from support.temporal_runs import (
+    Run,
+    Temporal,
+    ask_once,
+    check_healthy,
+    events,
+    pending,
+    refusals,
+    result,
+    scheduled,
+    until,
+    waiting,
+)
 from support.transcripts import asks_for, call, error_of, shape, tool_results
 from temporalio.worker import Replayer
 
@@ -227,3 +239,48 @@ async def test_a_run_that_was_never_reset_looks_for_nothing(temporal: Temporal) 
         await result(handle)
         assert scheduled(await events(handle)) == ["call_model", "standfast.decide", "post", "call_model"]
     assert shape(await temporal.messages()) == ["user go", "calls c1", "result c1", "assistant done"]
+
+
+async def test_a_decision_that_only_the_reset_sends_again_comes_after_those_that_were_recorded(
+    temporal: Temporal,
+) -> None:
+    """An approval by an update, and a rejection without an id that was too late."""
+    charged: list[str] = []
+
+    @tool
+    async def charge() -> str:
+        charged.append("once")
+        return "charged"
+
+    flow = pipeline("flow").step("ok", approval=Approval()).step("charge", run=charge).step("end", approval=Approval())
+    async with temporal.worker(Agent("other"), pipelines=[flow.build()], llm=ScriptedModel([])):
+        run = await start_pipeline(
+            temporal.client, "flow", input={}, run_key=temporal.session(), task_queue=temporal.name
+        )
+        (item,) = await pending(run)
+        for count in (1, 2):  # so that there are tasks in which the gate is open
+            await run.signal("reject", {"by": "eve"})
+            await until(partial(has_refused, run, count))
+        at = len(await tasks(run)) - 1
+        decision = {"gate": "ok", "by": "ada", "digest": item["digest"]}
+        await run.execute_update("decide", {**decision, "decision": "approve"})
+        await run.signal("reject", {**decision, "by": "bob"})
+        await until(partial(is_at, run, "end"))
+        new = await reset(temporal, run, at, with_signals=True)
+        await until(partial(is_at, new, "end"))
+        await decide(temporal, new)
+        assert (await result(new))["status"] == "complete"
+        await check_healthy(new)
+    rows = await temporal.store.load_decisions(str(run.first_execution_run_id or run.result_run_id))
+    assert {(row.gate, row.by, row.refused is None) for row in rows} == {
+        ("ok", "ada", True), ("ok", "bob", False), ("end", "ada", True)
+    }  # fmt: skip
+    assert charged == ["once"]
+
+
+async def has_refused(run: Run, count: int) -> bool:
+    return len(await refusals(run)) == count
+
+
+async def is_at(run: Run, gate: str) -> bool:
+    return [item["name"] for item in await waiting(run)] == [gate]

@@ -55,6 +55,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "RESOLVE": "resolve",
         "EXPORT_UPDATE": "export",
         "APPROVE": "approve",
+        "RESETS_FIRST": "standfast.resets-first",
         "ANSWERS_HELD": "standfast.answers-held",
         "REJECT": "reject",
         "DECIDE_UPDATE": "decide",

@@ -308,6 +308,9 @@ class GateKeeper:
         while gate.status == "open" and gate.rule is rule and not self._running.cancelled:
             if gate.shown_digest != digest:  # the shown value was edited
                 return gate
+            if arrived and self._has_undetected_reset():  # it may have sent this again after what was recorded
+                await workflow.wait_condition(lambda: not self._running.is_just_reset())
+                continue
             if self._looked[gate.name] < self._running.resets:
                 gate = await self._recall(gate)
                 self._show_progress(gate)
@@ -335,6 +338,10 @@ class GateKeeper:
                 for item in [item for item in self._board.waiting if item.is_gate(gate.name)]:
                     self._board.notify(item, int((workflow.now() - gate.since).total_seconds()))
         return gate
+
+    def _has_undetected_reset(self) -> bool:
+        running = self._running
+        return running.wakes and running.is_just_reset() and workflow.patched(names.RESETS_FIRST)
 
     def _may_leave(self, gate: Gate, arrived: "deque[Arrived]") -> bool:
         """Whether the run may continue as new with the waiting decisions.

@@ -13,7 +13,6 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 
 _HAS_COME = "standfast_cancel_has_come"  # the functions by which a workflow asks about events it cannot see
-_WAS_RESET = "standfast_was_reset"
 _RESETS = "standfast_resets"
 
 
@@ -24,15 +23,14 @@ def cancel_has_come() -> bool:
 
 
 def reset_has_come() -> bool:
-    """Whether this task or an earlier one follows a reset of the workflow."""
-    was_reset: Callable[[], bool] = workflow.extern_functions()[_WAS_RESET]
-    return was_reset()
+    """Whether this task or an earlier one follows a reset of the workflow; False in users' workflows."""
+    return resets_come() > 0
 
 
 def resets_come() -> int:
-    """Return how often this task and the earlier ones follow a reset of the workflow."""
-    count: Callable[[], int] = workflow.extern_functions()[_RESETS]
-    return count()
+    """Return how often this task and the earlier ones follow a reset of the workflow; 0 in users' workflows."""
+    count: Callable[[], int] | None = workflow.extern_functions().get(_RESETS)
+    return 0 if count is None else count()
 
 
 def create_told(
@@ -42,7 +40,6 @@ def create_told(
     come: Counter[str] = Counter()
     told = {
         _HAS_COME: lambda: "cancel_workflow" in come,
-        _WAS_RESET: lambda: "update_random_seed" in come,
         _RESETS: lambda: come["update_random_seed"],
     }
     instance = create(replace(details, extern_functions={**details.extern_functions, **told}))
