@@ -1,7 +1,7 @@
 """Carries out tool calls in this process, in batches, with retries and timeouts, and through a cancel."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -184,7 +184,11 @@ class ToolCalls:
             attempt += 1
 
     async def _bounded(
-        self, tool: Tool[..., Any], call: ToolCall, attempt: int, ask: Callable[..., Awaitable[Outcome | None]]
+        self,
+        tool: Tool[..., Any],
+        call: ToolCall,
+        attempt: int,
+        ask: Callable[..., Coroutine[Any, Any, Outcome | None]],
     ) -> Outcome | None:
         return await run_bounded(
             ask,

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_UNSET = object()
 
 
 class Cancellation:
@@ -51,6 +53,21 @@ def cancelled_within(error: Exception) -> Iterator[None]:
         if cancellation.requested():
             raise
         raise error from cancel
+
+
+async def in_own_task(work: Coroutine[Any, Any, T]) -> T:
+    """Await a handler in a separate task, and take over its context variables.
+
+    Until Python 3.12, an `asyncio.TaskGroup` with a failed task leaves a cancel counted in the task that it runs in. In
+    the run's own task, that would look like a cancel of the run.
+    """
+    context = contextvars.copy_context()
+    try:
+        return await asyncio.create_task(work, context=context)
+    finally:
+        for variable, value in context.items():
+            if variable.get(_UNSET) is not value:
+                variable.set(value)
 
 
 async def to_the_end(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -9,7 +9,7 @@ import contextlib
 import contextvars
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from standfast.agent_loop import (
@@ -30,7 +30,7 @@ from standfast.errors import InputError
 from standfast.messages import ToolCall, Tripped, cut, error_text
 from standfast.pipeline_loop import Done, edit_problem_at
 from standfast.pipelines import Step
-from standfast.runtime.cancellation import cancelled_within
+from standfast.runtime.cancellation import cancelled_within, in_own_task
 from standfast.time_limits import time_limit
 from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
 from standfast.tools.tool import settled_by_verify
@@ -169,7 +169,7 @@ class _OwnCancelError(Exception):
 
 
 async def run_bounded(
-    ask: Callable[..., Awaitable[Outcome | None]],
+    ask: Callable[..., Coroutine[Any, Any, Outcome | None]],
     tool: Tool[..., Any],
     facts: ToolFacts,
     arguments: dict[str, Any] | str,
@@ -224,7 +224,7 @@ async def run_bounded(
                     still_runs = until.expired()
 
             with cancelled_within(_OwnCancelError()):
-                return await ask(arguments, context, limit=limit, read=read, write=write, in_thread=within)
+                return await in_own_task(ask(arguments, context, limit=limit, read=read, write=write, in_thread=within))
     except TimeoutError:
         assert seconds is not None
         if asks_verify:

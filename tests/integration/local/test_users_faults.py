@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -12,7 +13,18 @@ from support.drivers import Driver, OnTemporal
 from support.temporal_runs import Temporal, pending, result
 from support.transcripts import asks_for, call, tool_results
 
-from standfast import Agent, AgentContext, Guardrail, LLMResponse, Message, NotHappened, RetryPolicy, ToolContext, tool
+from standfast import (
+    Agent,
+    AgentContext,
+    Guardrail,
+    LLMResponse,
+    Message,
+    NotHappened,
+    RetryPolicy,
+    ToolContext,
+    run,
+    tool,
+)
 from standfast.agents import Loop
 from standfast.testing import ScriptedModel
 
@@ -151,3 +163,41 @@ async def test_the_time_of_a_call_includes_that_of_its_dependencies(temporal: Te
     async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("pay", "c1")), "done"])):
         assert (await temporal.run(agent))["status"] == "complete"
     assert "it was cut off after its timeout" in tool_results(await temporal.messages())[0].content
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+async def test_a_task_group_that_fails_in_a_handler_cancels_no_run(driver: Driver, is_caught: bool) -> None:
+    """Until Python 3.12, such a group leaves a cancel counted in the task that it runs in."""
+
+    async def fail() -> None:
+        raise ValueError("no such city")
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+        except* ValueError:
+            if not is_caught:
+                raise
+        return "sunny"
+
+    result = await driver.run(Agent("a", tools=[look]), ScriptedModel([asks_for(call("look", "c1")), "done"]))
+    told = tool_results(result.messages)[0].content
+    assert (result.status, told == "sunny", "no such city" in told) == ("complete", is_caught, not is_caught)
+
+
+async def test_context_variables_that_a_handler_sets_last_until_the_end_of_a_run_in_process() -> None:
+    city = ContextVar("city", default="")
+
+    @tool
+    async def go() -> str:
+        """Go."""
+        city.set(city.get() + "Rome ")
+        return city.get()
+
+    model = ScriptedModel([asks_for(call("go", "c1")), asks_for(call("go", "c2")), "done"])
+    ended = await run(Agent("a", tools=[go]), message="go", llm=model)
+    assert [one.content for one in tool_results(ended.messages)] == ["Rome ", "Rome Rome "]
+    assert city.get() == "Rome Rome "

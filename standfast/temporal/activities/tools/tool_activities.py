@@ -115,7 +115,7 @@ class Attempt:
         return str(gate.get("fingerprint", ""))
 
     def run_in_time(
-        self, ask: Callable[..., Awaitable[Outcome | None]], *, has_begun: bool = False
+        self, ask: Callable[..., Coroutine[Any, Any, Outcome | None]], *, has_begun: bool = False
     ) -> Coroutine[Any, Any, Outcome | None]:
         """Return a coroutine that runs the tool's `attempt`, or its `verify`, within its time limit."""
 
