@@ -199,7 +199,7 @@ _CLASSES: dict[str, tuple[str, str]] = {
         "ConnectTimeoutError NewConnectionError EmptyPoolError ClosedPoolError FullPoolError ProxyError SSLError",
     ),
     "aiohttp": (
-        "ClientConnectionError ClientPayloadError TooManyRedirects",
+        "ClientConnectionError ClientPayloadError TooManyRedirects BadHttpMessage",
         "ClientConnectorError ConnectionTimeoutError ServerFingerprintMismatch ClientHttpProxyError",
     ),
     "grpc": ("FutureTimeoutError", ""),

@@ -34,10 +34,11 @@ _ANSWERS = {
     "no request": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
     "/half": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nthe first half",
     "/close": b"",
+    "/junk": b"%%%%\r\n\r\n",
     "/gateway": b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 0\r\n\r\n",
     "/refuse": b"HTTP/1.1 422 Unprocessable Content\r\nContent-Length: 0\r\n\r\n",
 }
-OPEN = ["/hang", "/reset", "/half", "/close", "/gateway"]
+OPEN = ["/hang", "/reset", "/half", "/close", "/junk", "/gateway"]
 NOT_SENT = ["no port", "no name", "no TLS", "full"]
 
 
