@@ -340,8 +340,7 @@ class GateKeeper:
         return gate
 
     def _has_undetected_reset(self) -> bool:
-        running = self._running
-        return running.wakes and running.is_just_reset() and workflow.patched(names.RESETS_FIRST)
+        return self._running.wakes and self._running.is_just_reset() and workflow.patched(names.RESETS_FIRST)
 
     def _may_leave(self, gate: Gate, arrived: "deque[Arrived]") -> bool:
         """Whether the run may continue as new with the waiting decisions.

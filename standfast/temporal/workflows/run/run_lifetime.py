@@ -12,7 +12,7 @@ from temporalio.exceptions import ActivityError, FailureError
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.board.run_board import Board
 from standfast.temporal.workflows.run.activity_results import fail, why
-from standfast.temporal.workflows.sdk.unseen_events import cancel_has_come, resets_come
+from standfast.temporal.workflows.sdk.unseen_events import cancel_has_come, undetected_reset
 
 HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")
 TELLING = timedelta(seconds=60)  # in which a run that has ended replies to waiting senders
@@ -30,25 +30,26 @@ class Running:
     def __init__(self) -> None:
         self.cancelled = False
         self.resets = 0  # of the workflow; the store has what was acknowledged after the point of a reset
-        self._seeds = 0  # the resets of this history that the workflow has detected
         self.wakes = False  # at a reset; a run begun by an older worker sleeps until the next event
         self.attaches = False  # to its agents after a reset; a run begun by an older worker may wait for ever
         self._handles: dict[asyncio.Future[Any], None] = {}
         self._when_reset: list[Callable[[], None]] = []
+        self._ask_just_reset: Callable[[bool], bool] = lambda is_detected: False
         if workflow.in_workflow():
             # The only sign of a reset that a workflow gets, at the same point in every replay.
             workflow.register_random_seed_callback(lambda seed: self._was_reset())
             self._loop = asyncio.get_running_loop()
+            self._ask_just_reset = undetected_reset()
 
     def _was_reset(self) -> None:
-        self._seeds += 1
+        self._ask_just_reset(True)
         self.note_resets(1)
         if self.wakes:
             self._loop.call_soon(lambda: None)  # otherwise no condition is checked if the seed comes alone
 
     def is_just_reset(self) -> bool:
-        """Whether this task follows a reset that the workflow has not detected yet."""
-        return resets_come() > self._seeds
+        """Whether what is applied now follows a reset that the workflow has not detected."""
+        return self._ask_just_reset(False)
 
     def when_reset(self, react: Callable[[], None]) -> None:
         """Call a function whenever the workflow detects a reset."""
