@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -65,13 +66,14 @@ async def answer(
         ModelError: its `chat` is not async, or returns no answer, or the provider aborted it.
     """
     view = within(view, max_thoughts)
-    response = await _answer(adapter, view, tools, settings, tell)
+    told = set[type[AnswerDelta]]()
+    response = await _answer(adapter, view, tools, settings, None if tell is None else partial(_tell, tell, told))
     if not response.is_empty or getattr(adapter, "may_answer_nothing", False):
         return response
     # Without a hint, a model that believes it is done returns nothing again. The transcript does not contain the hint.
     hinted = [*view, Message(role="user", content=_NOTHING_SAID)]
     if tell is not None:
-        for kind in (ReasoningDelta, TextDelta):
+        for kind in told:
             tell(kind("", offset=0))  # the empty answer is in no transcript: its thoughts are void
     try:
         again = (await _answer(adapter, hinted, tools, settings, tell)).after(response.used)
@@ -79,6 +81,12 @@ async def answer(
         note_usage_before(error, response.used)
         raise
     return again.model_copy(update={"stop_reason": "empty"}) if again.is_empty else again
+
+
+def _tell(tell: Callable[[AnswerDelta], None], told: set[type[AnswerDelta]], piece: AnswerDelta) -> None:
+    """Pass on a piece of an answer, and note its kind."""
+    told.add(type(piece))
+    tell(piece)
 
 
 async def _answer(
