@@ -1,4 +1,4 @@
-"""A worker dies in the middle of a post, and an agent asks a person: the application on a Temporal server of its own.
+"""A worker dies in the middle of a post, and an agent asks a person: the application with its own Temporal server.
 
     python -m examples.demo
 

@@ -1,4 +1,4 @@
-"""Waits for what a person types, or for somebody who is faster elsewhere."""
+"""Waits for an answer at the terminal, or on the page or elsewhere if that one is faster."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from examples.demo.screen import Screen
 
 
 async def read_answer(screen: Screen, is_answered: Callable[[], Awaitable[bool]]) -> str | None:
-    """Return what somebody types at the terminal, or None as soon as the question was answered elsewhere."""
+    """Return the line typed at the terminal, or None as soon as the question is answered elsewhere."""
     while True:
         screen.ask("here", "your answer, then Enter:")
         typing = asyncio.ensure_future(_line())

@@ -30,7 +30,7 @@ class Screen:
         self.lines(label, *lines, width=width, mark=mark)
 
     def lines(self, label: str, *lines: str, width: int = LABEL, mark: str = "  ") -> None:
-        """Print a label and lines that stay as they are."""
+        """Print a label and preformatted lines."""
         head = f"{mark:<4}{self.dim(f'{label:<{width}}')}"
         self.say(*(f"{head if number == 0 else ' ' * (width + 4)}{line}" for number, line in enumerate(lines or ("",))))
 
@@ -48,7 +48,7 @@ class Screen:
         self.lines(f"{time.monotonic() - self._begun:.1f} s", text)
 
     def ask(self, label: str, text: str) -> None:
-        """Print a prompt, behind which somebody types."""
+        """Print a prompt."""
         print(f"    {self.dim(f'{label:<{LABEL}}')}{self.bold(text)} ", end="", flush=True)
 
     def bold(self, text: str) -> str:

@@ -81,7 +81,7 @@ class Story:
         return status + ([] if lost == ["post_message"] else ["the post was not cut off: the kill came too late"])
 
     def _show_results(self, messages: Sequence[Message]) -> list[str]:
-        """Print what tools returned; return the names of those whose outcome nobody knows."""
+        """Print what tools returned; return the names of those with an unknown outcome."""
         lost = []
         for message in messages:
             if message.role != "tool":
@@ -190,7 +190,7 @@ class Story:
         return wrong
 
     async def _stay(self) -> None:
-        """Keep everything running for whoever wants to look, until Ctrl-C."""
+        """Keep everything running until Ctrl-C, so that it can be looked at."""
         screen, world = self.screen, self.world
         screen.heading("Everything keeps running until Ctrl-C")
         screen.row("Web UI", str(world.server.ui_url))

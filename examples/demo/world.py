@@ -65,7 +65,7 @@ class World:
         self.worker = None
 
     def check_worker(self) -> None:
-        """Raise if the worker ended by itself."""
+        """Raise if the worker has ended unexpectedly."""
         if self.worker is not None and self.worker.returncode is not None:
             said = self.log.read_text(errors="replace").strip().splitlines()[-1:]
             raise StandfastError(f"The worker ended with code {self.worker.returncode}: {''.join(said)} ({self.log})")
