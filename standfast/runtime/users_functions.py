@@ -198,10 +198,9 @@ async def run_bounded(
             async def read(function: Callable[[], T]) -> T:
                 end = until.when()
                 until.reschedule(None)  # a call that is cut off here has not begun: its outcome is known
-                try:
-                    return await read_arguments(tool, function, seconds)
-                finally:
-                    until.reschedule(end)
+                found = await read_arguments(tool, function, seconds)
+                until.reschedule(end)  # not after an error: the limit may have passed, and would hide it
+                return found
 
             async def write(value: object, limit: int) -> Outcome:
                 def written() -> Outcome:
