@@ -11,6 +11,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from standfast import Agent, Approval, Markdown, Step, pipeline, tool
 from standfast.temporal import StandfastPlugin, load_shown, start_pipeline
 from standfast.temporal.activities.gates import gate_activities
+from standfast.temporal.workflows.board.visibility import pipeline_details
+from standfast.temporal.workflows.run import pipeline_workflows
 from standfast.testing import ScriptedModel
 
 
@@ -34,14 +36,23 @@ async def test_calls_with_large_arguments_wait_beside_each_other(temporal: Tempo
 
 
 @pytest.mark.slow
-async def test_so_many_gates_of_a_pipeline_that_one_answer_has_no_room_for_all_are_decided(temporal: Temporal) -> None:
-    text = "y" * 12_000
+async def test_so_many_gates_of_a_pipeline_that_one_answer_has_no_room_for_all_are_decided(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, drawn = "y" * 12_000, list[str]()
+
+    def details(*given: Any) -> str:
+        drawn.append(pipeline_details(*given))
+        return drawn[-1]
+
+    monkeypatch.setattr(pipeline_workflows, "pipeline_details", details)
     ok = Approval(message=lambda ctx: "m" * 60_000, show=lambda ctx: Markdown(text))
     gates = [Step(f"s{number}", approval=ok) for number in range(40)]
     asks = pipeline("w").parallel("all", *gates).build()
     async with temporal.worker(Agent("other"), pipelines=[asks], llm=ScriptedModel([])):
         run = await start_pipeline(temporal.client, "w", input={}, run_key=temporal.session(), task_queue=temporal.name)
         items = await pending(run, 40)
+        assert len(drawn) < 20  # once for each task: drawing long values for each gate takes a task's two seconds
         assert items[0]["message"] == "m" * 60_000
         assert "[cut: 200 of 60,000 bytes]" in items[-1]["message"]
         for item in (items[0], items[-1]):

@@ -51,6 +51,7 @@ class Board:
         self._whose = whose
         self._called: dict[str, str] = {}  # the status of each called agent's run, by its call or step
         self._told = "running"  # the status that was last sent to the caller of this run
+        self._tells = False  # the run's page will be updated
 
     @property
     def status(self) -> str:
@@ -165,13 +166,20 @@ class Board:
     def end_run(self, status: str) -> None:
         """End the run. Messages that have arrived but were not taken in do not count."""
         self.ended = status
-        self.tell()
+        self._tell()
         if self.search:
             show_ended(status)
         self._mailbox.refuse_all()
         self.rows.changed()
 
     def tell(self) -> None:
+        """Update the run's page once the events at hand are applied: many gates may open with one of them."""
+        if not self._tells:
+            self._tells = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._tells = False
         workflow.set_current_details(self._details(self.status, self.waiting, self._mailbox.refused))
 
     def refuse(self, name: str, reason: str) -> None:
