@@ -149,6 +149,8 @@ async def check_read_store(client: Client, store: DurableStore, where: str, task
             break
         await asyncio.sleep(_LISTED_EVERY)
     others = ", ".join(f"{other} (task queue '{queue}')" for queue, other in sorted(noted.items())[:_NAMED])
+    if (more := len(noted) - _NAMED) > 0:
+        others += f" and those of {more} more task queues"
     raise InputError(
         f"{where} is the store {identity}, and the workers of namespace {client.namespace} have another one: {others}. "
         "Name theirs with --store or STANDFAST_STORE, or their application with --app"
