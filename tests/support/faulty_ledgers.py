@@ -1,5 +1,6 @@
 """Stores with one fault each in their ledger, as if written for a single user. The suite finds all of them."""
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ class LooksThenClaims(SQLiteStore):
     ) -> LedgerEntry:
         if known := (await self.load_entries(scope, [call_key])).get(call_key):
             return known
+        await asyncio.sleep(0.01)  # the others claim before this one writes, so that the fault always shows
         await self._do(
             lambda db: (
                 db.execute(
