@@ -1,4 +1,4 @@
-"""Rules of gates and people's decisions: who is asked, for how long, and who may decide.
+"""The records of gates' rules and of decisions at them; `Gate.problem` judges whether a decision counts.
 
 A rule is the numbers and names of an `Approval`, which a history can keep.
 """

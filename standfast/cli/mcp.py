@@ -23,10 +23,10 @@ from standfast.cli.web import application_of, check_application_store
 from standfast.cli.workers import STORE
 from standfast.errors import InputError
 from standfast.mcp import MCPToolset, OAuth
+from standfast.mcp.browser_logins import login as log_in
 from standfast.mcp.known_tools import KnownTool, KnownTools, known_servers
-from standfast.mcp.login_pages import login as log_in
-from standfast.mcp.logins import Logins
 from standfast.mcp.schemas import digest_of
+from standfast.mcp.stored_logins import Logins
 from standfast.messages import changed_lines
 from standfast.stores import open_store
 

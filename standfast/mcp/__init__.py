@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
-from standfast.mcp.login_pages import login
-from standfast.mcp.logins import OAuth
+from standfast.mcp.browser_logins import login
 from standfast.mcp.options import MCPOptions
 from standfast.mcp.servers import MCPToolset, mcp_prompt, mcp_server, toolset_of
+from standfast.mcp.stored_logins import OAuth
 from standfast.tools import Tool
 
 __all__ = ["MCPToolset", "OAuth", "login", "mcp_prompt", "mcp_server", "mcp_tools"]

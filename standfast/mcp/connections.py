@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
-from standfast.mcp.clients import SENDING, Access, Sending, bounded_client, is_transport
 from standfast.mcp.held_clients import HeldClient, first_error
 from standfast.mcp.schemas import fingerprint
+from standfast.mcp.transports import SENDING, Access, Sending, bounded_client, is_transport
 from standfast.messages import error_text
 from standfast.time_limits import time_limit
 from standfast.tools import ToolContext

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from standfast.agents import Agent
 from standfast.errors import DefinitionError
-from standfast.mcp.clients import is_transport
-from standfast.mcp.logins import OAuth
+from standfast.mcp.stored_logins import OAuth
+from standfast.mcp.transports import is_transport
 from standfast.mcp.user_connections import Headers
 from standfast.messages import ToolCall, with_article
 from standfast.tools import Approval, Duration

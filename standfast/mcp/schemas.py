@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema, to_json
 
-from standfast.mcp.clients import LEFT_OUT
+from standfast.mcp.transports import LEFT_OUT
 from standfast.messages import cut, error_text, json_problem, with_article
 
 MAX_SCHEMA_BYTES = 256 * 1024

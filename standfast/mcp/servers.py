@@ -23,14 +23,14 @@ from standfast.errors import (
     ToolDurabilityError,
 )
 from standfast.extras import MissingExtraError, install
-from standfast.mcp.clients import MAX_ANSWER_BYTES, is_transport
 from standfast.mcp.connections import MAX_PAGES, MAX_TOOLS, ChangedError, Connection
 from standfast.mcp.kept_questions import KeptQuestions
 from standfast.mcp.known_tools import KnownTools
-from standfast.mcp.logins import Logins, OAuth, auth_of
 from standfast.mcp.options import Gate, MCPOptions, check_known, check_options, check_server
 from standfast.mcp.questions import Questions
 from standfast.mcp.schemas import checked_by, fingerprint, shown_schema, tool_problem
+from standfast.mcp.stored_logins import Logins, OAuth, auth_of
+from standfast.mcp.transports import MAX_ANSWER_BYTES, is_transport
 from standfast.mcp.user_connections import Connections, Headers
 from standfast.messages import Message, ToolCall, clean_text, cut, error_text
 from standfast.stores.protocol import has_ledger, session_key_of

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from standfast.errors import InputError, StandfastError
-from standfast.mcp.clients import Access
 from standfast.mcp.connections import Connection
+from standfast.mcp.transports import Access
 from standfast.messages import with_article
 from standfast.tools import ToolContext
 

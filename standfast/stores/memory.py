@@ -8,7 +8,7 @@ from uuid import uuid4
 from standfast.agent_loop import StandingApproval
 from standfast.errors import MemoryStoreNotDurableError
 from standfast.messages import Message, person
-from standfast.stores.locks import SessionLocks
+from standfast.stores.file_holds import SessionLocks
 from standfast.stores.protocol import DecisionRecord, Session, StandingFilter, first_kept_index, is_wanted
 from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 

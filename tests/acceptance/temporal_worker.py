@@ -44,7 +44,7 @@ from standfast import (
     tool,
 )
 from standfast.stores import Append, LedgerEntry, Session, SQLiteStore
-from standfast.stores.locks import SessionLocks
+from standfast.stores.file_holds import SessionLocks
 from standfast.temporal import StandfastPlugin, connect
 from standfast.temporal.activities.worker import activity_guards
 from standfast.temporal.workflows.run import activity_options, agent_workflows

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from standfast import Message, SessionConflictError, StoreError
 from standfast.stores import Session, SQLiteStore
-from standfast.stores.locks import SessionLocks
+from standfast.stores.file_holds import SessionLocks
 from standfast.stores.sql.rows import Write, message_rows
 from standfast.stores.sqlite.rows import append_rows
 

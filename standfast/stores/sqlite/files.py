@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from standfast.errors import InputError, StandfastError, StoreError
-from standfast.stores.locks import is_any_held
+from standfast.stores.file_holds import is_any_held
 from standfast.stores.private_files import private
 from standfast.stores.schema_versions import check_version, foreign, oldest_reader
 from standfast.stores.sqlite.identity import identity, note_place, open_without_wal, refuse_foreign_wal

@@ -19,7 +19,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from standfast.errors import StoreError
-from standfast.stores.locks import open_beside
+from standfast.stores.file_holds import open_beside
 from standfast.stores.schema_versions import lost_identity
 
 _LENGTH = 54  # bytes of the file, written in place

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from standfast.errors import InputError
-from standfast.stores.locks import SessionLocks, is_any_held
+from standfast.stores.file_holds import SessionLocks, is_any_held
 from standfast.stores.protocol import (
     LedgerEntry,
     RunningCall,

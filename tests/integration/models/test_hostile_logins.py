@@ -13,8 +13,8 @@ from support.mcp_http import GatewayedServer
 from support.transcripts import asks_for, call, error_of, result_of, tool_results
 
 from standfast import Agent, sqlite_store
-from standfast.mcp import OAuth, logins, mcp_server
-from standfast.mcp.logins import Login, Logins, auth_of
+from standfast.mcp import OAuth, mcp_server, stored_logins
+from standfast.mcp.stored_logins import Login, Logins, auth_of
 from standfast.testing import ScriptedModel
 
 GOOD = b'{"access_token": "fresh", "token_type": "Bearer", "expires_in": 3600, "refresh_token": "r2"}'
@@ -97,7 +97,7 @@ async def test_one_of_two_processes_renews_a_token_and_the_other_waits_for_it() 
 async def test_a_process_that_has_died_while_it_renewed_a_token_is_waited_for_once(
     monkeypatch: pytest.MonkeyPatch, driver: Driver
 ) -> None:
-    monkeypatch.setattr(logins, "_RENEWAL_SECONDS", 0.2)
+    monkeypatch.setattr(stored_logins, "_RENEWAL_SECONDS", 0.2)
     asked: list[str] = []
     async with GatewayedServer() as server, token_endpoint(GOOD, asked=asked) as endpoint:
         kept = Logins(driver.temporal.store, server.url, None)

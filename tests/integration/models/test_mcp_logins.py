@@ -19,7 +19,7 @@ from support.transcripts import asks_for, call, error_of, result_of, tool_result
 
 from standfast import Agent, DefinitionError, InputError, StandfastError, sqlite_store
 from standfast.mcp import OAuth, login, mcp_server
-from standfast.mcp.logins import Logins
+from standfast.mcp.stored_logins import Logins
 from standfast.testing import ScriptedModel
 
 SERVER = Path(__file__).parents[2] / "support" / "mcp_oauth_server.py"

@@ -12,7 +12,7 @@ from support.transcripts import asks_for, call, error_of, result_of, tool_result
 from standfast import Agent, InputError, is_interrupted, resume, run
 from standfast.mcp import OAuth, mcp_server
 from standfast.mcp.known_tools import known_servers
-from standfast.mcp.logins import Login, Logins
+from standfast.mcp.stored_logins import Login, Logins
 from standfast.testing import ScriptedModel
 
 ASKING = Path(__file__).parents[2] / "support" / "mcp_asking_server.py"

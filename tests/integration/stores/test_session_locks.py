@@ -12,7 +12,7 @@ from support.stores import append, python
 
 from standfast import Agent, InputError, StoreError, run, sqlite_store
 from standfast.stores import SQLiteStore
-from standfast.stores.locks import SessionLocks
+from standfast.stores.file_holds import SessionLocks
 from standfast.testing import ScriptedModel
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from standfast.errors import StandfastError
-from standfast.mcp.clients import MAX_ANSWER_BYTES, SENDING, Access, Sending, bounded_client
-from standfast.mcp.logins import Logins, OAuth, is_safe_url, login_of
+from standfast.mcp.stored_logins import Logins, OAuth, is_safe_url, login_of
+from standfast.mcp.transports import MAX_ANSWER_BYTES, SENDING, Access, Sending, bounded_client
 from standfast.messages import error_text
 from standfast.stores.protocol import Ledger
 from standfast.time_limits import time_limit

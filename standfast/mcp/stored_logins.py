@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from standfast.errors import DefinitionError, InputError, StandfastError
-from standfast.mcp.clients import SENDING, NotLetInError
+from standfast.mcp.transports import SENDING, NotLetInError
 from standfast.stores.kept_values import append, length
 from standfast.stores.protocol import Ledger
 
