@@ -23,19 +23,18 @@ def cut_answers(run: str, turn: int) -> str:
 
 
 class UsageNotes:
-    """Adds notes at one place."""
+    """Adds notes at one place, and remembers those that are there."""
 
     def __init__(self, store: Ledger, place: str) -> None:
         self._store, self._place = store, place
-        self._next = 0  # notes that are known to be there
+        self._known: dict[int, str] = {}
 
     async def session(self, session: str) -> bool:
         """Note the session of an agent, and return whether it is new here. All its usage counts."""
-        number = 0
-        while (note := await self._store.load_reply(self._place, number)) is not None:
-            if note == session:
-                return False
-            number += 1
+        while (note := await self._store.load_reply(self._place, number := len(self._known))) is not None:
+            self._known[number] = note
+        if session in self._known.values():
+            return False
         await self._add(session)
         return True
 
@@ -48,10 +47,9 @@ class UsageNotes:
             _LOG.warning("Usage is not noted, and may not be counted: %s", error)
 
     async def _add(self, note: str) -> None:
-        number = self._next
-        while await self._store.save_reply(self._place, number, note) != note:
-            number += 1  # others add notes at the same time
-        self._next = max(self._next, number)
+        while note not in self._known.values():  # others add notes at the same time
+            number = len(self._known)
+            self._known[number] = await self._store.save_reply(self._place, number, note)
 
 
 async def noted_usage(store: AgentStore | None, place: str) -> Usage | None:

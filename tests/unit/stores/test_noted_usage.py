@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from standfast import Usage, sqlite_store
 from standfast.runtime.noted_usage import UsageNotes, called_agents, noted_usage
 from standfast.stores import SQLiteStore
@@ -27,6 +29,21 @@ async def test_each_session_is_noted_once_over_attempts_that_differ(tmp_path: Pa
         for session in ("c", "a", "d", "d"):
             await second.session(session)
         assert await noted(store) == ["a", "b", "c", "d"]
+
+
+async def test_a_call_reads_each_note_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with sqlite_store(tmp_path / "standfast.db") as store:
+        read, original = list[int](), store.load_reply
+
+        async def load(place: str, number: int) -> str | None:
+            read.append(number)
+            return await original(place, number)
+
+        monkeypatch.setattr(store, "load_reply", load)
+        one = attempt(store)
+        for number in range(4):
+            assert await one.session(f"a{number}")
+        assert read == [0, 1, 2, 3]
 
 
 async def test_sessions_that_begin_at_once_are_all_noted(tmp_path: Path) -> None:

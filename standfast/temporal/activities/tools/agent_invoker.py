@@ -48,7 +48,11 @@ class Invocations:
     _context: str | None
     _left: int | None
     _asked: AskedAgents = field(default_factory=AskedAgents)
+    _notes: UsageNotes = field(init=False)
     spent: Usage | None = None
+
+    def __post_init__(self) -> None:
+        self._notes = UsageNotes(self._store, called_agents(self._record.key, self._call_id))
 
     async def invoke(
         self,
@@ -133,7 +137,7 @@ class Invocations:
         # A run of the session under another workflow id may have called this agent before; the agent's session tells.
         there = await self._store.load_session(session := session_key_of(given.tenant_id, session_id))
         # Its usage counts even if the call is lost.
-        await UsageNotes(self._store, called_agents(self._record.key, self._call_id)).session(session)
+        await self._notes.session(session)
         if there is not None and there.workflow_id not in (None, workflow_id):
             return self._client.get_workflow_handle(str(there.workflow_id)), session
         try:
