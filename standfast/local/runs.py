@@ -73,7 +73,7 @@ class Run:
 
     @property
     def usage(self) -> Usage | None:
-        """The usage so far, also of a run that has failed; None if it called no model."""
+        """The usage so far, including that of a failed run; None if it called no model."""
         return None if self._open is None else self._open.usage
 
     async def go(

@@ -63,7 +63,7 @@ _LAST_TRIES = 5  # of a write whose caller has been cancelled
 async def retry_write(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
     """Await a write that is safe to repeat, such as the result of a completed effect.
 
-    A store that refuses is asked again: `tries` times, or until it accepts. If a cancel interrupts the write, it is
+    A refused write is repeated: `tries` times, or until the store accepts it. If a cancel interrupts the write, it is
     repeated, to learn its result.
     """
     left = tries

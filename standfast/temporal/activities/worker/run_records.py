@@ -1,4 +1,4 @@
-"""The records of runs that activities leave for each other in the store, and the cache of what was used last."""
+"""The records of runs that activities leave for each other in the store, and a cache of the latest."""
 
 import logging
 from collections import OrderedDict

@@ -222,7 +222,7 @@ class Questions:
         """Whether a question is open whose earlier answer, from before a reset, has not been looked up.
 
         Args:
-            was_just_reset: whether a reset came with what is read now.
+            was_just_reset: whether a reset came with the message at hand.
         """
         is_new = was_just_reset or self._looked < self._running.resets
         return is_new and any(one.gate is None for one in self._run.loop.questions)
