@@ -45,9 +45,19 @@ class ClaimsWhatIsOld(SQLiteStore):
 
 
 class SettlesInTwoSteps(SQLiteStore):
+    async def claim(
+        self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+    ) -> LedgerEntry:
+        await asyncio.sleep(0.01)  # so that whoever settles looks before the call is claimed
+        return await super().claim(scope, call_key, owner=owner, arguments_hash=arguments_hash, running=running)
+
     async def settle(self, scope: str, call_key: str) -> LedgerEntry:
         if known := (await self.load_entries(scope, [call_key])).get(call_key):
             return known
+        for _ in range(100):  # and writes after it, so that the fault always shows
+            if await self.load_entries(scope, [call_key]):
+                break
+            await asyncio.sleep(0.01)
         await self._do(
             lambda db: (
                 db.execute(
