@@ -53,11 +53,11 @@ def within(messages: Sequence[Message], limit: int) -> list[Message]:
     Providers that require thoughts require those since the user's last message, which are the newest.
     """
     shown, size = list(messages), dict[str, int]()
-    for place in range(len(shown) - 1, -1, -1):
-        if (kept := shown[place].reasoning) is not None:
-            size[kept.provider] = size.get(kept.provider, 0) + len(to_json(kept.blocks))
-            if size[kept.provider] > limit:  # and for all before it, so that no gap is sent
-                shown[place] = shown[place].model_copy(update={"reasoning": None})
+    thoughts = [(place, kept) for place, message in enumerate(shown) if (kept := message.reasoning) is not None]
+    for place, kept in reversed(thoughts):
+        size[kept.provider] = size.get(kept.provider, 0) + len(to_json(kept.blocks))
+        if size[kept.provider] > limit:  # and for all before it, so that no gap is sent
+            shown[place] = shown[place].model_copy(update={"reasoning": None})
     return shown
 
 

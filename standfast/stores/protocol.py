@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from typing_extensions import TypeIs, get_protocol_members
@@ -542,7 +543,12 @@ def largest_row(store: object) -> int | None:
 
 
 def _has_methods(store: object, protocol: Any) -> bool:
-    return all(callable(getattr(store, name, None)) for name in get_protocol_members(protocol))
+    return all(callable(getattr(store, name, None)) for name in _members(protocol))
+
+
+@cache  # a run asks several times a step, and finding the members of a protocol takes 20 µs
+def _members(protocol: Any) -> frozenset[str]:
+    return get_protocol_members(protocol)
 
 
 def durable_store(store: Any) -> DurableStore:
