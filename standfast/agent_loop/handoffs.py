@@ -37,8 +37,10 @@ def handed_over_to(outcomes: Sequence[Settled[CallT]], tools: Mapping[str, ToolF
 
 def last_speaker(messages: Sequence[Message]) -> str:
     """Return who gave the last answer of a transcript; "" for the session's own agent."""
-    answers = (message for message in reversed(messages) if message.role == "assistant")
-    return next((message.agent or "" for message in answers), "")
+    for message in reversed(messages):
+        if message.role == "assistant":
+            return message.agent or ""
+    return ""
 
 
 def next_speaker(agent: Agent, messages: Sequence[Message]) -> str:

@@ -37,7 +37,9 @@ class Unfit(NamedTuple):
 
 def unfit(answer: Answer[LoopCall], limit: int) -> Unfit:
     """Return what of an answer cannot be used, if at most `limit` calls run in a turn."""
-    reason, calls = answer.stop_reason, answer.tool_calls
+    reason, calls = answer.stop_reason, answer.tool_calls or ()
+    if reason is None and not answer.tripped and len(calls) <= limit:
+        return Unfit(None, {}, None)
     refused = unfit_calls(answer, limit)
     if answer.tripped and not calls:
         return Unfit(Finish("guardrail-tripped", answer.content, tripped=answer.tripped[0]), refused, None)

@@ -224,7 +224,7 @@ class LoopState(Generic[CallT, ToolT_co]):
     @property
     def decided_answer(self) -> Question | None:
         """The decided gate of an answer or a user message, whose value is still held."""
-        return next((one for one in self.verdicts if one.is_held), None)
+        return next((one for one in self.verdicts if one.is_held), None) if self.verdicts else None
 
     @property
     def is_at_rest(self) -> bool:
@@ -235,13 +235,13 @@ class LoopState(Generic[CallT, ToolT_co]):
         self, calls: Sequence[CallT], refused: Mapping[str, str], stopped: Sequence[str]
     ) -> tuple[CallT, ...]:
         """Return the calls that may need approval and can run."""
-        known = (call for call in calls if call.id not in refused and call.name in self.tools)
-        return tuple(call for call in known if self.tools[call.name].approval or call.id in stopped)
+        known = [call for call in calls if call.id not in refused and call.name in self.tools]
+        return tuple([call for call in known if self.tools[call.name].approval or call.id in stopped])
 
     @property
     def gates(self) -> tuple[Question, ...]:
         """The gates of the turn that are open."""
-        return tuple(question for question in self.questions if question.gate is not None)
+        return tuple([question for question in self.questions if question.gate is not None])
 
     @property
     def kept_questions(self) -> tuple[Question, ...]:
@@ -323,7 +323,8 @@ class LoopState(Generic[CallT, ToolT_co]):
 
     @property
     def used(self) -> Usage | None:
-        return with_held(self.usage, self.kept_questions)  # an answer that waits at a gate is in no transcript
+        waiting = self.questions or self.verdicts  # an answer that waits at a gate is in no transcript
+        return with_held(self.usage, self.kept_questions) if waiting else self.usage
 
     def spent_budget(self) -> Finish | None:
         """Return how the run ends if its budget or its session's is spent; asked before each model call."""

@@ -28,14 +28,13 @@ class Speakers:
     def __init__(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
         self._agent, self._handlers = agent, handlers
         self.current = ""  # the agent that answers now
-        self._tools: dict[Agent, Mapping[str, Tool[..., Any]]] = {}
+        self._tools: dict[str, Mapping[str, Tool[..., Any]]] = {}
 
     def tools(self, name: str) -> Mapping[str, Tool[..., Any]]:
         """Return the tools of an agent of the conversation, by name; "" is the first agent."""
-        agent = self._agent.speaking(name)
-        if agent not in self._tools:
-            self._tools[agent] = with_handlers(agent, self._handlers)
-        return self._tools[agent]
+        if name not in self._tools:
+            self._tools[name] = with_handlers(self._agent.speaking(name), self._handlers)
+        return self._tools[name]
 
     async def let_speak(self, name: str, model: ModelCalls, context: AgentContext) -> str:
         """Let an agent answer from now on, and return its system prompt."""

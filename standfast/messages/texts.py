@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections import deque
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 from pydantic import ValidationError
@@ -23,7 +24,7 @@ def clean_text(text: str) -> str:
     """Return text that any database and provider accepts: no NUL, no lone surrogates (each becomes U+FFFD)."""
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
-    if _has_lone_surrogate(text):
+    if not text.isascii() and _has_lone_surrogate(text):
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
@@ -173,12 +174,12 @@ def json_problem(value: object, most: int | None = None) -> str | None:
         if most is not None and seen > most:
             return f"more than {most:,} values"
         for item in level:
-            if type(item) is int and -TOO_LONG < item < TOO_LONG:
+            if (type(item) is int and -TOO_LONG < item < TOO_LONG) or (type(item) is str and item.isascii()):
                 continue  # soon: an array may have a million
             if isinstance(item, dict | list) and depth == MAX_DEPTH:
                 return f"nested deeper than {MAX_DEPTH} levels"
             if isinstance(item, dict):
-                if not all(isinstance(key, str) for key in item):
+                if not all(map(isinstance, item, repeat(str))):
                     return "an object has a key that is not a string"
                 deeper.extend(item)
                 deeper.extend(item.values())

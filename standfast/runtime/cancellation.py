@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -18,41 +18,37 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()
-        self._before = self._count()
+        self._before = 0 if self._task is None else self._task.cancelling()
 
     def requested(self) -> bool:
-        return self._count() > self._before
-
-    def _count(self) -> int:
-        return 0 if self._task is None else self._task.cancelling()
+        return self._task is not None and self._task.cancelling() > self._before
 
 
-@contextlib.contextmanager
-def as_cancel() -> Iterator[None]:
-    """Raise a cancel instead of a group of one and plain errors, which callers would not recognize as a cancel."""
-    try:
-        yield
-    except BaseExceptionGroup as error:
-        cancels, others = error.split(asyncio.CancelledError)
-        if cancels is None or not (others is None or isinstance(others, Exception)):
-            raise
-        raise asyncio.CancelledError from error
+class OwnCancels(Cancellation):
+    """Raises an error instead of a cancel that the block's code raised itself.
 
-
-@contextlib.contextmanager
-def cancelled_within(error: Exception) -> Iterator[None]:
-    """Raise an error instead of a cancel that the block's code raised itself.
-
-    A driver would treat it as a cancel of the run. Temporal would retry the activity, unseen and for ever.
+    A driver would treat it as a cancel of the run. Temporal would retry the activity, unseen and for ever. A cancel of
+    the run that comes in a group with plain errors is raised alone, since callers would not recognize the group.
     """
-    cancellation = Cancellation()
-    try:
-        with as_cancel():
-            yield
-    except asyncio.CancelledError as cancel:
-        if cancellation.requested():
-            raise
-        raise error from cancel
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, raised: BaseException | None, _traceback: object) -> None:
+        if isinstance(raised, BaseExceptionGroup):
+            cancels, others = raised.split(asyncio.CancelledError)
+            if cancels is None or not (others is None or isinstance(others, Exception)):
+                return
+        elif not isinstance(raised, asyncio.CancelledError):
+            return
+        if not self.requested():
+            raise self._error from raised
+        if isinstance(raised, BaseExceptionGroup):
+            raise asyncio.CancelledError from raised
 
 
 async def in_own_task(work: Coroutine[Any, Any, T]) -> T:

@@ -106,6 +106,13 @@ class Guardrails:
         is_ours = (problem or before.unfit) is not None and said[0].content == correction(problem, before.unfit)
         return said[1:] if is_ours else said
 
+    def checks(self, answer: Message) -> bool:
+        """Whether a guardrail or a validator has to do with an answer, or has stopped the user's messages."""
+        agent = self._agent
+        if self._stopped:
+            return True
+        return bool(agent.tool_guardrails if answer.tool_calls else agent.output_guardrails or agent.output_validators)
+
     async def checked(self, answer: Message) -> Message | Held:
         """Return an answer in the form to store: refused parts are withheld, and refused calls do not run.
 
@@ -113,8 +120,10 @@ class Guardrails:
         """
         if self._stopped:
             return await self._stop(self._stopped, answer, "message", self._said)
+        if not self.checks(answer):
+            return answer
         if answer.tool_calls:
-            return await self._checked_calls(answer) if self._agent.tool_guardrails else answer
+            return await self._checked_calls(answer)
         stopped = await self._verdicts(declared(self._agent.output_guardrails), [answer])
         return await self._stop(stopped, answer, "answer", [answer]) if stopped else await self.validated(answer)
 

@@ -543,7 +543,7 @@ def largest_row(store: object) -> int | None:
 
 
 def _has_methods(store: object, protocol: Any) -> bool:
-    return all(callable(getattr(store, name, None)) for name in _members(protocol))
+    return all(map(callable, [getattr(store, name, None) for name in _members(protocol)]))
 
 
 @cache  # a run asks several times a step, and finding the members of a protocol takes 20 µs

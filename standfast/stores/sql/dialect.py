@@ -18,7 +18,7 @@ ISO 8601 in UTC where times are texts. These words differ between databases:
 
 import json
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -59,7 +59,7 @@ class Statements(Protocol):
     Each method is one round trip, except that a batch is one per statement on PostgreSQL.
     """
 
-    async def rows(self, query: Query, *, again: bool = True) -> list[Row]:
+    def rows(self, query: Query, *, again: bool = True) -> Awaitable[list[Row]]:
         """Return the rows of a statement.
 
         Args:

@@ -83,9 +83,9 @@ class SQLiteThread:
             self._put([job])
         return cast("asyncio.Future[T]", job.future)
 
-    async def rows(self, query: Query, *, again: bool = True) -> list[Row]:
+    def rows(self, query: Query, *, again: bool = True) -> Awaitable[list[Row]]:
         statement, values = SQLITE.named(query)
-        return await self.do(lambda db: db.execute(statement.sql, values).fetchall(), writes=statement.writes)
+        return self.do(lambda db: db.execute(statement.sql, values).fetchall(), writes=statement.writes)
 
     async def batch(self, queries: Sequence[Query], *, again: bool = True) -> list[list[Row]]:
         named = [SQLITE.named(query) for query in queries]
@@ -99,8 +99,6 @@ class SQLiteThread:
         await self.do(lambda db: run(db, plan))
 
     def _put(self, jobs: list[Job]) -> None:
-        if not jobs:
-            return
         with self._lock:  # so that no job is queued after the end of a closing queue
             if self._thread is None or not self._thread.is_alive():  # a fork leaves threads behind
                 self._start()
@@ -113,7 +111,8 @@ class SQLiteThread:
         with self._lock:
             here, self._here = self._here, _LoopWork(self._path, self._file)
             left = here.close()
-        self._put(left)
+        if left:
+            self._put(left)
         with self._lock:
             thread, self._thread = self._thread, None
             self._queue.jobs.put(None)
@@ -187,7 +186,8 @@ class _LoopWork:
         with self._lock:  # so that the connection is not closed in the meantime
             jobs, self._jobs = self._jobs, []
             left = self._do(jobs, queue) if 0 < len(jobs) <= A_FEW else jobs
-        put(left)
+        if left:
+            put(left)
 
     def _do(self, jobs: list[Job], queue: Queue) -> list[Job]:
         """Run the jobs, and return the jobs that are left for the thread."""
@@ -196,7 +196,7 @@ class _LoopWork:
         started = time.monotonic()
         try:
             self._file.check()
-            work_off(self._open(), jobs, self._beside)
+            work_off(self._db or self._open(), jobs, self._beside)
         except (sqlite3.Error, StoreError):
             return jobs  # the thread also opens the file, and reports the problem
         except BaseException:  # raised by a signal: nothing was done
@@ -210,18 +210,21 @@ class _LoopWork:
             self._slow_until, self._typical = ended + A_WHILE, 0.0
             queue.is_slow = ended - started > STALL
         busy = [job for job in jobs if job.error and is_busy(job.error)]
-        if busy:  # reads come after writes
+        if busy:  # reads come after writes; none of these ran, or only reads; the thread waits for its turn
             busy = [job for job in jobs if job in busy or not job.writes]
+            jobs = [job for job in jobs if job not in busy]
+            for job in busy:
+                job.error = None
         for job in jobs:
-            job.error = translated(job.error, self._path) if job.error and job not in busy else None
-        _tell([job for job in jobs if job not in busy])
-        return busy  # none of them ran, or only reads; the thread waits for its turn
+            if job.error is not None:
+                job.error = translated(job.error, self._path)
+        _tell(jobs)
+        return busy
 
     def _open(self) -> sqlite3.Connection:
-        if self._db is None:
-            self._db = open_again(self._path)
-            # Also called when this object is collected, in any thread, and when the process exits.
-            self._closing = weakref.finalize(self, _close, self._db, self._beside, self._lock, os.getpid())
+        self._db = open_again(self._path)
+        # Also called when this object is collected, in any thread, and when the process exits.
+        self._closing = weakref.finalize(self, _close, self._db, self._beside, self._lock, os.getpid())
         return self._db
 
     def close(self) -> list[Job]:

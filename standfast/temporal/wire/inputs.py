@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
-from standfast.errors import DefinitionError, InputError
+from standfast.errors import InputError
 from standfast.messages import Image, Message, check_message_id, clean_text, read_images
 from standfast.stores.protocol import SESSION_ID, check_session_id, check_tenant_id, session_id_of, session_key_of
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json, read_fields
-from standfast.tools import check_count
 
 Owner = tuple[str | None, str | None]
 """A user's id and a tenant's id."""
@@ -143,10 +142,8 @@ class AgentInput:
         if "step" in given and len(read_fields(given["step"], "The input: step", {"run": str, "path": str})) < 2:
             raise InputError("The input: step must have run and path")
         for name in ("max_iterations", "max_tokens", "max_answer_tokens"):
-            try:
-                check_count(name, given.get(name, 1), 1)
-            except DefinitionError as error:
-                raise InputError(f"The input: {error}") from error
+            if name in given and given[name] < 1:
+                raise InputError(f"The input: {name} must be >= 1, got {given[name]!r}")
         return cls(**given)
 
     def session_key(self, named: str | None) -> str | None:

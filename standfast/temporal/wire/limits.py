@@ -53,12 +53,11 @@ def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Coll
     Raises:
         InputError: naming the key and the rule.
     """
-    offered = ", ".join(name for name in known if name not in own)
     if not isinstance(data, dict):
-        raise InputError(f"{what} must be a JSON object with {offered}, got {shortened(data)}")
+        raise InputError(f"{what} must be a JSON object with {_offered(known, own)}, got {shortened(data)}")
     check_json(data, what, CHECKPOINT_BYTES if own else INLINE_BYTES)
     if unknown := sorted(data.keys() - known.keys()):
-        raise InputError(f"{what}: unknown key {unknown[0]!r}; it accepts {offered}")
+        raise InputError(f"{what}: unknown key {unknown[0]!r}; it accepts {_offered(known, own)}")
     given = {name: value for name, value in data.items() if value is not None}
     for name, value in given.items():
         if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is int):
@@ -67,6 +66,10 @@ def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Coll
             given[name] = clean_text(value)
     check_names(given, what)
     return given
+
+
+def _offered(known: Mapping[str, type], own: Collection[str]) -> str:
+    return ", ".join(name for name in known if name not in own)
 
 
 def check_names(given: Mapping[str, Any], what: str) -> None:

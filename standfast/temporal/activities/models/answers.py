@@ -27,7 +27,7 @@ from standfast.llm import LLMAdapter, ToolDescription
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.llm.providers import settings_for
 from standfast.messages import LLMResponse, Message, Usage, cut, error_text
-from standfast.runtime.cancellation import cancelled_within
+from standfast.runtime.cancellation import OwnCancels
 from standfast.runtime.model_answers import (
     CANCELLED_WITHIN,
     answer,
@@ -70,7 +70,7 @@ async def call_adapter(
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run the user's part: instructions, compression, the adapter. Runs on the handlers' loop."""
     prompt = await run_with_deps(agent, agent.system_prompt, context)
-    with cancelled_within(ModelError(CANCELLED_WITHIN)):
+    with OwnCancels(ModelError(CANCELLED_WITHIN)):
         shorter = await compress(messages)
         seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
         settings = settings_for(adapter, agent, max_tokens)
@@ -339,7 +339,8 @@ class Answers:
             agent=reference.get("agent"),
         )
         message = message if decided is None else with_dropped(message, decided)
-        return Answered(await host.thread.run(guardrails.checked(message)), context, said, shorter)
+        checked = await host.thread.run(guardrails.checked(message)) if guardrails.checks(message) else message
+        return Answered(checked, context, said, shorter)
 
     async def _note_cut(self, reference: ModelReference, used: Sequence[Usage]) -> None:
         """Note what was used by an answer that was cut off; the turn's next answer, or the run's end, counts it."""

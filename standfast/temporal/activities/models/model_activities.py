@@ -222,6 +222,8 @@ class ModelActivities:
     ) -> tuple[list[Question], dict[str, str]]:
         """Return the gates of a turn, and by call id the reasons why calls do not run."""
         message, context, session = answered.answer, answered.context, transcript.session
+        if not message.tool_calls and answered.held is None:
+            return [], {}
         asks = LoopState(loop=agent.loop, tools=agent.tool_map).replied(message).unasked
         refused = refused_by_guardrails(message)
         if not asks and answered.held is None:

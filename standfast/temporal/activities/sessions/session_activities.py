@@ -170,7 +170,10 @@ class SessionActivities:
             "facts": write_facts(agent, every_tool(agent), self._host.surroundings),
             "seq": 0,
         }
-        await called(self._host, lambda: check_may_start(agent, given.user_id))
+        if agent.access:
+            await called(self._host, lambda: check_may_start(agent, given.user_id))
+        else:
+            check_may_start(agent, given.user_id)
         said = await self._message(agent, given)
         limit = agent.loop.max_message_bytes
         brought = RunInput.read(
@@ -260,7 +263,10 @@ class SessionActivities:
         if given.step is not None:
             kept, key = Kept(given.step["run"], self._host.store), f"{given.step['path']}?context"
             asked = kept[key] if await kept.find(key) else None
-        context = await called(self._host, lambda: context_of(agent, asked, messages))
+        if agent.context is None:
+            context = context_of(agent, asked, messages)
+        else:
+            context = await called(self._host, lambda: context_of(agent, asked, messages))
         _say(opened, given, brought, context)
         before = kept_context(messages)
         if context is not None and before not in (None, context):

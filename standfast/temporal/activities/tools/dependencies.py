@@ -57,6 +57,9 @@ async def run_with_deps(agent: Agent, function: Callable[[AgentContext], Any], c
     Raises:
         ApplicationError: as of `run_hook`, even if the `deps` could not be made.
     """
+    if agent.deps is None:
+        context.deps = context.context
+        return await run_hook(function, context)
     stack = AsyncExitStack()
 
     async def deps() -> None:

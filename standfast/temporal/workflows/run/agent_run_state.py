@@ -5,7 +5,6 @@ from typing import Any, TypeVar, cast
 
 from temporalio import workflow
 
-from standfast.agents import Loop
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Located, RunReference
 from standfast.temporal.wire.boards import Whose
@@ -30,7 +29,7 @@ class RunState:
 
     given: AgentInput = field(default_factory=AgentInput)
     progress: Progress = field(default_factory=Progress)
-    facts: Facts = field(default_factory=lambda: Facts(loop=Loop(), tools={}))
+    facts: Facts = field(default_factory=lambda: Facts(loop=FRESH.loop, tools={}))
     loop: RunLoop = FRESH
     is_open: bool = False
     has_asked: bool = False

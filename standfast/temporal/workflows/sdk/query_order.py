@@ -18,13 +18,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
-from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import Worker
 
 from standfast.temporal.workflows.sdk.worker_internals import warn_without
 
 _QUERY_ALONE = "legacy_query"  # the id of a query that the server sends without a workflow task
+_QUERY = {"query_workflow"}
 _SENT = ("signal_workflow", "do_update", "cancel_workflow")
 _INTERNALS = ("poll_workflow_activation", "complete_workflow_activation", "request_workflow_eviction")
 _AGAIN = "A query separated a local activity's result from its task, which begins again"
@@ -71,15 +72,17 @@ def keep_order_beside_queries(worker: Worker) -> None:
     runs: defaultdict[str, _Run] = defaultdict(_Run)
 
     async def poll_in_order() -> WorkflowActivation:
-        while _has_late_result(activation := await poll()):
+        activation = await poll()
+        while _has_late_result(activation, kinds := _kinds(activation)):
             again = WorkflowActivationCompletion(run_id=activation.run_id)
             again.failed.failure.message = _AGAIN
             again.failed.force_cause = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_STICKY_TASK_QUEUE
             await bridge.complete_workflow_activation(again)
+            activation = await poll()
         run_id = activation.run_id
-        if any(job.HasField("remove_from_cache") for job in activation.jobs):
+        if "remove_from_cache" in kinds:
             runs.pop(run_id, None)
-        elif any(not job.HasField("query_workflow") for job in activation.jobs):
+        elif kinds != _QUERY:
             runs[run_id].take_in(activation)
         elif activation.jobs[0].query_workflow.query_id == _QUERY_ALONE and runs[run_id].may_be_ahead:
             # The SDK applies no other events of the run until the query is answered, and it gets this before the
@@ -90,15 +93,12 @@ def keep_order_beside_queries(worker: Worker) -> None:
     bridge.poll_workflow_activation = poll_in_order  # type: ignore[method-assign]
 
 
-def _has_late_result(activation: WorkflowActivation) -> bool:
+def _kinds(activation: WorkflowActivation) -> set[str | None]:
+    return {job.WhichOneof("variant") for job in activation.jobs}
+
+
+def _has_late_result(activation: WorkflowActivation, kinds: set[str | None]) -> bool:
     """Whether the end of a local activity comes together with messages sent after it; a replay has them in order."""
-    jobs = activation.jobs
-    return not activation.is_replaying and any(map(_is_local_result, jobs)) and any(map(_was_sent, jobs))
-
-
-def _is_local_result(job: WorkflowActivationJob) -> bool:
-    return job.HasField("resolve_activity") and job.resolve_activity.is_local
-
-
-def _was_sent(job: WorkflowActivationJob) -> bool:
-    return job.WhichOneof("variant") in _SENT
+    if activation.is_replaying or "resolve_activity" not in kinds or kinds.isdisjoint(_SENT):
+        return False
+    return any(job.HasField("resolve_activity") and job.resolve_activity.is_local for job in activation.jobs)

@@ -58,7 +58,7 @@ def create_told(
     activate = instance.activate
 
     def activate_told(act: WorkflowActivation) -> WorkflowActivationCompletion:
-        coming.update(str(job.WhichOneof("variant")) for job in act.jobs)
+        coming.update([str(job.WhichOneof("variant")) for job in act.jobs])
         come.update(coming)
         try:
             return activate(act)
