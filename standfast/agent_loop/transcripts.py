@@ -40,7 +40,7 @@ def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
     if last is None:
         return ()
     results = {message.tool_call_id for message in messages[last + 1 :]}
-    return tuple(call for call in messages[last].tool_calls or () if call.id not in results)
+    return tuple([call for call in messages[last].tool_calls or () if call.id not in results])
 
 
 def read_transcript(messages: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
@@ -103,11 +103,12 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
         if message.role == "tool" and message.tool_call_id in position:
             together.append((position[message.tool_call_id], index))
             continue
-        result += [*(messages[at] for _, at in sorted(together)), message]
+        result += [messages[at] for _, at in sorted(together)]
+        result.append(message)
         together.clear()
         if message.role == "assistant":
             position = {call.id: place for place, call in enumerate(message.tool_calls or ())}
-    return [*result, *(messages[at] for _, at in sorted(together))]
+    return result + [messages[at] for _, at in sorted(together)]
 
 
 def repair_transcript(messages: Sequence[Message]) -> list[Message]:
@@ -121,8 +122,8 @@ def repair_transcript(messages: Sequence[Message]) -> list[Message]:
         if message.role == "tool" and open_calls.pop(message.tool_call_id, None) is None:
             continue  # a result without a call
         if message.role != "tool":
-            result.extend(_result(call, _lost(call, ""), "failed") for call in open_calls.values())
-            open_calls = {call.id: call for call in message.tool_calls or ()}
+            result.extend([_result(call, _lost(call, ""), "failed") for call in open_calls.values()])
+            open_calls = {call.id: call for call in message.tool_calls} if message.tool_calls else {}
         result.append(message)
     return in_call_order(result)
 

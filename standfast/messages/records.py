@@ -432,6 +432,8 @@ def read_images(given: Any, limit: int) -> tuple[Image, ...] | None:
     """
     if not isinstance(given, list | tuple):
         raise InputError(f"images must be a list, got {type(given).__name__}")
+    if not given:
+        return None
     images = []
     for index, item in enumerate(given):
         try:
@@ -440,7 +442,7 @@ def read_images(given: Any, limit: int) -> tuple[Image, ...] | None:
             raise InputError(f"images[{index}] is not an image: {explain(error)}") from error
     if (size := sum(len(image.address) for image in images)) > limit:
         raise InputError(f"images: {size:,} bytes, more than {limit:,}; give their urls, or make them smaller")
-    return tuple(images) or None
+    return tuple(images)
 
 
 class LLMResponse(Record):

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -58,6 +59,7 @@ class Queue:
 
 
 Put = Callable[[list[Job]], None]
+_ERROR, _WRITES = attrgetter("error"), attrgetter("writes")
 
 
 class SQLiteThread:
@@ -166,13 +168,6 @@ class _LoopWork:
         if self._jobs and self._jobs[0].loop is job.loop:
             self._jobs.append(job)
             return True
-        if not self._is_free(queue):
-            return False
-        self._jobs = [job]
-        job.loop.call_soon(self._work_off, queue, put)
-        return True
-
-    def _is_free(self, queue: Queue) -> bool:
         if self._jobs and not self._jobs[0].loop.is_closed():
             return False  # another loop's turn
         if queue.done != queue.asked or not queue.is_open or queue.is_slow or self._path == ":memory:":
@@ -180,7 +175,11 @@ class _LoopWork:
         here = (os.getpid(), threading.get_ident())
         if self._owner is None:
             self._owner = here
-        return self._owner == here and time.monotonic() >= self._slow_until
+        if self._owner != here or time.monotonic() < self._slow_until:
+            return False
+        self._jobs = [job]
+        job.loop.call_soon(self._work_off, queue, put)
+        return True
 
     def _work_off(self, queue: Queue, put: Put) -> None:
         with self._lock:  # so that the connection is not closed in the meantime
@@ -209,16 +208,17 @@ class _LoopWork:
         if self._typical > QUICK or ended - started > STALL:
             self._slow_until, self._typical = ended + A_WHILE, 0.0
             queue.is_slow = ended - started > STALL
+        left = self._left_busy(jobs) if any(map(_ERROR, jobs)) else []
+        _tell([job for job in jobs if job not in left] if left else jobs)
+        return left  # none of them ran, or only reads; the thread waits for its turn
+
+    def _left_busy(self, jobs: list[Job]) -> list[Job]:
+        """Return the jobs that found the file locked, and the reads after them; the errors of the others are final."""
         busy = [job for job in jobs if job.error and is_busy(job.error)]
-        if busy:  # reads come after writes; none of these ran, or only reads; the thread waits for its turn
+        if busy:  # reads come after writes
             busy = [job for job in jobs if job in busy or not job.writes]
-            jobs = [job for job in jobs if job not in busy]
-            for job in busy:
-                job.error = None
         for job in jobs:
-            if job.error is not None:
-                job.error = translated(job.error, self._path)
-        _tell(jobs)
+            job.error = translated(job.error, self._path) if job.error and job not in busy else None
         return busy
 
     def _open(self) -> sqlite3.Connection:
@@ -306,7 +306,7 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Q
 
 def work_off(db: sqlite3.Connection, jobs: list[Job], beside: MarkBeside) -> None:
     """Run all writes in one transaction, so that one flush to disk serves them all; then the reads."""
-    writers = [job for job in jobs if job.writes]
+    writers = list(filter(_WRITES, jobs))
     if writers:
         _write(db, writers, _together, beside)
     for job in jobs:

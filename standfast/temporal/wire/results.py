@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from datetime import UTC, datetime
 from functools import cache
+from itertools import repeat
 from types import UnionType
 from typing import (
     Any,
@@ -140,11 +141,10 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _conforms(value: Any, kind: Any) -> bool:
     """Whether JSON conforms to a type; it may have further fields."""
     if is_typeddict(kind):
-        return (
-            isinstance(value, dict)
-            and kind.__required_keys__ <= value.keys()
-            and all(_conforms(value[name], hint) for name, hint in _hints(kind).items() if name in value)
-        )
+        if not isinstance(value, dict) or not kind.__required_keys__ <= value.keys():
+            return False
+        hints = _hints(kind)
+        return all(map(_conforms, value.values(), map(hints.get, value, repeat(Any))))
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (UnionType, Union):
         return any(_conforms(value, part) for part in parts)

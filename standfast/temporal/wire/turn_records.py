@@ -71,7 +71,7 @@ class TurnRecord(Record):
     @property
     def is_held(self) -> bool:
         """Whether the answer waits at a gate, beside the transcript."""
-        return any(question.is_held for question in self.gates)
+        return bool(self.gates) and any(question.is_held for question in self.gates)
 
     @property
     def ends(self) -> bool:

@@ -143,6 +143,7 @@ class SessionActivities:
             if "answered" in opened:  # no work follows
                 await end_work(self._host.store, reference)
             self._host.records.cache.facts[reference["run"]] = opened["facts"]
+            self._host.records.note_context(reference["run"], opened)
             opened.pop("context", None)  # they stay in the store
             opened.pop("context_before", None)
             if (version := opened.pop("gates_of", None)) is not None:

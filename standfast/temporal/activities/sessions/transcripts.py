@@ -138,8 +138,8 @@ class Transcript:
 
     async def in_context(self, said: Sequence[Message]) -> list[Message]:
         """Return the user's message with the context of the run, which later runs look for."""
-        if not said:
-            return []
+        if not said or self.reference["run"] in self.host.records.cache.without_context:
+            return list(said)
         context = (await self.host.records.load_opened(self.reference["run"])).get("context")
         return heard_in(context, said)
 
@@ -412,5 +412,5 @@ class Transcript:
 
 def _size_of(message: Message) -> int:
     """Return the approximate number of characters that a message keeps alive."""
-    calls = sum(len(str(call.arguments)) for call in message.tool_calls or ())
+    calls = sum([len(str(call.arguments)) for call in message.tool_calls]) if message.tool_calls else 0
     return len(message.content) + calls

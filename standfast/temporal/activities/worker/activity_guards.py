@@ -61,7 +61,7 @@ def log_returned(name: str, reference: object, begun: float, result: object) -> 
         begun: the start time, by `time.monotonic`.
     """
     given, found = _fields_of(reference), _fields_of(result)
-    level, more = logging.INFO, {}
+    level, more = logging.INFO, dict[str, str]()
     if name == names.CALL_MODEL:
         calls = ",".join(str(call[1]) for call in found.get("calls", ()))
         more = {"calls": calls} if calls else {}

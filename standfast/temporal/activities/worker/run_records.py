@@ -52,6 +52,7 @@ class TranscriptCache:
         records: of turns that this worker wrote, by run and number.
         results: outcomes of calls that it recorded, by scope and key; each is read and removed once.
         facts: the facts that runs recorded at their start, by run key.
+        without_context: keys of runs that were opened without a context.
         located: the journal key, and the session if the workflow id contains it, by the workflow's run id.
     """
 
@@ -61,6 +62,7 @@ class TranscriptCache:
         self.records: Recent[tuple[str, int], TurnRecord] = Recent()
         self.results: Recent[tuple[str, str], WrittenOutcome] = Recent()
         self.facts: Recent[str, Mapping[str, Any]] = Recent()
+        self.without_context: Recent[str, bool] = Recent()
         self.located: Recent[str, Located] = Recent()
 
     def take(self, session_id: str) -> Kept | None:
@@ -198,7 +200,14 @@ class RunRecords:
 
     async def load_opened(self, run: str) -> dict[str, Any]:
         """Return the facts that steer a run, as recorded when the run was opened."""
-        return read_kept_object("what steers this run", await self.check_run(run))
+        opened = read_kept_object("what steers this run", await self.check_run(run))
+        self.note_context(run, opened)
+        return opened
+
+    def note_context(self, run: str, opened: Mapping[str, Any]) -> None:
+        """Note whether a run was opened without a context, which then need not be looked up again."""
+        if not opened.keys() & {"context", "context_before"}:
+            self.cache.without_context[run] = True
 
     async def load_context(self, agent: Agent, run: str, turn: int | None = None) -> str | None:
         """Return the context of a run, as recorded when the run was opened; None if the agent has none.
@@ -206,7 +215,7 @@ class RunRecords:
         Args:
             turn: of a call. An earlier run asked for the calls of turn 0, in its own context.
         """
-        if agent.context is None:
+        if agent.context is None or run in self.cache.without_context:
             return None
         opened = await self.load_opened(run)
         return (opened.get("context_before") if turn == 0 else None) or opened.get("context")

@@ -90,7 +90,7 @@ def details(run: RunState, status: str, waiting: "Sequence[Waiting]", refused: R
     """Return the Markdown for a run's page."""
     turns = _turns(run.loop) if run.is_open else []
     first = " · ".join([f"**{status}**", *turns, f"session {_code(run.progress.session_id)}"])
-    return "\n".join([first, *_waits(waiting), *_last(refused)])
+    return "\n".join([first, *_waits(waiting), *_last(refused)]) if waiting or refused else first
 
 
 def pipeline_details(
