@@ -1,6 +1,5 @@
 """Stores with one fault each in their boards. The store suite finds all of them."""
 
-import asyncio
 import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -8,6 +7,7 @@ from typing import Any
 
 from standfast.stores import Board, ShownWait, SQLiteStore, Wait, WaitFilter
 from standfast.stores.sql.dialect import Query
+from support.faulty_stores import TwoSteps, until
 
 
 class ShowsWhatIsLate(SQLiteStore):
@@ -34,12 +34,19 @@ class TakesNothingOut(SQLiteStore):
         return await super().show_waits(board, put, [*there, *keep])
 
 
-class LooksThenShows(SQLiteStore):
+class LooksThenShows(TwoSteps):
     async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
-        known = await self.load_board(board.namespace, board.workflow_id)
-        if known is not None and known.at > board.at:
+        async def is_late() -> bool:
+            known = await self.load_board(board.namespace, board.workflow_id)
+            return known is not None and known.at > board.at
+
+        if await is_late():
             return []
-        await asyncio.sleep(0.01)  # the others look before this one writes, so that the fault always shows
+        if board.workflow_id in self.between:
+            self.between.append(board.workflow_id)
+            await until(is_late)
+        else:  # the newest, which comes first
+            await self.meet(board.workflow_id, is_late)
         return await super().show_waits(board, put, keep)
 
     def _show(self, board: Board, put: Sequence[Wait], keys: list[str]) -> list[Query]:

@@ -12,15 +12,16 @@ from standfast import SessionConflictError
 from standfast.stores import Append, AtWork, DecisionRecord, LedgerEntry, RunningCall, Session, SQLiteStore
 from standfast.stores.sql.rows import Write, message_rows
 from standfast.stores.sqlite.rows import append_rows, ledger_entry
+from support.faulty_stores import TwoSteps, until
 
 
-class LooksThenClaims(SQLiteStore):
+class LooksThenClaims(TwoSteps):
     async def claim(
         self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
     ) -> LedgerEntry:
         if known := (await self.load_entries(scope, [call_key])).get(call_key):
             return known
-        await asyncio.sleep(0.01)  # the others claim before this one writes, so that the fault always shows
+        await self.meet(call_key, lambda: self.load_entries(scope, [call_key]))
         await self._do(
             lambda db: (
                 db.execute(
@@ -95,13 +96,42 @@ class FinishesForAnybody(SQLiteStore):
         return await super().finish(scope, call_key, owner=str(entry.owner), state=state, result=result)
 
 
-class FinishesInTwoSteps(SQLiteStore):
+class FinishesInTwoSteps(TwoSteps):
+    """One whose first owner looks before anybody takes the call away, and writes when it has ended."""
+
+    async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
+        await self._after_a_look(scope, call_key)
+        self.between.append((call_key, owner))
+        return await super().take_over(scope, call_key, owner=owner)
+
+    async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
+        await self._after_a_look(scope, call_key)
+        return await super().abandon(scope, call_key, owner=owner)
+
+    async def _after_a_look(self, scope: str, call_key: str) -> None:
+        async def is_over() -> bool:
+            return call_key in self.between or await self._owner(scope, call_key) != "me"
+
+        await until(is_over)
+
+    async def _owner(self, scope: str, call_key: str) -> str | None:
+        """Return who has a claim; None if the call has ended."""
+        entry = (await self.load_entries(scope, [call_key]))[call_key]
+        return entry.owner if entry.state == "claimed" else None
+
     async def finish(
         self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
         entry = (await self.load_entries(scope, [call_key]))[call_key]
         if (entry.state, entry.owner) != ("claimed", owner):
             return (entry.owner, entry.state, entry.result) == (owner, state, result)
+        if (call_key, owner) not in self.between:
+
+            async def has_ended() -> bool:
+                return await self._owner(scope, call_key) is None
+
+            self.between.append(call_key)
+            await until(has_ended)
 
         def work(db: sqlite3.Connection) -> None:
             values = (state, result, owner, scope, call_key)
@@ -154,13 +184,19 @@ class AppendsWhoeverReplied(SQLiteStore):
             await self.append_messages_atomic(
                 append.session.id, append.messages, append.session, write_key=append.write_key
             )
+        if (await self.load_messages(appends[-1].session.id))[-1].content == appends[-1].messages[-1].content:
+            await until(lambda: self.load_reply(journal_key, turn))  # another one's, so that the fault always shows
         return await self.save_reply(journal_key, turn, reply)
 
 
-class LooksThenRecordsADecision(SQLiteStore):
+class LooksThenRecordsADecision(TwoSteps):
     async def record_decision(self, record: DecisionRecord) -> None:
-        keys = [known.key for known in await self.load_decisions(record.journal_key) if known.key]
-        if record.key not in keys:
+        async def is_known() -> bool:
+            return record.key in [known.key for known in await self.load_decisions(record.journal_key) if known.key]
+
+        if not await is_known():
+            if record.key is not None:
+                await self.meet(record.journal_key, is_known)
             key = None if record.key is None else f"{record.key}\0{uuid4()}"
             await super().record_decision(record.model_copy(update={"key": key}))
 
@@ -169,11 +205,16 @@ class LooksThenRecordsADecision(SQLiteStore):
         return [one.model_copy(update={"key": one.key and one.key.partition("\0")[0]}) for one in found]
 
 
-class LooksThenBeginsWork(SQLiteStore):
+class LooksThenBeginsWork(TwoSteps):
     async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
+        async def is_another_at_work() -> bool:
+            return instead_of not in await self.find_work(work.session_id)
+
         known = await self.find_work(work.session_id)
         if known and known[0] != instead_of:
             return known[0]
+        if instead_of is not None:
+            await self.meet(work.session_id, is_another_at_work)
         for one in known:
             await self.end_work(one)
         await super().begin_work(work)
@@ -184,10 +225,35 @@ def _is_followed(marks: Sequence[AtWork], session: Session) -> bool:
     return any(session.journal_key and not session.journal_key.startswith(f"{one.journal_key}/") for one in marks)
 
 
-class LooksWhoIsAtWorkThenAppends(SQLiteStore):
+class LooksWhoIsAtWorkThenAppends(TwoSteps):
+    """One whose writers look before a run follows theirs, and write when that run has read."""
+
+    async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
+        async def is_looked_at() -> bool:
+            return ("looked", work.session_id) in self.between or instead_of not in await self.find_work(
+                work.session_id
+            )
+
+        if instead_of is not None:
+            self.between.append(("follows", work.session_id))
+            await until(is_looked_at)
+        return await super().begin_work(work, instead_of=instead_of)
+
+    async def load_session(self, session_id: str) -> Session | None:
+        found = await super().load_session(session_id)
+        self.between.append(("read", session_id))
+        return found
+
     async def append_messages_atomic(self, session_id: str, messages: Any, session: Session, **known: Any) -> int:
+        async def is_read() -> bool:
+            if ("follows", session_id) in self.between:
+                return ("read", session_id) in self.between
+            return _is_followed(await self.find_work(session_id), session)  # by a run of another object
+
         if _is_followed(await self.find_work(session_id), session):
             raise SessionConflictError("another run is at work")
+        self.between.append(("looked", session_id))
+        await until(is_read)
         rows = message_rows(messages)
         unknown = session.model_copy(update={"journal_key": None})
         return await self._do(lambda db: append_rows(db, Write(unknown, rows, known["write_key"])))

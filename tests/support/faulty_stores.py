@@ -5,7 +5,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +14,29 @@ from standfast.stores import Session, SQLiteStore
 from standfast.stores.file_holds import SessionLocks
 from standfast.stores.sql.rows import Write, message_rows
 from standfast.stores.sqlite.rows import append_rows
+
+
+async def until(condition: Callable[[], Awaitable[Any]]) -> None:
+    while not await condition():
+        await asyncio.sleep(0.001)
+
+
+class TwoSteps(SQLiteStore):
+    """One whose users look, and write when another has been in between, so that the fault shows in every race."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self.between = list[Hashable]()  # what this object's users have looked at
+
+    async def meet(self, key: Hashable, is_written: Callable[[], Awaitable[Any]]) -> None:
+        """Wait until another user of this object has looked at the same, or anybody has written it."""
+
+        async def is_met() -> bool:
+            return self.between.count(key) > 1 or await is_written()
+
+        self.between.append(key)
+        await until(is_met)
+
 
 # --- sessions ---
 
@@ -94,7 +117,12 @@ class CutsAtNul(SQLiteStore):
 
 class PrunesInTwoSteps(SQLiteStore):
     async def prune_messages(self, session_id: str, keep: int) -> None:
-        kept = (await self.load_messages(session_id))[-keep:]
+        messages = await self.load_messages(session_id)
+        kept = messages[-keep:]
+        for _ in range(50):  # two writes come in between, except at the end of a race
+            if len(await self.load_messages(session_id)) >= len(messages) + 4:
+                break
+            await asyncio.sleep(0.01)
 
         def work(db: sqlite3.Connection) -> None:
             row = db.execute("SELECT last_seq FROM agent_sessions WHERE id = ?", (session_id,)).fetchone()

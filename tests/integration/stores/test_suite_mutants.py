@@ -33,10 +33,7 @@ FOUND = {
     faulty_ledgers.SettlesInTwoSteps: ["a_call_that_is_settled_while_it_is_claimed_is_claimed_or_abandoned_for_all"],
     faulty_ledgers.SettlesWithoutAFence: ["settling_fences_a_call_that_never_started"],
     faulty_ledgers.TakesOverWhatHasEnded: ["who_has_lost_a_call_records_nothing_and_hears_so"],
-    faulty_ledgers.FinishesForAnybody: [
-        "only_the_owner_of_a_claim_records_its_result",
-        "who_has_lost_a_call_records_nothing_and_hears_so",
-    ],
+    faulty_ledgers.FinishesForAnybody: ["only_the_owner_of_a_claim_records_its_result"],
     faulty_ledgers.FinishesInTwoSteps: ["who_has_lost_a_call_records_nothing_and_hears_so"],
     faulty_ledgers.AbandonsWhatIsAnothers: ["a_call_that_has_not_happened_is_given_up_by_its_owner"],
     faulty_ledgers.LeavesRunningCalls: ["a_running_call_is_known_from_its_claim_to_its_result"],
