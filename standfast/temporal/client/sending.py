@@ -37,6 +37,7 @@ from standfast.time_limits import time_limit
 _FIRST, _LONGEST = 0.02, 0.5  # seconds between two checks
 _ANSWER = 3.0  # seconds in which a worker answers, or is queried again; the SDK itself waits ever longer for busy runs
 _EARLIER = 3  # runs of a session that are asked whether they received a signal
+_OF_AGENTS = (names.MESSAGE, names.ANSWER, names.RESOLVE, names.EXPORT_UPDATE)
 _CUT_OFF = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)  # ends that no run foresees
 
 
@@ -120,7 +121,13 @@ class _Sending:
 
     async def outcome(self) -> dict[str, Any]:
         """Send the signal, and return its outcome when the run knows it."""
-        self._run_id = (await our_run(self._client, self._workflow_id)).run_id
+        run = await our_run(self._client, self._workflow_id)
+        if self._given.name in _OF_AGENTS and names.PIPELINE_MEMO in run.raw_info.memo.fields:
+            raise InputError(
+                f"Run {self._workflow_id} is a pipeline's and does not accept `{self._given.called}`: send it to the "
+                "run of the agent in its step, which `standfast ls` lists"
+            )
+        self._run_id = run.run_id
         is_bound = "digest" in self._given.data  # to the item that was shown, and counts for no other
         if self._given.is_repeated and not is_bound and (told := await self._told_before()):
             return told

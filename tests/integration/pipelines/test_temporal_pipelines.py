@@ -231,6 +231,21 @@ async def test_decisions_at_gates_that_are_not_there_are_noted_and_take_no_room(
         assert (await result(run))["status"] == "complete"
 
 
+async def test_what_only_agents_accept_is_refused_at_once(temporal: Temporal) -> None:
+    """Its sender waited for an outcome that no pipeline reports, and read that the message may count."""
+    handle = await start_pipeline(temporal.client, "gated", input={}, run_key="r", task_queue=temporal.name)
+    people = temporal.people
+    for sent in (
+        people.message(handle.id, "hi"),
+        people.answer(handle.id, "yes"),
+        people.resolve(handle.id, "c1", "leave"),
+        people.export(handle.id),
+    ):
+        with pytest.raises(InputError, match="is a pipeline's and does not accept"):
+            await sent
+    await temporal.end_all()
+
+
 async def test_a_run_key_has_one_run(temporal: Temporal) -> None:
     async with temporal.worker(writer, pipelines=[gated], llm=ScriptedModel(echo)):
         run = await start(temporal)

@@ -1,15 +1,19 @@
 """Tenants, own runs, expiry and scopes apply at every address: nothing reveals other people's data."""
 
+import asyncio
+import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Route
 from support.chats import TENANT
 from support.pages import HOST, browser
@@ -18,8 +22,8 @@ from support.temporal_runs import Run, Temporal, pending, result, until
 from support.transcripts import asks_for, call
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
-from standfast import Agent, Approval, StandfastError, tool
-from standfast.temporal import ApprovalLinks
+from standfast import Agent, Approval, StandfastError, pipeline, tool
+from standfast.temporal import ApprovalLinks, start_pipeline
 from standfast.temporal.wire import names
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, SlackActions, TeamsActions, create_app
@@ -42,6 +46,7 @@ async def charge(amount: int) -> str:
 
 
 clerk = Agent("clerk", tools=[charge])
+line = pipeline("line", input=int).step("c1", approval=Approval(message="Charge the customer?")).build()
 MODEL = ScriptedModel(
     lambda messages, tools: asks_for(call("charge", "c1", amount=AMOUNT)) if messages[-1].content == "go" else "done"
 )
@@ -320,33 +325,139 @@ JOINS: dict[str, Asks] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("owner", [None, "carl", "own"])
-async def test_who_sees_only_their_own_runs_joins_no_other_at_any_door(temporal: Temporal, owner: str | None) -> None:
+# The tools of `standfast mcp serve`, by a run and the digest of its gate.
+OFFERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
+    "start_clerk": lambda run, digest: {"message": "overheard", "session_id": run.rpartition("/")[2]},
+    "start_line": lambda run, digest: {"input": 1, "session_id": run.rpartition("/")[2]},
+    "send_message": lambda run, digest: {"run": run, "text": "overheard"},
+    "status": lambda run, digest: {"run": run},
+    "result": lambda run, digest: {"run": run, "wait_seconds": 0},
+    "pending": lambda run, digest: {"run": run},
+    "approve": lambda run, digest: {"run": run, "gate": "c1", "digest": digest},
+    "reject": lambda run, digest: {"run": run, "gate": "c1", "digest": digest},
+    "answer": lambda run, digest: {"run": run, "text": "overheard"},
+}
+# Which say the same whether a run exists or not, or never end.
+OF_MANY = {"GET /overview", "GET /standing", "POST /standing/{approval}/revoke", "GET /api/v1/standing",
+           "POST /api/v1/standing/revoke", "GET /changes"}  # fmt: skip
+JOINS_A_LINE: dict[str, Asks] = {
+    **in_session("the page", "/start/line", "session", value="1", key="k" * 32),
+    **in_session("the page's key", "/start/line", "key", value="1"),
+    **in_session("the API", "/api/v1/runs", "session_id", name="line", input=1),
+}
+# Who asks, and whose the run is: its user, and its tenant.
+OWNERS = {
+    "nobody's": ("own", None, None),
+    "another's": ("own", "carl", None),
+    "another tenant's": ("own", "carl", "b"),
+    "nobody's in my tenant": ("ben", None, "b"),
+    "another's in my tenant": ("ben", "carl", "b"),
+    "mine in another tenant": ("ben", "ben", "a"),
+    "mine": ("own", "own", None),
+    "mine in my tenant": ("ben", "ben", "b"),
+}
+
+
+class Asked:
+    """The doors, and a person who asks there for runs."""
+
+    def __init__(self, client: httpx.AsyncClient, offers: Offers, who: Person) -> None:
+        self._client, self._offers, self._who = client, offers, who
+
+    async def at(self, door: Asks | str, run: str, digest: str) -> tuple[int, str]:
+        """Return the status and the words of an address, or of a tool: if the tool refuses, 400."""
+        if not isinstance(door, str):
+            return await told(self._client, self._who.name, door(run, digest))
+        try:
+            said = await self._offers.call(self._who, door, OFFERS[door](run, digest))
+        except (StandfastError, HTTPException) as refused:
+            return 400, str(refused)
+        return 200, json.dumps(said)
+
+
+@contextlib.asynccontextmanager
+async def asking(temporal: Temporal, who: str) -> AsyncIterator[Asked]:
     access = access_of(temporal)
-    (own,) = [one for one in access.people if one.name == "own"]
-    options: dict[str, Any] = {"agents": [clerk], "task_queue": temporal.name}
-    doors = Doors(temporal.client, temporal.store, Senders(access, Rates()), {"clerk": clerk}, temporal.name,
-                  Contexts(temporal.client, temporal.store, None))  # fmt: skip
+    (person,) = [one for one in access.people if one.name == who]
+    doors = Doors(temporal.client, temporal.store, Senders(access, Rates()), {"clerk": clerk, "line": line},
+                  temporal.name, Contexts(temporal.client, temporal.store, None))  # fmt: skip
     offers = Offers(doors, allow_decisions=True)
-    async with temporal.worker(clerk, llm=MODEL), browser(temporal, access, **options) as client:
-        run = await temporal.start(clerk, user_id=owner, session=f"of-{owner}")
-        (item,) = await pending(run)
+    assert OFFERS.keys() == {offer.name for offer in offers.of(person)}  # no tool is forgotten
+    options: dict[str, Any] = {"agents": [clerk], "pipelines": [line], "task_queue": temporal.name}
+    async with temporal.worker(clerk, pipelines=[line], llm=MODEL), browser(temporal, access, **options) as client:
+        yield Asked(client, offers, person)
+
+
+async def run_of(temporal: Temporal, kind: str, whose: str) -> tuple[Run, dict[str, Any]]:
+    """Start a run that waits at a gate."""
+    _, user, tenant = OWNERS[whose]
+    owner = {"user_id": user, "tenant_id": None if tenant is None else f"{temporal.name}-{tenant}"}
+    session = f"of-{uuid4().hex[:8]}"
+    if kind == "clerk":
+        run = await temporal.start(clerk, session=session, **owner)
+    else:
+        given: dict[str, Any] = {"run_key": temporal.session(session), "task_queue": temporal.name, **owner}
+        run = await start_pipeline(temporal.client, line, input=1, **given)
+    (item,) = await pending(run)
+    return run, item
+
+
+def without(run: str, text: str) -> str:
+    return text.replace(quote(run, safe=""), "RUN").replace(run, "RUN")
+
+
+@pytest.mark.slow(but=2)
+@pytest.mark.parametrize("kind", ["clerk", "line"])
+@pytest.mark.parametrize("whose", [*OWNERS][:-2])
+async def test_no_door_shows_joins_or_changes_a_run_that_somebody_may_not_see(
+    temporal: Temporal, whose: str, kind: str
+) -> None:
+    async with asking(temporal, OWNERS[whose][0]) as asked:
+        run, item = await run_of(temporal, kind, whose)
         marks = (str(AMOUNT), (await run.describe()).run_id, "Charge the customer")
-        said = {"message": "overheard", "session_id": temporal.session(f"of-{owner}")}
-        for name, given in {"start_clerk": said, "send_message": {"run": run.id, "text": "overheard"}}.items():
-            if owner == "own":
-                assert "Charge the customer" in str(await offers.call(own, name, given))
-            else:
-                with pytest.raises(StandfastError) as refused:
-                    await offers.call(own, name, given)
-                assert not [mark for mark in marks if mark in str(refused.value)], name
-        for door, asks in JOINS.items() if owner != "own" else ():
-            status, text = await told(client, "own", asks(run.id, item["digest"]))
-            assert not [mark for mark in marks if mark in text], (door, text)
-            assert status >= 400, (door, status)
-        heard = (await temporal.people.status(run.id)).get("unheard")
-        assert bool(heard) == (owner == "own")
-        await run.cancel()
+
+        async def looks(name: str, door: Asks | str) -> None:
+            status, text = await asked.at(door, run.id, item["digest"])
+            assert not [mark for mark in marks if mark in text], (name, text)
+            nothere = run.id[:-4] + "none"
+            missing_status, missing = await asked.at(door, nothere, item["digest"])
+            assert (status, without(run.id, text)) == (missing_status, without(nothere, missing)), name
+
+        async def joins(name: str, door: Asks | str) -> None:
+            status, text = await asked.at(door, run.id, item["digest"])
+            assert not [mark for mark in marks if mark in text], (name, text)
+            assert status >= 400, (name, text)
+
+        start, others = f"start_{kind}", {name for name in OFFERS if not name.startswith("start_")}
+        await asyncio.gather(*(looks(name, door) for name, door in OF_RUNS.items()))
+        await asyncio.gather(*(looks(name, name) for name in others))
+        if whose not in ("another tenant's", "mine in another tenant"):  # there, the same name is another session
+            joining = JOINS if kind == "clerk" else JOINS_A_LINE
+            await asyncio.gather(*(joins(name, door) for name, door in joining.items()), joins(start, start))
+        assert [one["digest"] for one in await temporal.people.pending(run.id)] == [item["digest"]]
+        assert not (await temporal.people.status(run.id)).get("unheard")
+        assert (await run.describe()).close_time is None
+        await temporal.end_all()
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("whose", [*OWNERS][-2:])
+async def test_every_door_finds_the_run_of_who_asks(temporal: Temporal, whose: str) -> None:
+    """If a door answered nobody, the test before would not notice."""
+    async with asking(temporal, OWNERS[whose][0]) as asked:
+        doors: dict[str, Asks | str] = {
+            **{name: door for name, door in OF_RUNS.items() if name not in OF_MANY},
+            **{name: name for name in OFFERS},
+        }
+        for name, door in doors.items():
+            run, item = await run_of(temporal, "clerk", whose)
+            nothere = run.id[:-4] + "none"
+            found, missing = [await asked.at(door, one, item["digest"]) for one in (run.id, nothere)]
+            if name.startswith("start_"):
+                assert found[0] == 200
+                continue
+            assert (found[0], without(run.id, found[1])) != (missing[0], without(nothere, missing[1])), name
+        await temporal.end_all()
 
 
 async def test_a_link_lets_nobody_decide_on_a_run_that_they_may_not_see(temporal: Temporal) -> None:
