@@ -16,17 +16,18 @@ from standfast.agent_loop.gate_rules import Decision, GateRule, Holds, access_pr
 from standfast.agent_loop.gates import Gate, digest_of, edited_call_digest, edited_digest, gate_problem, value_digest
 from standfast.agent_loop.guardrails import (
     approval_of_guardrail,
+    correction,
     needs_check,
     reason_of,
     refusal_of,
+    refused_by_guardrails,
+    unfit_calls,
     unheard_by_model,
     with_refused_calls,
     withheld,
     withholds,
 )
-from standfast.agent_loop.handoffs import handed_over_to, handed_to, last_speaker, next_speaker
 from standfast.agent_loop.held_answers import Held, hold, question_about, released, with_dropped
-from standfast.agent_loop.invalid_answers import correction, refused_by_guardrails, unfit_calls
 from standfast.agent_loop.loop import (
     LoopState,
     left_unanswered,
@@ -74,8 +75,12 @@ from standfast.agent_loop.transcripts import (
     answer_message,
     extended,
     first_of,
+    handed_over_to,
+    handed_to,
     in_call_order,
     last_answer,
+    last_speaker,
+    next_speaker,
     not_found,
     outcome_of,
     read_transcript,

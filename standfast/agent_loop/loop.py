@@ -24,8 +24,7 @@ from standfast.agent_loop.actions import (
     UsedByAgents,
 )
 from standfast.agent_loop.gates import Gate
-from standfast.agent_loop.handoffs import handed_over_to, handoff_outcome, target_of
-from standfast.agent_loop.invalid_answers import judge, unfit
+from standfast.agent_loop.guardrails import judge, unfit
 from standfast.agent_loop.tool_facts import (
     Answer,
     CallT,
@@ -37,7 +36,15 @@ from standfast.agent_loop.tool_facts import (
     without_dependencies,
 )
 from standfast.agent_loop.tool_gates import refusal
-from standfast.agent_loop.transcripts import last_answer, question_of, result_message, unanswered
+from standfast.agent_loop.transcripts import (
+    handed_over_to,
+    handoff_outcome,
+    last_answer,
+    question_of,
+    result_message,
+    target_of,
+    unanswered,
+)
 from standfast.agents import Loop, OnTerminalToolError
 from standfast.checkpoints import Question
 from standfast.errors import TerminalError

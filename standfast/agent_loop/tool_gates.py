@@ -10,8 +10,7 @@ from pydantic_core import to_json
 
 from standfast.agent_loop.gate_rules import Decision, GateRule, in_turn
 from standfast.agent_loop.gates import Gate, digest_of
-from standfast.agent_loop.guardrails import approval_of_guardrail, rule_of
-from standfast.agent_loop.invalid_answers import refusal_by_guardrail
+from standfast.agent_loop.guardrails import approval_of_guardrail, refusal_by_guardrail, rule_of
 from standfast.agent_loop.standing_approvals import policy_of
 from standfast.agents import Agent
 from standfast.checkpoints import Question

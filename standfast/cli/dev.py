@@ -16,7 +16,7 @@ import click
 from standfast.errors import StandfastError
 from standfast.extras import install
 from standfast.runtime.processes import child_process, until_stopped
-from standfast.stores.private_files import private
+from standfast.stores.file_holds import private
 
 _STANDFAST = (sys.executable, "-P", "-m", "standfast")  # -P: not a file of that name in the current folder
 DRAIN = 120.0  # seconds for a worker that is asked to stop; a longer tool call is cut off

@@ -18,7 +18,7 @@ from standfast.cli.stores import BOARD, Named, Store, not_in_process, store_of_w
 from standfast.cli.waiting import write_waiting
 from standfast.errors import InputError
 from standfast.messages import Usage
-from standfast.stores.private_files import private
+from standfast.stores.file_holds import private
 
 if TYPE_CHECKING:
     from temporalio.client import Client

@@ -13,8 +13,8 @@ from standfast.cli.outputs import Output, ago
 from standfast.cli.stores import BOARD, Named, existing_store, shown_address
 from standfast.errors import InputError
 from standfast.messages import Message, Usage
+from standfast.runtime.message_ids import Unheard
 from standfast.runtime.retention import delete_session
-from standfast.runtime.unread_messages import Unheard
 from standfast.stores import Session, session_key_of
 from standfast.stores.protocol import session_id_of
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from standfast.effects.keys import ActivityKeys, owner_of, process_of
 from standfast.errors import InputError
-from standfast.runtime.session_marks import is_held, scope_of
+from standfast.runtime.session_states import is_held, scope_of
 from standfast.stores.protocol import DurableStore
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from standfast.errors import InputError, MemoryStoreNotDurableError, did_you_mea
 from standfast.events import Event, GateOpened, RunEnded
 from standfast.llm import LLM
 from standfast.local.gates import GivenDecision
-from standfast.local.invocations import RunRequest
 from standfast.local.pipelines import OnProgress, PipelineRun
 from standfast.local.runs import Run
+from standfast.local.tool_calls import RunRequest
 from standfast.messages import ToolCall
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import (

@@ -14,8 +14,8 @@ from standfast.agents import Agent
 from standfast.checkpoints import InterruptedResponse, RunResult, StepResult
 from standfast.errors import InputError, TerminalError
 from standfast.llm import ToolDescription
-from standfast.local.invocations import RunRequest
 from standfast.local.runs import Run
+from standfast.local.tool_calls import RunRequest
 from standfast.messages import LLMResponse, Message, ToolCall, error_text, explain, read_json
 from standfast.pipeline_loop import RunStep
 from standfast.pipeline_loop.evaluations import begins_anew, tool_result

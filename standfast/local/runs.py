@@ -35,22 +35,20 @@ from standfast.events import CheckpointReached, RunStarted
 from standfast.llm import tools_to_descriptions
 from standfast.local.answers import Answers, Speakers
 from standfast.local.gates import GivenDecision, RunGates, pending_approvals, read_decisions
-from standfast.local.invocations import Invocations, NestedRuns, RunRequest
 from standfast.local.model_calls import ModelCalls
 from standfast.local.sessions import Log, RunTranscript, open_log
-from standfast.local.tool_calls import ToolCalls
+from standfast.local.tool_calls import Invocations, NestedRuns, RunRequest, ToolCalls
 from standfast.messages import Message, ToolCall, Usage, check_same, content_digest, error_text, read_usage
 from standfast.runtime import inputs
 from standfast.runtime.call_ledger import Fence, answer_all, results_of
 from standfast.runtime.cancellation import Cancellation, to_the_end
-from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context
+from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context, with_toolsets
 from standfast.runtime.inputs import RunInput
 from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, find_heard, keep_ending
 from standfast.runtime.noted_usage import UsageNotes, called_agents, noted_usage
 from standfast.runtime.outcomes import read_outcome
 from standfast.runtime.repeating import retry_write
 from standfast.runtime.session_states import at_home, begin_state
-from standfast.runtime.toolsets import with_toolsets
 from standfast.runtime.users_functions import call_users, output_problem
 from standfast.stores.protocol import has_ledger
 from standfast.tools import AgentInvoker, Cancelled, Failed, KeptState, Terminated, ToolContext, Unknown

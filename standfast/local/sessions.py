@@ -24,9 +24,8 @@ from standfast.messages import LLMResponse, Message, Usage, usage_of
 from standfast.runtime.cancellation import to_the_end, uninterrupted
 from standfast.runtime.dependencies import heard_in
 from standfast.runtime.inputs import check_access
-from standfast.runtime.message_ids import prune_session
-from standfast.runtime.session_marks import check_not_at_work, hold
-from standfast.runtime.unread_messages import Unheard
+from standfast.runtime.message_ids import Unheard, prune_session
+from standfast.runtime.session_states import check_not_at_work, hold
 from standfast.stores.protocol import (
     AgentStore,
     Session,

@@ -1,6 +1,5 @@
 """The vocabulary of a conversation: messages, model answers, and texts that can be stored and sent anywhere."""
 
-from standfast.messages.appearances import visible, visible_json
 from standfast.messages.differences import (
     How,
     changed_lines,
@@ -49,6 +48,8 @@ from standfast.messages.texts import (
     read_object,
     size_over,
     unfenced,
+    visible,
+    visible_json,
     with_article,
 )
 

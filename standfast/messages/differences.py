@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal
 
-from standfast.messages.appearances import visible_json
+from standfast.messages.texts import visible_json
 
 _LONG = 80  # characters of a value in a line about an edit
 _MOST_DIFFERENCES = 20

@@ -1,8 +1,9 @@
-"""Makes the dependencies of an agent's callbacks from the context of a run, and closes them again."""
+"""Opens what a run of an agent needs, and closes it again: the dependencies of its callbacks, and its toolsets."""
 
 import logging
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from standfast.agents import Agent, AgentContext
@@ -10,6 +11,7 @@ from standfast.errors import InputError
 from standfast.messages import Message
 from standfast.runtime.inputs import RunInput
 from standfast.runtime.users_functions import call_users
+from standfast.tools import Tool, Toolset
 
 _LOG = logging.getLogger("standfast")
 
@@ -113,3 +115,50 @@ async def dependencies(agent: Agent, context: AgentContext) -> AsyncGenerator[No
                 _LOG.warning("deps of %s could not be closed", agent.name, exc_info=second)
         raise
     await call_users(made.__aexit__, None, None, None)
+
+
+@asynccontextmanager
+async def with_toolsets(agent: Agent, store: Any) -> AsyncIterator[Agent]:
+    """Yield an agent with the tools of its toolsets, which work for as long as the block lasts.
+
+    Raises:
+        StandfastError: the tools of one cannot be found.
+    """
+    if not agent.toolsets:
+        yield agent
+        return
+    async with AsyncExitStack() as stack:
+        yield with_found(agent, {one: await stack.enter_async_context(one.opened(store)) for one in agent.toolsets})
+
+
+def with_found(
+    agent: Agent, found: Mapping[Toolset, Sequence[Tool[..., Any]]], made: dict[Agent, Agent] | None = None
+) -> Agent:
+    """Return an agent, and the agents that it hands over to, with the tools of their toolsets.
+
+    Tools with another tool's name are left out.
+
+    Args:
+        made: the agents made so far: two agents that hand over to a third hand over to the same one.
+
+    Raises:
+        DefinitionError: two tools of its conversation's agents have the same name.
+    """
+    if not agent.toolsets:
+        return agent
+    made = {} if made is None else made
+    if agent not in made:
+        whole = agent.with_tools(found)
+        for toolset in (item for item in agent.tools if isinstance(item, Toolset)):
+            for tool in found[toolset]:
+                if whole.tool_map.get(tool.name) is not tool:
+                    _LOG.warning(
+                        "Agent %s: it already has a tool named %r, so the tool of %s is left out; prefix= "
+                        "distinguishes them",
+                        agent.name,
+                        tool.name,
+                        toolset.name,
+                    )
+        targets = [with_found(one, found, made) if isinstance(one, Agent) else one for one in agent.handoffs]
+        made[agent] = replace(whole, handoffs=targets)
+    return made[agent]

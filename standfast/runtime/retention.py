@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from standfast.errors import SessionConflictError, SessionNotFoundError
 from standfast.runtime.cancellation import uninterrupted
-from standfast.runtime.session_marks import check_not_at_work, hold
+from standfast.runtime.session_states import check_not_at_work, hold
 from standfast.stores.deletion import (
     Deletion,
     Dropped,

@@ -18,9 +18,15 @@ from types import ModuleType
 
 from standfast.errors import StoreError
 from standfast.stores.event_loops import in_forked_processes
-from standfast.stores.private_files import private
 
 fcntl: ModuleType | None
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file as an `open(…, opener=private)` does."""
+    return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o600)
+
+
 try:
     import fcntl
 except ImportError:  # Windows: sessions are then guarded only within a process

@@ -11,7 +11,7 @@ from uuid import uuid4
 from standfast import SessionConflictError
 from standfast.stores import Append, AtWork, DecisionRecord, LedgerEntry, RunningCall, Session, SQLiteStore
 from standfast.stores.sql.rows import Write, message_rows
-from standfast.stores.sqlite.rows import append_rows, ledger_entry
+from standfast.stores.sqlite.store import append_rows, ledger_entry
 from support.faulty_stores import TwoSteps, until
 
 

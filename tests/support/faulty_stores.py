@@ -13,7 +13,7 @@ from standfast import Message, SessionConflictError, StoreError
 from standfast.stores import Session, SQLiteStore
 from standfast.stores.file_holds import SessionLocks
 from standfast.stores.sql.rows import Write, message_rows
-from standfast.stores.sqlite.rows import append_rows
+from standfast.stores.sqlite.store import append_rows
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> None:

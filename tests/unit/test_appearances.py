@@ -10,7 +10,7 @@ import pytest
 
 from standfast.cli.outputs import Output
 from standfast.cli.waiting import write_waiting
-from standfast.messages import appearances, visible, visible_json
+from standfast.messages import texts, visible, visible_json
 
 ISOLATE, END = "\u2068", "\u2069"
 
@@ -117,7 +117,7 @@ def test_a_value_to_be_edited_is_read_back_as_it_was() -> None:
 def test_every_script_from_the_right_is_isolated() -> None:
     from_right = [chr(code) for code in range(0x110000) if unicodedata.bidirectional(chr(code)) in ("R", "AL", "AN")]
     assert [char for char in from_right if "‹" not in visible(char) and drawn(char) != f"[{char}]"] == []
-    assert appearances._FROM_RIGHT.fullmatch("a") is None
+    assert texts._FROM_RIGHT.fullmatch("a") is None
 
 
 def test_json_for_programs_hides_nothing_in_a_terminal_and_is_the_same_value() -> None:

@@ -21,8 +21,16 @@ from typing import Any, TypeVar, cast
 
 from standfast.errors import StoreError
 from standfast.stores.sql.dialect import SQLITE, Plan, Prepared, Query, RefusedByGuardError, Row
-from standfast.stores.sqlite.files import SameFile, is_busy, open_again, open_file, translated, wait_for_locks
-from standfast.stores.sqlite.identity import MarkBeside, count_write
+from standfast.stores.sqlite.files import (
+    MarkBeside,
+    SameFile,
+    count_write,
+    is_busy,
+    open_again,
+    open_file,
+    translated,
+    wait_for_locks,
+)
 
 T = TypeVar("T")
 

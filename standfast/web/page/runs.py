@@ -13,9 +13,9 @@ from temporalio.service import RPCError
 from standfast.errors import StandfastError
 from standfast.messages import Message, Usage, read_json
 from standfast.pipeline_loop import Done, PipelineState, Planned, RunStep, Todo
+from standfast.runtime.message_ids import Unheard
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.streamed_answers import Heard, load_more
-from standfast.runtime.unread_messages import Unheard
 from standfast.stores.protocol import (
     AgentStore,
     DurableStore,

@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 from integration.temporal.test_completed_by_hand import complete
 from standfast import Agent, Approval, InputError, Loop, Message, ToolDurabilityError, tool
 from standfast.errors import NotConfirmedError
-from standfast.runtime.unread_messages import Unheard
+from standfast.runtime.message_ids import Unheard
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 

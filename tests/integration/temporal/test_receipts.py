@@ -18,7 +18,7 @@ from temporalio.worker import Worker
 from integration.local.test_tool_approvals import posts, world
 from integration.temporal.test_completed_by_hand import complete
 from standfast import Agent, Approval, pipeline
-from standfast.runtime.unread_messages import Unheard
+from standfast.runtime.message_ids import Unheard
 from standfast.temporal import StandfastPlugin, approval, start_pipeline
 from standfast.temporal.activities.sessions.transcripts import Transcript
 

@@ -25,7 +25,7 @@ from support.transcripts import shape
 from temporalio.client import WorkflowFailureError
 
 from standfast import Agent, InputError, Message, run
-from standfast.runtime.unread_messages import Unheard
+from standfast.runtime.message_ids import Unheard
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 

@@ -9,8 +9,7 @@ from temporalio import activity
 
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message
-from standfast.runtime.message_ids import was_pruned
-from standfast.runtime.unread_messages import KeptMessage, Unheard
+from standfast.runtime.message_ids import KeptMessage, Unheard, was_pruned
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.gates.gate_activities import refusal_before
 from standfast.temporal.activities.sessions.session_marks import write_at_work

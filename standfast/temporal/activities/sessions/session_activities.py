@@ -29,8 +29,7 @@ from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.message_ids import MessageAnswer, find_heard
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.restored_stores import current_epoch
-from standfast.runtime.session_marks import is_held
-from standfast.runtime.session_states import begin_state, check_exported_from, exported_session
+from standfast.runtime.session_states import begin_state, check_exported_from, exported_session, is_held
 from standfast.runtime.stored_gates import Whose, show_gates
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore, Session, session_id_of

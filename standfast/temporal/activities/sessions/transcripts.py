@@ -16,8 +16,7 @@ from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message, ToolCall, Usage, cut, read_usage
 from standfast.runtime.call_ledger import answer_without_run, last_dispatch, read_result, told, with_answer
 from standfast.runtime.dependencies import heard_in
-from standfast.runtime.message_ids import ends_at_limit, keep_ending, prune_session
-from standfast.runtime.unread_messages import Unheard
+from standfast.runtime.message_ids import Unheard, ends_at_limit, keep_ending, prune_session
 from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.gates.open_gates import load_edit
 from standfast.temporal.activities.sessions.recorded_facts import strictest

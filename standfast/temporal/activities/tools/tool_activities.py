@@ -26,7 +26,7 @@ from standfast.runtime.call_ledger import (
 )
 from standfast.runtime.noted_usage import called_agents, noted_usage
 from standfast.runtime.repeating import retry_write
-from standfast.runtime.session_marks import may_run
+from standfast.runtime.session_states import may_run
 from standfast.runtime.users_functions import refused_in_time, run_bounded, verified
 from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.gates.open_gates import arguments_of, load_edit

@@ -10,7 +10,7 @@ from typing import Any
 from standfast.agents import Agent
 from standfast.errors import DefinitionError
 from standfast.messages import cut, error_text
-from standfast.runtime.toolsets import with_found
+from standfast.runtime.dependencies import with_found
 from standfast.temporal.activities.worker.agent_host import AgentHost
 from standfast.tools import Tool, Toolset
 

@@ -27,7 +27,7 @@ from temporalio.service import ConnectConfig, RPCError, ServiceClient
 from standfast.errors import InputError, StandfastError
 from standfast.extras import install
 from standfast.runtime.processes import dying_with_parent
-from standfast.stores.private_files import private
+from standfast.stores.file_holds import private
 from standfast.temporal.client.connections import exit_cleanly
 from standfast.temporal.wire.names import SEARCH_ATTRIBUTES
 from standfast.time_limits import time_limit
