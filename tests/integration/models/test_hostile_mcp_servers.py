@@ -20,7 +20,7 @@ from support.temporal_runs import Run, has_ended, pending, until, waiting
 from support.transcripts import asks_for, call, error_of, tool_results
 
 from standfast import Agent, Approval, RunResult, StandfastError, run
-from standfast.mcp import mcp_tools
+from standfast.mcp import mcp_tools, schemas
 from standfast.mcp.schemas import checked_by, schema_problem
 from standfast.testing import ScriptedModel
 
@@ -86,7 +86,11 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("schema", "says"), HOSTILE.values(), ids=HOSTILE)
-async def test_a_hostile_schema_is_given_up_in_words(driver: Driver, schema: Any, says: str) -> None:
+async def test_a_hostile_schema_is_given_up_in_words(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, schema: Any, says: str
+) -> None:
+    # A check that is out of time leaves the arguments to the server. On a busy machine, any check may be.
+    monkeypatch.setattr(schemas, "MAX_SECONDS", CPU_SECONDS)
     said, effects = await refused(driver, schema, text="a" * 5_000 + "!")
     assert says in said
     assert effects == []
