@@ -10,6 +10,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
+from temporalio import workflow
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
@@ -24,6 +25,8 @@ from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent
 from standfast.temporal.client.runs.descriptions import NoWorkerError, answer
 from standfast.temporal.workflows.calls import model_calls
+from standfast.temporal.workflows.gates import gate_keeper
+from standfast.temporal.workflows.run import agent_workflows, pipeline_workflows
 from standfast.testing import ScriptedModel
 from support.questions import ask
 from support.transcripts import asks_for, call
@@ -212,6 +215,23 @@ async def goes_on_as_new(handle: Run, gate: str) -> None:
     for number in range(12):
         await latest.signal("reject", {"gate": gate, "by": f"nobody {number}"})
     await until(has_moved)
+
+
+def continue_after(monkeypatch: pytest.MonkeyPatch, events: int) -> None:
+    """Let runs continue as new when their history has grown by some events since they could have done so at first.
+
+    A limit for the whole history may be below what a run needs on a busy machine before it judges anything. It would
+    continue as new for ever.
+    """
+    first = dict[str, int]()
+
+    def is_long() -> bool:
+        info = workflow.info()
+        length = info.get_current_history_length()
+        return length > first.setdefault(info.run_id, length) + events
+
+    for module in (gate_keeper, agent_workflows, pipeline_workflows):
+        monkeypatch.setattr(module, "is_long", is_long)
 
 
 async def until_over(item: dict[str, Any], seconds: float = 0.3) -> None:
