@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
+from temporalio.exceptions import ApplicationError
+
 from standfast.messages import visible
 from standfast.notices import slack_messages, teams_messages
 from standfast.notices.chat_messages import head
 from standfast.notices.posts import failure, request
-from standfast.notices.slack_messages import PASSING, SlackButtons, slack_problem
+from standfast.notices.slack_messages import IN_DOUBT, PASSING, SlackButtons, slack_problem
 from standfast.notices.teams_messages import TeamsButtons
 
 Place = dict[str, str]  # the chat's identifier of a posted message
@@ -70,7 +72,8 @@ class SlackBot:
         ours = {**headers, "Authorization": f"Bearer {self._buttons.token}", "Content-Type": _JSON}
         answer = await request("POST", url, json.dumps(data, ensure_ascii=False).encode(), ours)
         if (problem := slack_problem(answer.content)) is not None:
-            raise failure(f"Slack did not accept the message: {problem}", problem in PASSING)
+            why = f"Slack did not accept the message: {problem}"
+            raise failure(why, problem in PASSING, is_open=problem in IN_DOUBT)
         return _object(answer.content)
 
 
@@ -111,7 +114,10 @@ class TeamsBot:
         }
         url = f"{self._buttons.login.rstrip('/')}/{self._buttons.tenant_id}/oauth2/v2.0/token"
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
-        found = _object((await request("POST", url, urlencode(given).encode(), kind)).content)
+        try:
+            found = _object((await request("POST", url, urlencode(given).encode(), kind)).content)
+        except ApplicationError as error:  # nothing was posted, whatever came of this
+            raise failure(error.message, not error.non_retryable) from None
         token, seconds = found.get("access_token"), found.get("expires_in")
         if not isinstance(token, str) or not isinstance(seconds, int):
             raise failure(f"Microsoft did not give the bot a token: {visible(str(found.get('error')))[:80]}")

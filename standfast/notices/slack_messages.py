@@ -29,6 +29,7 @@ from standfast.notices.chat_messages import (
 _SECTION = 2_900  # characters; Slack takes 3,000 in a block
 _BLOCKS = 40  # of Slack's 50, for the value that is decided on
 _VALUE = 2_000  # characters of a button's value
+IN_DOUBT = ("fatal_error", "internal_error", "unreadable")  # after which Slack may have done what it was asked
 PASSING = ("fatal_error", "internal_error", "ratelimited", "request_timeout", "service_unavailable", "unreadable")
 
 

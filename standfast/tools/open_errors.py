@@ -12,6 +12,7 @@ from standfast.errors import DefinitionError
 
 ErrorTypes = tuple[type[BaseException], ...]
 _Judge = Callable[[Any], bool | None]
+GATEWAY_STATUSES = (502, 504, 520, 524)  # which a server behind the gateway may not have sent
 _LIBPQ_UNSENT = ("connection failed", "connection to server ", "could not connect", "could not translate host name")
 
 
@@ -116,7 +117,7 @@ def _gateway(error: Any) -> bool | None:
         names = ("status", "status_code", "http_status", "code")
         places = [(response, "status_code"), *((error, name) for name in names)]
         status = next((getattr(one, name) for one, name in places if hasattr(one, name)), None)
-    return True if status in (502, 504, 520, 524) else None
+    return True if status in GATEWAY_STATUSES else None
 
 
 def _timeout(error: Any) -> bool | None:

@@ -85,6 +85,7 @@ class RunPage:
             says_ended=state.get("status", "running") not in _GOES_ON,  # the server may learn of it a moment later
             waiting=waiting,
             whole=await load_all(self._desk.store, waiting),
+            untold=await self._runs.untold(journal_key, seen),
             messages=messages,
             unheard=await self._runs.unheard(seen, messages) if is_theirs else [],
             acts=[act for act in acts if not person.only_own or act.journal_key != run or act.by == person.name],

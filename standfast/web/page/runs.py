@@ -12,6 +12,7 @@ from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
 from standfast.messages import Message, Usage, read_json
+from standfast.notices.posts import load_untold
 from standfast.pipeline_loop import Done, PipelineState, Planned, RunStep, Todo
 from standfast.runtime.message_ids import Unheard
 from standfast.runtime.pipeline_results import Kept
@@ -222,6 +223,10 @@ class Runs:
             return Heard()
         pieces = await load_more(self._store, journal_key, Heard())
         return pieces[-1][1] if pieces else Heard()
+
+    async def untold(self, journal_key: str, seen: Mapping[str, Any]) -> list[str]:
+        """Return of which items of an open run people may not have been notified."""
+        return await load_untold(self._store, journal_key) if "closed" not in seen and has_ledger(self._store) else []
 
     async def progress(self, journal_key: str, seen: dict[str, Any]) -> Progress | None:
         store = self._store

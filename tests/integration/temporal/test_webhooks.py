@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,14 @@ from temporalio.worker import Worker
 
 from integration.temporal.test_temporal_approvals import Release
 from standfast import Agent, Approval, DefinitionError, ModelError, StandfastError, pipeline, tool
-from standfast.notices.posts import request
-from standfast.stores import sqlite_store
-from standfast.temporal import StandfastPlugin, Webhook, start_pipeline
+from standfast.notices.posts import load_untold, request
+from standfast.stores import SQLiteStore, sqlite_store
+from standfast.temporal import SlackButtons, StandfastPlugin, Webhook, start_pipeline
+from standfast.temporal.activities.gates import webhooks
 from standfast.temporal.activities.gates.posted_messages import PostedMessages
 from standfast.temporal.activities.gates.webhooks import NoticeActivities, bots_of
-from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.temporal.workflows.run import agent_workflows
-from standfast.testing import Fault, ModelServer, Reply, ScriptedModel
+from standfast.testing import Fault, ModelServer, Reply, Request, ScriptedModel
 from standfast.tls import tls_context
 from standfast.web import SlackActions
 from standfast.web.chats.slack_api import SlackApi
@@ -251,25 +252,29 @@ async def test_certificate_authorities_are_read_once_for_all_posts(monkeypatch: 
     assert len(set(map(id, loaded))) <= 1
 
 
+AT = datetime(2026, 11, 27, 12, tzinfo=UTC)
+RUN = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+async def attempted(store: SQLiteStore, number: int, hook: Webhook) -> None:
+    """Make one of the attempts to notify somebody of a gate."""
+    activities = NoticeActivities([hook], PostedMessages(store, bots_of([hook])), store)
+    asks = {"kind": "approval", "name": "ok", "message": "Go on?", "since": AT.isoformat(), "digest": "d"}
+    environment = ActivityEnvironment()
+    environment.info = replace(
+        ActivityEnvironment.default_info(),
+        attempt=number, current_attempt_scheduled_time=AT + timedelta(seconds=30 * number),
+    )  # fmt: skip
+    await environment.run(activities.notify, {"item": asks, "run": RUN})
+
+
 async def test_an_attempt_that_is_late_sends_nothing_any_more(tmp_path: Path) -> None:
-    at = datetime(2026, 11, 27, 12, tzinfo=UTC)
-    asks = {"kind": "approval", "name": "ok", "message": "Go on?", "since": at.isoformat(), "digest": "d"}
-    reference: NotifyReference = {"item": asks, "run": "01234567-89ab-cdef-0123-456789abcdef"}
     store = sqlite_store(tmp_path / "store.db")
-
-    async def attempt(number: int, hook: Webhook) -> None:
-        activities = NoticeActivities([hook], PostedMessages(store, bots_of([hook])), store)
-        environment = ActivityEnvironment()
-        environment.info = replace(
-            ActivityEnvironment.default_info(),
-            attempt=number, current_attempt_scheduled_time=at + timedelta(seconds=30 * number),
-        )  # fmt: skip
-        await environment.run(activities.notify, reference)
-
+    attempt = partial(attempted, store)
     async with Slack() as slack, ModelServer(Fault(503), OK) as server:
         for hook, sent in ((slack.webhook(), slack.requests), (Webhook(url=server.url), server.requests)):
             if hook.slack_buttons is not None:
-                slack.faults.append(Reply({"ok": False, "error": "internal_error"}))
+                slack.faults.append(Reply({"ok": False, "error": "ratelimited"}))
             with pytest.raises(ApplicationError):
                 await attempt(2, hook)
             await attempt(1, hook)
@@ -278,6 +283,68 @@ async def test_an_attempt_that_is_late_sends_nothing_any_more(tmp_path: Path) ->
             await attempt(1, hook)
             await attempt(4, hook)
             assert len(sent) == 2
+    await store.close()
+
+
+LOST = {
+    "the connection breaks": Fault(end="reset"),
+    "a gateway gives up": Fault(504),
+    "Slack fails": Reply({"ok": False, "error": "internal_error"}),
+    "an answer of something else": Reply(b"<html>"),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+async def test_a_chat_gets_no_second_message_if_the_first_may_have_arrived(tmp_path: Path, lost: str) -> None:
+    store = sqlite_store(tmp_path / "store.db")
+    async with Slack() as slack:
+        slack.faults = [LOST[lost]]
+        for number in (1, 2):
+            with pytest.raises(ApplicationError, match="It may have been sent, so it is not sent again") as failed:
+                await attempted(store, number, slack.webhook())
+            assert failed.value.non_retryable
+        assert len(slack.requests) == 1
+    (said,) = await load_untold(store, RUN)
+    assert said.startswith("slack may not have been notified of approval ok: ")
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["bot", "incoming", "JSON"])
+async def test_of_two_attempts_that_meet_one_posts_and_after_a_death_none_does(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = sqlite_store(tmp_path / "store.db")
+    answers, arrived = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: Request) -> Reply:
+        arrived.set()
+        await answers.wait()
+        return Reply({"ok": True, "ts": "1"})
+
+    async with ModelServer(slow) as server:
+        url, buttons = f"http://{server.address}/api/chat.postMessage", SlackButtons(token="xoxb-1", channel="C1")
+        hook = {
+            "bot": Webhook(url=url, format="slack", slack_buttons=buttons),
+            "incoming": Webhook(url=server.url, format="slack"),
+            "JSON": Webhook(url=server.url),
+        }[kind]
+        first = asyncio.create_task(attempted(store, 1, hook))
+        await arrived.wait()
+        if kind != "JSON":
+            with pytest.raises(ApplicationError, match="may be sending it now") as meets:
+                await attempted(store, 2, hook)
+            assert not meets.value.non_retryable
+        first.cancel()  # as if its worker had died
+        await asyncio.gather(first, return_exceptions=True)
+        answers.set()
+        monkeypatch.setattr(webhooks, "_IN_FLIGHT", timedelta())
+        if kind == "JSON":  # whoever gets it twice knows it by its id
+            await attempted(store, 3, hook)
+            assert len({request.headers["webhook-id"] for request in server.requests}) == 1
+        else:
+            with pytest.raises(ApplicationError, match="was lost"):
+                await attempted(store, 3, hook)
+        assert len(server.requests) == (2 if kind == "JSON" else 1)
     await store.close()
 
 

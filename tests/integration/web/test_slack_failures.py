@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from support.chats import line, on_board, page_for, start_line
+from support.pages import TOKENS, shows
 from support.slack import SIGNING, Slack, buttons, send, texts
 from support.temporal_runs import Temporal, result, until
 
 from standfast import DefinitionError
 from standfast.temporal import SlackButtons, StandfastClient, Webhook, start_pipeline
-from standfast.testing import Reply
+from standfast.testing import Fault, Reply
 from standfast.web import Access, Person, SlackActions
 
 
@@ -114,7 +115,7 @@ async def test_a_message_that_slack_does_not_take_is_sent_again_only_if_that_may
     temporal: Temporal, slack: Slack, caplog: pytest.LogCaptureFixture
 ) -> None:
     of = line()
-    slack.faults = [Reply({"ok": False, "error": "ratelimited"}), Reply(b"<html>")]
+    slack.faults = [Reply({"ok": False, "error": "ratelimited"}), Reply({"ok": False, "error": "service_unavailable"})]
     async with temporal.worker(pipelines=[of], webhooks=[slack.webhook()]):
         run = await start_line(temporal, of)
         await until(lambda: slack.messages)
@@ -128,6 +129,24 @@ async def test_a_message_that_slack_does_not_take_is_sent_again_only_if_that_may
         await until(lambda: any("channel_not_found" in record.getMessage() for record in caplog.records))
         await run.cancel()
     assert len(slack.requests) == before + 1
+
+
+async def test_the_page_says_that_a_message_may_not_have_arrived(
+    temporal: Temporal, slack: Slack, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = line()
+    slack.faults = [Fault(end="reset")]
+    async with (
+        temporal.worker(pipelines=[of], webhooks=[slack.webhook()]),
+        page_for(temporal, slack=slack.app()) as page,
+    ):
+        run = await start_line(temporal, of)
+        said = "slack may not have been notified of approval ok"
+        await until(lambda: any(said in record.getMessage() for record in caplog.records))
+        page.headers["Authorization"] = f"Bearer {TOKENS['vera']}"
+        await until(lambda: shows(page, f"/runs/{run.id}", said))
+        await run.cancel()
+    assert len(slack.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import base64
 import hashlib
 import hmac
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -23,16 +24,19 @@ from standfast.extras import MissingExtraError, install
 from standfast.notices.approval_links import ApprovalLinks
 from standfast.notices.chat_bots import Bot, Place, SlackBot, TeamsBot
 from standfast.notices.chat_messages import head
-from standfast.notices.posts import request
+from standfast.notices.posts import failure, is_open, note_untold, request
 from standfast.notices.slack_messages import SlackButtons, approval_message, is_slack_api, waiting_message
 from standfast.notices.teams_messages import TeamsButtons, is_conversation, message, waiting_card
-from standfast.stores.protocol import Ledger
+from standfast.stores.protocol import DurableStore
 from standfast.temporal.activities.gates.posted_messages import PostedMessages
 from standfast.temporal.activities.worker.activity_guards import json_activity
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.tools import check_choice
 
+_LOG = logging.getLogger("standfast")
+_IN_FLIGHT = timedelta(seconds=30)  # in which an attempt that has begun to post has ended
+_FREE = "/free"  # ends the owner of a claim whose post has certainly failed
 KINDS = ("approval", "question", "unknown", "pause", "worker", "store")
 _FORMATS = ("json", "slack", "teams")
 
@@ -150,10 +154,11 @@ class NoticeActivities:
     """Notifies people of waiting items, for a worker with these webhooks.
 
     The ledger has an entry for each notice and webhook, which the latest attempt holds. A slow earlier attempt then
-    sends nothing.
+    sends nothing. Chats cannot recognise a notice that they already have, so a post whose outcome is unknown is not
+    repeated there. Receivers of JSON recognise it by its id.
     """
 
-    def __init__(self, webhooks: Sequence[Webhook], posted: PostedMessages, store: Ledger) -> None:
+    def __init__(self, webhooks: Sequence[Webhook], posted: PostedMessages, store: DurableStore) -> None:
         self._webhooks, self._posted, self._store = webhooks, posted, store
 
     def all(self) -> list[Any]:
@@ -174,7 +179,7 @@ class NoticeActivities:
         for webhook in self._webhooks:
             if webhook.name in settled or data["kind"] not in webhook.kinds:
                 continue
-            claim = _Claim(self._store, reference, f"{notice}/{webhook.name}") if "run" in reference else None
+            claim = _Claim(self._store, reference, webhook, f"{notice}/{webhook.name}") if "run" in reference else None
             try:
                 place = await self._deliver(webhook, data, notice, claim)
                 if place is not None and "run" in reference:
@@ -184,10 +189,19 @@ class NoticeActivities:
                 failures.append(error)
                 if not error.non_retryable:
                     continue
+                await self._tell(webhook, data, reference.get("run"), error)
             settled.append(webhook.name)
             activity.heartbeat(settled)
         if failures:
             raise min(failures, key=_delay)
+
+    async def _tell(self, webhook: Webhook, data: Mapping[str, Any], run: str | None, error: ApplicationError) -> None:
+        """Report, in the log and on the page of the run, that people may not know of an item."""
+        text = f"{webhook.name} may not have been notified of {data['kind']} {data['name']}: {error.message}"
+        _LOG.warning("%s: %s", data["workflow_id"], text)
+        if run is not None:
+            with suppress(StandfastError):
+                await note_untold(self._store, run, text)
 
     async def _deliver(
         self, webhook: Webhook, data: Mapping[str, Any], notice: str, claim: "_Claim | None"
@@ -203,13 +217,18 @@ class NoticeActivities:
         if claim is not None and not await claim.take():
             return None
         place = None
-        if bot is not None:
-            place = await bot.post(written, headers)
-        else:
-            body = json.dumps(written, ensure_ascii=False).encode()
-            if webhook.secret is not None:
-                headers["webhook-signature"] = signature(webhook.secret, notice, at, body)
-            await request("POST", webhook.url, body, {"Content-Type": "application/json", **headers})
+        try:
+            if bot is not None:
+                place = await bot.post(written, headers)
+            else:
+                body = json.dumps(written, ensure_ascii=False).encode()
+                if webhook.secret is not None:
+                    headers["webhook-signature"] = signature(webhook.secret, notice, at, body)
+                await request("POST", webhook.url, body, {"Content-Type": "application/json", **headers})
+        except ApplicationError as error:
+            if claim is None:
+                raise
+            raise await claim.failed(error) from None
         if claim is not None:
             await claim.finish()
         return place if is_approval else None
@@ -218,23 +237,48 @@ class NoticeActivities:
 class _Claim:
     """The claim of this attempt on a notice to one webhook."""
 
-    def __init__(self, store: Ledger, reference: NotifyReference, key: str) -> None:
+    def __init__(self, store: DurableStore, reference: NotifyReference, webhook: Webhook, key: str) -> None:
         info = activity.info()
         self._store, self._scope, self._key = store, f"{reference['run']}/notices", key
         self._owner = f"{info.current_attempt_scheduled_time.timestamp():020.6f}/{info.attempt}"
         self._is_needed = reference["item"]["kind"] != "store"  # a store failure is reported to people without it
+        self._may_repeat = webhook.format == "json"
 
     async def take(self) -> bool:
-        """Claim the notice; False if it was sent, or belongs to a later attempt."""
+        """Claim the notice; False if it was sent, or belongs to a later attempt.
+
+        Raises:
+            ApplicationError: an earlier attempt may have sent it, and it must not be sent twice.
+        """
         try:
             entry = await self._store.claim(self._scope, self._key, owner=self._owner, arguments_hash="")
             if entry.state == "claimed" and (entry.owner or "") < self._owner:
+                is_unsure = not self._may_repeat and not (entry.owner or "").endswith(_FREE)
+                if is_unsure and entry.claimed_at is not None and datetime.now(UTC) - entry.claimed_at < _IN_FLIGHT:
+                    raise failure("An earlier attempt may be sending it now", after=_IN_FLIGHT.total_seconds())
                 entry = await self._store.take_over(self._scope, self._key, owner=self._owner)
+                if is_unsure and (entry.state, entry.owner) == ("claimed", self._owner):
+                    raise await self.failed(failure("The attempt that sent it was lost", is_open=True))
         except StandfastError:
             if self._is_needed:
                 raise
             return True
+        if entry.result:  # an earlier attempt does not know whether it has sent it
+            raise failure(entry.result, passes=False)
         return (entry.state, entry.owner) == ("claimed", self._owner)
+
+    async def failed(self, error: ApplicationError) -> ApplicationError:
+        """Record what a failure proves; return the error to raise, since an unknown outcome allows no other attempt."""
+        if self._may_repeat:
+            return error
+        if not is_open(error):
+            with suppress(StandfastError):  # the next attempt then assumes that it may have been sent
+                await self._store.take_over(self._scope, self._key, owner=self._owner + _FREE)
+            return error
+        text = f"{error.message}. It may have been sent, so it is not sent again"
+        with suppress(StandfastError):
+            await self._store.finish(self._scope, self._key, owner=self._owner, state="failed", result=text)
+        return failure(text, passes=False)
 
     async def finish(self) -> None:
         """Record that the notice was sent; a store that refuses must not cause a second notice."""
