@@ -102,7 +102,9 @@ def with_refused_calls(answer: Message, refused: Iterable[tuple[str, Tripped]]) 
 
 def withholds(agent: Agent) -> bool:
     """Whether no word of an answer may be shown before all of it has been checked."""
-    return bool(agent.output_guardrails) or any(one.beside for one in declared(agent.input_guardrails))
+    if not agent.input_guardrails or agent.output_guardrails:
+        return bool(agent.output_guardrails)
+    return any(one.beside for one in declared(agent.input_guardrails))
 
 
 def approval_of_guardrail(agent: Agent, name: str, holds: Holds | Literal[""] = "") -> Approval | None:

@@ -20,7 +20,7 @@ from standfast.effects.keys import EffectKey, time_of
 from standfast.effects.store_thread import keeper
 from standfast.errors import InputError, StoreError
 from standfast.runtime.call_ledger import CONTRADICTED, within_row
-from standfast.runtime.repeating import retry_write
+from standfast.runtime.tasks import retry_write
 from standfast.stores.protocol import DurableStore, LedgerEntry
 from standfast.tools import Happened, Returned, Unknown
 from standfast.tools.calls import Verdict, call_key

@@ -12,8 +12,8 @@ from standfast.llm import LLM, LLMAdapter, ToolDescription
 from standfast.llm.provider_errors import retry_delay
 from standfast.llm.providers import named, settings_for
 from standfast.messages import LLMResponse, Message, Usage, error_text
-from standfast.runtime.cancellation import OwnCancels
 from standfast.runtime.model_answers import CANCELLED_WITHIN, answer, compressed, note_cost, noting_cut
+from standfast.runtime.tasks import OwnCancels
 
 _LOG = logging.getLogger("standfast")
 
@@ -76,7 +76,7 @@ class ModelCalls:
         budget = self._agent.loop.budget
         warning = None if budget is None or action.warning is None else budget.warning(action.warning)
         self._view = with_notices(self._view, warning, action.nudge)
-        with OwnCancels(ModelError(CANCELLED_WITHIN)):
+        with OwnCancels(ModelError, CANCELLED_WITHIN):
             await self._compress()
             has_fallback = self._agent.model_after(action.model) is not None
             response = await self._call_with_retries(self._adapters[action.model], has_fallback)

@@ -41,18 +41,16 @@ from standfast.local.tool_calls import Invocations, NestedRuns, RunRequest, Tool
 from standfast.messages import Message, ToolCall, Usage, check_same, content_digest, error_text, read_usage
 from standfast.runtime import inputs
 from standfast.runtime.call_ledger import Fence, answer_all, results_of
-from standfast.runtime.cancellation import Cancellation, to_the_end
 from standfast.runtime.dependencies import begin_context, dependencies, in_context, kept_context, with_toolsets
 from standfast.runtime.inputs import RunInput
 from standfast.runtime.message_ids import Heard, MessageAnswer, check_can_hear_once, find_heard, keep_ending
-from standfast.runtime.noted_usage import UsageNotes, called_agents, noted_usage
-from standfast.runtime.outcomes import read_outcome
-from standfast.runtime.repeating import retry_write
+from standfast.runtime.model_answers import UsageNotes, called_agents, noted_usage
 from standfast.runtime.session_states import at_home, begin_state
+from standfast.runtime.tasks import Cancellation, retry_write, to_the_end
 from standfast.runtime.users_functions import call_users, output_problem
 from standfast.stores.protocol import has_ledger
 from standfast.tools import AgentInvoker, Cancelled, Failed, KeptState, Terminated, ToolContext, Unknown
-from standfast.tools.calls import idempotency_key, turn_scope
+from standfast.tools.calls import idempotency_key, read_outcome, turn_scope
 
 _LOG = logging.getLogger("standfast")
 

@@ -21,11 +21,11 @@ from standfast.errors import (
 from standfast.events import Event, MessageAdded
 from standfast.local.model_calls import ModelCalls
 from standfast.messages import LLMResponse, Message, Usage, usage_of
-from standfast.runtime.cancellation import to_the_end, uninterrupted
 from standfast.runtime.dependencies import heard_in
 from standfast.runtime.inputs import check_access
 from standfast.runtime.message_ids import Unheard, prune_session
 from standfast.runtime.session_states import check_not_at_work, hold
+from standfast.runtime.tasks import to_the_end, uninterrupted
 from standfast.stores.protocol import (
     AgentStore,
     Session,

@@ -29,7 +29,6 @@ from standfast.events import Event, QuestionAsked, ToolEnded, ToolOutcome, ToolS
 from standfast.llm import LLM
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.call_ledger import Fence, within_row
-from standfast.runtime.cancellation import Cancellation
 from standfast.runtime.child_agents import (
     AskedAgents,
     answer_of,
@@ -40,7 +39,8 @@ from standfast.runtime.child_agents import (
     session_of_call,
 )
 from standfast.runtime.inputs import Handlers
-from standfast.runtime.noted_usage import UsageNotes
+from standfast.runtime.model_answers import UsageNotes
+from standfast.runtime.tasks import Cancellation
 from standfast.runtime.users_functions import refused_in_time, run_bounded, verified
 from standfast.stores.protocol import AgentStore, Session, session_key_of
 from standfast.tools import Asked, Failed, Identity, Outcome, Tool, ToolContext, Unknown

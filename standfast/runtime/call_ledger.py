@@ -18,11 +18,10 @@ from pydantic_core import to_json
 from standfast.agent_loop import ToolFacts, left_open, left_unanswered
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import ToolCall
-from standfast.runtime.outcomes import WrittenOutcome, read_outcome, write_outcome
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry, RunningCall, has_ledger, largest_row
 from standfast.tools import Failed, KeptState, Outcome, Returned, Unknown
-from standfast.tools.calls import call_key
+from standfast.tools.calls import WrittenOutcome, call_key, read_outcome, write_outcome
 
 NOT_RUN = "answered without being run"  # owner of the entries of such calls
 CONTRADICTED = "one check found that it had happened, and another that it had not"

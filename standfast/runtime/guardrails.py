@@ -81,6 +81,8 @@ class Guardrails:
 
     @property
     def _inputs(self) -> list[Guardrail]:
+        if not self._agent.input_guardrails:
+            return []
         passed = {one.guardrail for one in self._passed}
         return [one for one in declared(self._agent.input_guardrails) if one.name not in passed]
 

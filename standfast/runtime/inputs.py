@@ -289,7 +289,8 @@ def check_may_start(declared: Agent | Pipeline, user: str | None) -> None:
     """Refuse a user who may not begin a run of an agent or a pipeline, or whose id a store cannot keep."""
     if user is not None:
         check_user(user)
-    if refused := access_problem(declared.access.get("start"), user):
+    rule = declared.access.get("start")
+    if rule is not None and (refused := access_problem(rule, user)):
         raise InputError(f"{type(declared).__name__} '{declared.name}': {refused} start it")
 
 

@@ -1,22 +1,29 @@
-"""Calls a model through its adapter, whole or streamed, and compresses the messages that it sees."""
+"""Calls a model through its adapter, whole or streamed, and compresses the messages that it sees.
 
+Usage that no message has (of agents that a call runs, of answers that were cut off) is noted in the store.
+"""
+
+import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from typing_extensions import TypeIs
 
 from standfast.agent_loop import last_answer
 from standfast.agents import Agent, ContextCompression
-from standfast.errors import ModelError, StandfastError
+from standfast.errors import ModelError, StandfastError, StoreError
 from standfast.events import AnswerDelta, ReasoningDelta, TextDelta
 from standfast.extras import install
 from standfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
 from standfast.llm.prices import note_usage_before, usage_before
 from standfast.llm.reasoning import spoken, within
 from standfast.messages import LLMResponse, Message, Usage, clean_text, error_text
+from standfast.runtime.tasks import retry_write
+from standfast.stores.protocol import AgentStore, Ledger, has_ledger
 from standfast.tools import Tool
 
 T = TypeVar("T")
@@ -24,6 +31,62 @@ T = TypeVar("T")
 _LOG = logging.getLogger("standfast")
 _NOTHING_SAID = "Your last answer was empty. Answer, or call a tool."
 CANCELLED_WITHIN = "The model call was cancelled from within"
+
+
+def called_agents(scope: str, call_id: str) -> str:
+    """Return the place of notes about the agents that a call runs; `scope` is the prefix of its turn's keys."""
+    return f"{scope}/{call_id}/agents"
+
+
+def cut_answers(run: str, turn: int) -> str:
+    """Return the place of notes about answers of a turn that were cut off."""
+    return f"{run}/cut/{turn}"
+
+
+class UsageNotes:
+    """Adds notes at one place, and remembers those that are there."""
+
+    def __init__(self, store: Ledger, place: str) -> None:
+        self._store, self._place = store, place
+        self._known: dict[int, str] = {}
+
+    async def session(self, session: str) -> bool:
+        """Note the session of an agent, and return whether it is new here. All its usage counts."""
+        while (note := await self._store.load_reply(self._place, number := len(self._known))) is not None:
+            self._known[number] = note
+        if session in self._known.values():
+            return False
+        await self._add(session)
+        return True
+
+    async def usage(self, usage: Usage) -> None:
+        """Note a usage. A store that refuses the note only makes the count too low."""
+        note = json.dumps({"id": uuid4().hex, "usage": usage.plain()})
+        try:
+            await retry_write(lambda: self._add(note), tries=3)
+        except StoreError as error:
+            _LOG.warning("Usage is not noted, and may not be counted: %s", error)
+
+    async def _add(self, note: str) -> None:
+        while note not in self._known.values():  # others add notes at the same time
+            number = len(self._known)
+            self._known[number] = await self._store.save_reply(self._place, number, note)
+
+
+async def noted_usage(store: AgentStore | None, place: str) -> Usage | None:
+    """Return the usage that is noted at a place; None if there is none."""
+    if store is None or not has_ledger(store):
+        return None
+    number, total = 0, None
+    while (note := await store.load_reply(place, number)) is not None:
+        number += 1
+        if note.startswith("{"):
+            total = Usage.of(json.loads(note)["usage"]) + total
+            continue
+        session = await store.load_session(note)
+        if session is not None and session.usage is not None:
+            total = session.usage + total
+    return total
 
 
 def note_failure(agent: Agent, model: str | None, error: Exception) -> None:

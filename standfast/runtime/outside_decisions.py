@@ -14,10 +14,10 @@ from typing import Any, cast
 
 from standfast.agent_loop import Decision, Gate
 from standfast.errors import InputError, SessionConflictError, StoreError
-from standfast.runtime.cancellation import uninterrupted
 from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.session_states import check_not_at_work, hold
 from standfast.runtime.stored_gates import IN_PROCESS, AskedGate, Whose, show_gates
+from standfast.runtime.tasks import uninterrupted
 from standfast.stores.protocol import DurableStore, has_waits
 from standfast.stores.waits import Board, WaitFilter, Waits
 

@@ -14,8 +14,8 @@ from typing import Protocol
 from uuid import uuid4
 
 from standfast.errors import SessionConflictError, SessionNotFoundError
-from standfast.runtime.cancellation import uninterrupted
 from standfast.runtime.session_states import check_not_at_work, hold
+from standfast.runtime.tasks import uninterrupted
 from standfast.stores.deletion import (
     Deletion,
     Dropped,

@@ -11,8 +11,8 @@ from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
 from standfast.messages import Message, Usage
-from standfast.runtime.cancellation import uninterrupted
 from standfast.runtime.inputs import RunInput
+from standfast.runtime.tasks import uninterrupted
 from standfast.stores.protocol import AgentStore, DurableStore, Session, session_id_of, session_key_of
 
 _LOOKS = (0.01, 0.05, 0.2)  # seconds between tries: a look (`is_held`) takes microseconds once it runs

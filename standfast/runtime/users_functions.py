@@ -30,7 +30,7 @@ from standfast.errors import InputError
 from standfast.messages import ToolCall, Tripped, cut, error_text
 from standfast.pipeline_loop import Done, edit_problem_at
 from standfast.pipelines import Step
-from standfast.runtime.cancellation import OwnCancels, in_own_task
+from standfast.runtime.tasks import OwnCancels, in_own_task
 from standfast.time_limits import time_limit
 from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
 from standfast.tools.tool import settled_by_verify
@@ -93,7 +93,7 @@ async def call_users(function: Callable[..., Any], *arguments: Any) -> Any:
         RuntimeError: it raised SystemExit, which would end an event loop and the thread of all handlers; or a cancel
             that was not requested.
     """
-    with OwnCancels(RuntimeError("it was cancelled from within")):
+    with OwnCancels(RuntimeError, "it was cancelled from within"):
         try:
             result = function(*arguments)
             return await result if isinstance(result, Awaitable) else result
@@ -222,7 +222,7 @@ async def run_bounded(
                 finally:
                     still_runs = until.expired()
 
-            with OwnCancels(_OwnCancelError()):
+            with OwnCancels(_OwnCancelError):
                 return await in_own_task(ask(arguments, context, limit=limit, read=read, write=write, in_thread=within))
     except TimeoutError:
         assert seconds is not None

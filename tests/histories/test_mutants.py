@@ -18,13 +18,11 @@ from standfast.temporal.workflows.calls import tool_calls
 from standfast.temporal.workflows.calls.tool_calls import Calls
 from standfast.temporal.workflows.gates import approvals
 from standfast.temporal.workflows.gates.gate_keeper import CallApprovals, GateKeeper
-from standfast.temporal.workflows.inbox.questions import Questions
+from standfast.temporal.workflows.inbox.messages import Questions
 from standfast.temporal.workflows.run.agent_run_state import RunState
 from standfast.temporal.workflows.run.agent_workflows import AgentRun, Closing
-from standfast.temporal.workflows.run.pauses import Pauses
 from standfast.temporal.workflows.run.pipeline_workflows import PipelineRun
-from standfast.temporal.workflows.run.run_parts import RunParts
-from standfast.temporal.workflows.run.workers import StoreWaits
+from standfast.temporal.workflows.run.run_parts import Pauses, RunParts, StoreWaits
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []

@@ -52,8 +52,8 @@ MAY_MAKE_OUTCOMES = {
     "temporal/workflows/calls/child_agents.py:run_agent",  # it was lost with an earlier run, or is too deep
     "temporal/workflows/calls/child_agents.py:_failure",  # the child's workflow has failed
     "temporal/workflows/inbox/messages.py:recall_answer",  # a person has answered
-    "temporal/workflows/inbox/questions.py:ask",  # the same, or no one has
-    "temporal/workflows/inbox/questions.py:_resolve",  # a person says what it came to
+    "temporal/workflows/inbox/messages.py:ask",  # the same, or no one has
+    "temporal/workflows/inbox/messages.py:_resolve",  # a person says what it came to
 }
 # Where a driver looks at a status: to show it, to wait, or to know which of its own ways to end is meant.
 MAY_COMPARE = {

@@ -23,8 +23,8 @@ from standfast.integrations.pydantic_ai.ledgers import settled_result
 from standfast.integrations.pydantic_ai.transcripts import messages_of
 from standfast.local.sessions import open_log
 from standfast.messages import Message, Record, ToolCall
-from standfast.runtime.repeating import retry_write
 from standfast.runtime.stored_gates import Whose, show_gates
+from standfast.runtime.tasks import retry_write
 from standfast.stores.protocol import Append, DurableStore, Session, session_id_of
 from standfast.tools.calls import turn_scope
 

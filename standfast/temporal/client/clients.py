@@ -62,7 +62,7 @@ from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.client.starts import plain_images
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import check_sent_id
-from standfast.temporal.wire.limits import check_json, check_names
+from standfast.temporal.wire.inputs import check_json, check_names
 from standfast.tools.checks import seconds
 
 _PATIENCE = timedelta(seconds=2)

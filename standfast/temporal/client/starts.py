@@ -22,8 +22,7 @@ from standfast.temporal.client.history.audits import OnRecord, start_on_record, 
 from standfast.temporal.client.runs.ended_runs import find_run
 from standfast.temporal.client.runs.owners import Run, check_owner, run_that_has, run_with_input, start_or_say
 from standfast.temporal.wire import names
-from standfast.temporal.wire.inputs import AgentInput, Owner, PipelineInput
-from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json
+from standfast.temporal.wire.inputs import CHECKPOINT_BYTES, AgentInput, Owner, PipelineInput, check_json
 
 
 async def check_new(client: Client, pipeline: Pipeline, workflow_id: str, name: str, who: Owner) -> None:

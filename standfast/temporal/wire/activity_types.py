@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Generic, Literal, NotRequired, Required, TypedDict, TypeVar, final
 
 from standfast.messages import StopReason
-from standfast.runtime.outcomes import WrittenOutcome as WrittenOutcome
 from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.snapshots import BegunState, Surroundings
+from standfast.tools.calls import WrittenOutcome as WrittenOutcome
 
 TakenT = TypeVar("TakenT", bound=Mapping[str, object])
 FoundT = TypeVar("FoundT")

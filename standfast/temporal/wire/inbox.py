@@ -15,8 +15,18 @@ from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.messages import LONGEST_ID, cut, json_problem, read_images, size_over
 from standfast.temporal.wire import names
-from standfast.temporal.wire.inputs import Owner, Said, is_stranger, said_by_user
-from standfast.temporal.wire.limits import LONGEST_NAME, PARKED_MESSAGES, VALUES, check_json, check_names, read_fields
+from standfast.temporal.wire.inputs import (
+    LONGEST_NAME,
+    PARKED_MESSAGES,
+    VALUES,
+    Owner,
+    Said,
+    check_json,
+    check_names,
+    is_stranger,
+    read_fields,
+    said_by_user,
+)
 
 _REASON_BYTES = 4 * 1024  # of the reason for a skip, which the model reads
 NOTED = 10  # refusals that `status` shows

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 from standfast.agent_loop import agent_outcome, said_by_agent
 from standfast.messages import Usage, cut, json_problem, size_over
-from standfast.runtime.outcomes import WrittenOutcome
-from standfast.runtime.outcomes import read_outcome as read_outcome
-from standfast.runtime.outcomes import write_outcome as write_outcome
-from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, QUESTION_BYTES, VALUES
+from standfast.temporal.wire.inputs import INLINE_BYTES, PREVIEW, QUESTION_BYTES, VALUES
 from standfast.tools import Asked, Failed, Returned, Terminated
+from standfast.tools.calls import WrittenOutcome
+from standfast.tools.calls import read_outcome as read_outcome
+from standfast.tools.calls import write_outcome as write_outcome
 
 
 def previewed(written: WrittenOutcome) -> WrittenOutcome:

@@ -42,8 +42,7 @@ from standfast.temporal.wire.activity_types import (
     Shown,
     Stepped,
 )
-from standfast.temporal.wire.inputs import user_message
-from standfast.temporal.wire.limits import RESULT_VALUES
+from standfast.temporal.wire.inputs import RESULT_VALUES, user_message
 from standfast.temporal.wire.outcomes import is_outcome, is_usage
 from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress, read_state

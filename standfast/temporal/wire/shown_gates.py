@@ -8,7 +8,7 @@ from pydantic_core import to_json
 from standfast.agent_loop import Gate
 from standfast.messages import cut, edit_in_words
 from standfast.stores.kept_values import read_kept_object
-from standfast.temporal.wire.limits import PENDING_BYTES, SHOWN_BYTES
+from standfast.temporal.wire.inputs import PENDING_BYTES, SHOWN_BYTES
 from standfast.tools import shown_with_edit
 
 _SIZES = 100  # values whose sizes are listed

@@ -21,11 +21,10 @@ from standfast.runtime.call_ledger import (
     told,
     with_answer,
 )
-from standfast.runtime.outcomes import read_outcome
 from standfast.stores import SQLiteStore
 from standfast.stores.protocol import Session
 from standfast.tools import Cancelled
-from standfast.tools.calls import call_key, turn_scope
+from standfast.tools.calls import call_key, read_outcome, turn_scope
 
 UNSAID = "Not run: its run ended before it could say why"
 AT_GATES = ("rejected", "unapproved", "nobody approves what was stopped")

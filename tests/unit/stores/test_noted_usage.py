@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from standfast import Usage, sqlite_store
-from standfast.runtime.noted_usage import UsageNotes, called_agents, noted_usage
+from standfast.runtime.model_answers import UsageNotes, called_agents, noted_usage
 from standfast.stores import SQLiteStore
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from standfast.temporal.activities.tools.handler_threads import HandlerThread
+from standfast.temporal.activities.worker.agent_host import HandlerThread
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ import pytest
 from standfast import Loop, Question
 from standfast.agent_loop import LoopState
 from standfast.errors import InputError
-from standfast.temporal.wire.limits import PARKED_BYTES
+from standfast.temporal.wire.inputs import PARKED_BYTES
 from standfast.temporal.workflows.calls.tool_calls import Calls
-from standfast.temporal.workflows.inbox.messages import Messages
-from standfast.temporal.workflows.inbox.questions import Questions
+from standfast.temporal.workflows.inbox.messages import Messages, Questions
 from standfast.temporal.workflows.run.agent_run_state import RunState
 from standfast.temporal.workflows.run.run_parts import RunParts
 

@@ -28,7 +28,6 @@ WITHOUT_IO = [path for path in MODULES if side(path) in ("wire", "workflows") an
 # Of the parts that may do I/O, what does none: the words of the store's contract, and the names of sessions.
 PURE = {
     "runtime.child_agents",
-    "runtime.outcomes",
     "stores.deletion",
     "stores.kept_values",
     "stores.partial_answers",

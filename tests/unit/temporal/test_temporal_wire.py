@@ -15,8 +15,7 @@ from standfast import Checkpoint, InputError, Message, Question, TerminalError
 from standfast.messages import json_problem
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import NOTED, Mailbox, Sent
-from standfast.temporal.wire.inputs import AgentInput
-from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_MESSAGES, PREVIEW, check_json, read_fields
+from standfast.temporal.wire.inputs import INLINE_BYTES, PARKED_MESSAGES, PREVIEW, AgentInput, check_json, read_fields
 from standfast.temporal.wire.outcomes import previewed, read_outcome, shown_arguments, write_outcome
 from standfast.temporal.workflows.board.waiting_items import Waiting
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown

@@ -36,8 +36,7 @@ from standfast.stores.protocol import LedgerEntry
 from standfast.temporal.activities.gates.open_gates import arguments_of, keep_edit, load_edit
 from standfast.temporal.activities.tools.dependencies import context_of_turn, guardrails_at
 from standfast.temporal.activities.worker.activity_guards import Guard, called, json_activity
-from standfast.temporal.activities.worker.agent_host import AgentHost
-from standfast.temporal.activities.worker.catalogue import TRIES
+from standfast.temporal.activities.worker.agent_host import TRIES, AgentHost
 from standfast.temporal.client.runs.ended_runs import UnreadableError, read_signal, was_refused
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
@@ -48,7 +47,7 @@ from standfast.temporal.wire.activity_types import (
     RefusedReference,
     SentReference,
 )
-from standfast.temporal.wire.limits import VALUES
+from standfast.temporal.wire.inputs import VALUES
 from standfast.temporal.wire.results import perhaps_refused_before, receipted, refused_before
 from standfast.temporal.wire.snapshots import WHOLE_GATES, GateSurroundings
 from standfast.temporal.wire.turn_records import edit_digest, edit_reference, gate_of

@@ -31,7 +31,7 @@ from standfast.temporal.activities.tools.dependencies import guardrails_at
 from standfast.temporal.activities.worker.activity_guards import called
 from standfast.temporal.activities.worker.agent_host import AgentHost
 from standfast.temporal.wire.activity_types import Asked, LetThrough, OpenReference
-from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SCHEMAS_BYTES, SHOWN_BYTES
+from standfast.temporal.wire.inputs import GATES_BYTES, INLINE_BYTES, SCHEMAS_BYTES, SHOWN_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.shown_gates import shown_inline
 from standfast.temporal.wire.turn_records import (

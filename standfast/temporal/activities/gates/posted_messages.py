@@ -23,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from standfast.errors import StandfastError
 from standfast.notices.chat_bots import Bot, Place
 from standfast.notices.chat_messages import Mark, counted, outcome, passed_on, progress
-from standfast.runtime.repeating import repeating
+from standfast.runtime.tasks import repeating
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore, has_waits
 from standfast.stores.waits import WaitFilter

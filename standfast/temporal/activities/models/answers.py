@@ -27,17 +27,19 @@ from standfast.llm import LLMAdapter, ToolDescription
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.llm.providers import settings_for
 from standfast.messages import LLMResponse, Message, Usage, cut, error_text
-from standfast.runtime.cancellation import OwnCancels
 from standfast.runtime.model_answers import (
     CANCELLED_WITHIN,
+    UsageNotes,
     answer,
     compressed,
+    cut_answers,
     following_calls,
     note_cost,
     note_failure,
+    noted_usage,
     noting_cut,
 )
-from standfast.runtime.noted_usage import UsageNotes, cut_answers, noted_usage
+from standfast.runtime.tasks import OwnCancels
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers, reasoning_key
 from standfast.temporal.activities.sessions.transcripts import Transcript
 from standfast.temporal.activities.tools.dependencies import guardrails_in, run_with_deps
@@ -70,7 +72,7 @@ async def call_adapter(
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run the user's part: instructions, compression, the adapter. Runs on the handlers' loop."""
     prompt = await run_with_deps(agent, agent.system_prompt, context)
-    with OwnCancels(ModelError(CANCELLED_WITHIN)):
+    with OwnCancels(ModelError, CANCELLED_WITHIN):
         shorter = await compress(messages)
         seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
         settings = settings_for(adapter, agent, max_tokens)

@@ -17,7 +17,7 @@ from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
 from standfast.events import AnswerDelta
 from standfast.messages import Message, cut, read_json, size_over, unfenced
-from standfast.runtime.repeating import retry_write
+from standfast.runtime.tasks import retry_write
 from standfast.runtime.users_functions import output_problem
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Append, has_partial_answers
@@ -29,16 +29,20 @@ from standfast.temporal.activities.models.answers import (
     PartialAnswerWriter,
     soonest,
 )
-from standfast.temporal.activities.sessions.recorded_facts import called_tools, news, started_facts
-from standfast.temporal.activities.sessions.restored_stores import check_conflict
-from standfast.temporal.activities.sessions.session_marks import begin_work, end_work, write_at_work
-from standfast.temporal.activities.sessions.stored_outcomes import digest, split_heard
+from standfast.temporal.activities.sessions.session_marks import begin_work, check_conflict, end_work, write_at_work
+from standfast.temporal.activities.sessions.stored_outcomes import (
+    called_tools,
+    digest,
+    news,
+    split_heard,
+    started_facts,
+)
 from standfast.temporal.activities.sessions.transcripts import Transcript
 from standfast.temporal.activities.worker.activity_guards import AfterAWhile, Guard, json_activity, write_in_sight
 from standfast.temporal.activities.worker.agent_host import AgentHost
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
-from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, SOURCES, THOUGHTS
+from standfast.temporal.wire.inputs import INLINE_BYTES, PREVIEW, SOURCES, THOUGHTS
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.run_state import write_tripped
 from standfast.temporal.wire.turn_records import KeptView, TurnRecord, read_record
@@ -368,7 +372,7 @@ def _take_answer(
 ) -> Append:
     turn = reference["turn"]
     messages = told if record.is_held else [*told, record.message]
-    held = held_by(activity.info().workflow_id or "", record.gates)
+    held = held_by(activity.info().workflow_id or "", record.gates) if record.gates else ()
     return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
 
 

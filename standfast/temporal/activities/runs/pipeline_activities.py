@@ -36,8 +36,7 @@ from standfast.temporal.wire.activity_types import (
     StepReference,
     WrittenOutcome,
 )
-from standfast.temporal.wire.inputs import PipelineInput
-from standfast.temporal.wire.limits import INLINE_BYTES
+from standfast.temporal.wire.inputs import INLINE_BYTES, PipelineInput
 from standfast.temporal.wire.outcomes import read_outcome, shown_arguments
 from standfast.temporal.wire.plans import pipeline_facts, read_plan, version_of
 from standfast.temporal.wire.shown_gates import asked_inline

@@ -19,7 +19,7 @@ from standfast.checkpoints import Checkpoint, Question, signed
 from standfast.errors import SessionStoreError, StoreBehindError
 from standfast.messages import Usage, cut
 from standfast.runtime.call_ledger import has_started
-from standfast.runtime.noted_usage import cut_answers, noted_usage
+from standfast.runtime.model_answers import cut_answers, noted_usage
 from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import has_waits
 from standfast.stores.waits import Board
@@ -36,7 +36,7 @@ from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AgentEnd, Exported, ExportReference, LostReference
 from standfast.temporal.wire.boards import ShowReference, wait_of
-from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, check_json
+from standfast.temporal.wire.inputs import CHECKPOINT_BYTES, INLINE_BYTES, check_json
 from standfast.temporal.wire.results import LOST, OTHER, receipted
 from standfast.temporal.wire.snapshots import BegunState
 from standfast.temporal.wire.turn_records import held_in

@@ -36,24 +36,27 @@ from standfast.stores.protocol import DurableStore, Session, session_id_of
 from standfast.temporal.activities.gates import open_gates
 from standfast.temporal.activities.models.model_activities import final_reply
 from standfast.temporal.activities.sessions.message_activities import unheard_by
-from standfast.temporal.activities.sessions.recorded_facts import called_before, called_tools
-from standfast.temporal.activities.sessions.restored_stores import LOST
 from standfast.temporal.activities.sessions.session_marks import (
+    LOST,
     begin_work,
     check_writer,
     end_work,
     is_running,
     note_run,
 )
-from standfast.temporal.activities.sessions.stored_outcomes import still_asked, was_written_by
+from standfast.temporal.activities.sessions.stored_outcomes import (
+    called_before,
+    called_tools,
+    still_asked,
+    was_written_by,
+)
 from standfast.temporal.activities.tools.dependencies import guardrails_at
 from standfast.temporal.activities.worker.activity_guards import Guard, called, json_activity
 from standfast.temporal.activities.worker.agent_host import AgentHost
 from standfast.temporal.activities.worker.run_records import not_deleted
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
-from standfast.temporal.wire.inputs import AgentInput, Said, message_id_of, said_by_user, user_message
-from standfast.temporal.wire.limits import INLINE_BYTES
+from standfast.temporal.wire.inputs import INLINE_BYTES, AgentInput, Said, message_id_of, said_by_user, user_message
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.run_state import Call, write_state, write_tripped
 from standfast.temporal.wire.snapshots import write_facts

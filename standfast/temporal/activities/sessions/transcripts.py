@@ -19,9 +19,7 @@ from standfast.runtime.dependencies import heard_in
 from standfast.runtime.message_ids import Unheard, ends_at_limit, keep_ending, prune_session
 from standfast.stores.protocol import Append, Session, session_id_of
 from standfast.temporal.activities.gates.open_gates import load_edit
-from standfast.temporal.activities.sessions.recorded_facts import strictest
-from standfast.temporal.activities.sessions.restored_stores import check_conflict, check_session
-from standfast.temporal.activities.sessions.session_marks import write_at_work
+from standfast.temporal.activities.sessions.session_marks import check_conflict, check_session, write_at_work
 from standfast.temporal.activities.sessions.stored_outcomes import (
     NO_ANSWER,
     _time,
@@ -29,6 +27,7 @@ from standfast.temporal.activities.sessions.stored_outcomes import (
     final_answer,
     last_state,
     recorded,
+    strictest,
     was_written_by,
 )
 from standfast.temporal.activities.tools.tool_activities import ToolActivities

@@ -27,10 +27,9 @@ from standfast.errors import (
 )
 from standfast.llm.provider_errors import may_pass
 from standfast.messages import cut, error_text
-from standfast.runtime.repeating import retry_write
+from standfast.runtime.tasks import retry_write
 from standfast.runtime.users_functions import call_users
-from standfast.temporal.activities.worker.agent_host import AgentHost
-from standfast.temporal.activities.worker.catalogue import TRIES
+from standfast.temporal.activities.worker.agent_host import TRIES, AgentHost
 from standfast.temporal.wire import names
 
 T = TypeVar("T")

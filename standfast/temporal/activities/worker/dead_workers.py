@@ -19,9 +19,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import StoreError
-from standfast.runtime.repeating import repeating
 from standfast.runtime.restored_stores import current_epoch
 from standfast.runtime.session_states import scope_of
+from standfast.runtime.tasks import repeating
 from standfast.stores.protocol import DurableStore, RunningCall
 from standfast.temporal.activities.sessions.session_marks import drop_ended
 from standfast.temporal.activities.worker.agent_host import AgentHost

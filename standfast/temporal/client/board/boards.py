@@ -20,8 +20,8 @@ from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError, StandfastError
 from standfast.messages import person
 from standfast.runtime.outside_decisions import show_again
-from standfast.runtime.repeating import repeating
 from standfast.runtime.stored_gates import IN_PROCESS
+from standfast.runtime.tasks import repeating
 from standfast.stores.protocol import AgentStore, has_deletion, has_ledger, has_waits, session_id_of, session_key_of
 from standfast.stores.waits import Board, ShownWait, WaitFilter, WaitPlace, Waits
 from standfast.temporal.client.board.waiting_items import read_items, read_state

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from standfast.errors import InputError
 from standfast.messages import explain, with_article
-from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, ITEM_NAME, check_json
+from standfast.temporal.wire.inputs import CHECKPOINT_BYTES, INLINE_BYTES, ITEM_NAME, check_json
 from standfast.tools import Scope, read_shown
 
 _ITEMS = 1_000  # of a run

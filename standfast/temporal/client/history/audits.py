@@ -25,7 +25,7 @@ from standfast.temporal.client.runs.descriptions import described, our_run, quot
 from standfast.temporal.client.runs.owners import Run
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import check_sent_id
-from standfast.temporal.wire.limits import check_names
+from standfast.temporal.wire.inputs import check_names
 from standfast.temporal.wire.shown_gates import read_asked
 from standfast.temporal.wire.turn_records import read_record
 

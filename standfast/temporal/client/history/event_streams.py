@@ -19,7 +19,7 @@ from standfast.stores.protocol import AgentStore, has_ledger, has_partial_answer
 from standfast.temporal.client.history.histories import entries, executions
 from standfast.temporal.client.history.history_events import History
 from standfast.temporal.client.runs.ended_runs import next_run
-from standfast.temporal.wire.limits import PREVIEW
+from standfast.temporal.wire.inputs import PREVIEW
 from standfast.temporal.wire.turn_records import edit_place, read_record
 
 _ID = re.compile(r"(?P<run>[0-9a-fA-F-]{1,64})/(?P<number>[1-9][0-9]{0,8})\.(?P<place>[0-9]{1,6})")

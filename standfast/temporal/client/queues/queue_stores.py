@@ -21,7 +21,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, SessionStoreError
-from standfast.runtime.repeating import repeating
+from standfast.runtime.tasks import repeating
 from standfast.stores.protocol import DurableStore
 from standfast.temporal.wire import names
 

@@ -13,8 +13,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import DefinitionError, InputError
-from standfast.runtime.repeating import repeating
 from standfast.runtime.retention import PrunedStore, Pruning
+from standfast.runtime.tasks import repeating
 from standfast.stores.deletion import DELETED, NotedRun
 from standfast.stores.protocol import Ledger, has_deletion
 from standfast.temporal.client.runs.descriptions import quoted

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
+
+from temporalio import workflow
+
+from standfast.temporal.wire.boards import Whose
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +89,10 @@ class Waiting:
         optional = {"edit": self.edit, "shown": self.shown, "then": self.then, "remember": self.remember or None}
         optional |= {"edited_by": self.edited_by, "changes": self.changes}
         return data | {name: value for name, value in optional.items() if value is not None}
+
+
+def whose(run: str, session: str | None, tenant_id: str | None, user_id: str | None) -> Whose:
+    """Return the run's owner, for its board, without unknown values."""
+    parent = workflow.info().parent
+    known = {"session": session, "tenant_id": tenant_id, "user_id": user_id, "parent": parent and parent.workflow_id}
+    return cast(Whose, {"run": run, **{name: value for name, value in known.items() if value}})

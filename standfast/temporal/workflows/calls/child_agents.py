@@ -27,8 +27,8 @@ from standfast.temporal.wire.results import LOST, OTHER, fits, is_result
 from standfast.temporal.wire.run_state import Call, Turn
 from standfast.temporal.workflows.run.activity_options import ATTACH_OPTIONS, summary
 from standfast.temporal.workflows.run.activity_results import put_in_by_hand
-from standfast.temporal.workflows.run.pauses import Pauses
 from standfast.temporal.workflows.run.run_lifetime import Running
+from standfast.temporal.workflows.run.run_parts import Pauses
 from standfast.tools import Cancelled, Failed, Outcome, Returned, Unknown
 
 

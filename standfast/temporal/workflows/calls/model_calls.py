@@ -35,8 +35,7 @@ from standfast.temporal.workflows.run.activity_results import (
     why,
 )
 from standfast.temporal.workflows.run.agent_run_state import RunState
-from standfast.temporal.workflows.run.pauses import Retries
-from standfast.temporal.workflows.run.run_parts import RunParts
+from standfast.temporal.workflows.run.run_parts import Retries, RunParts
 
 
 class ModelCalls:

@@ -16,10 +16,10 @@ from standfast.agent_loop import Gate, GateRule, digest_of
 from standfast.errors import DefinitionError
 from standfast.messages import distinct_people
 from standfast.temporal.wire import names
-from standfast.temporal.wire.limits import INLINE_BYTES, ITEM_NAME, OWN_GATES_BYTES
+from standfast.temporal.wire.inputs import INLINE_BYTES, ITEM_NAME, OWN_GATES_BYTES
 from standfast.temporal.wire.snapshots import WHOLE_GATES, GateSurroundings
-from standfast.temporal.workflows.board.board_rows import whose
 from standfast.temporal.workflows.board.visibility import pipeline_details
+from standfast.temporal.workflows.board.waiting_items import whose
 from standfast.temporal.workflows.gates.gate_keeper import GateKeeper
 from standfast.temporal.workflows.run.activity_options import OPEN_OPTIONS
 from standfast.temporal.workflows.run.handlers import RunHandlers

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 from standfast.messages import cut, error_text
 from standfast.temporal.wire import names
-from standfast.temporal.wire.limits import AWAITED_BYTES
+from standfast.temporal.wire.inputs import AWAITED_BYTES
 from standfast.temporal.workflows.gates.approvals import ask
 from standfast.temporal.workflows.run.activity_results import Undecodable, read_result
 from standfast.tools.checks import GUARDED

@@ -25,7 +25,7 @@ from standfast.messages import explain
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AtGate, DecideReference, RecallReference
 from standfast.temporal.wire.inbox import EarlyError, LaterError, Sent
-from standfast.temporal.wire.limits import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
+from standfast.temporal.wire.inputs import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
 from standfast.temporal.wire.shown_gates import shown_changed
 from standfast.temporal.wire.turn_records import edit_reference, let_through
 from standfast.temporal.workflows.board.waiting_items import Waiting

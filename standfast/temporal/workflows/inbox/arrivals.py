@@ -21,7 +21,7 @@ from standfast.messages import json_problem
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ActivityName, FoundT, RefusedReference, SentReference, TakenT
 from standfast.temporal.wire.inbox import EarlyError, LaterError, Mailbox, Sent, remembered_id, split_id, use_of
-from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES, VALUES
+from standfast.temporal.wire.inputs import INLINE_BYTES, PARKED_BYTES, VALUES
 from standfast.temporal.wire.results import refused_before
 from standfast.temporal.wire.turn_records import edit_digest
 from standfast.temporal.workflows.board.run_board import Board

@@ -11,7 +11,7 @@ from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import FRESH, Progress, RunLoop
 from standfast.temporal.wire.snapshots import Facts
-from standfast.temporal.workflows.board.board_rows import whose
+from standfast.temporal.workflows.board.waiting_items import whose
 
 ReferenceT = TypeVar("ReferenceT", bound=RunReference)
 

@@ -37,14 +37,12 @@ from standfast.temporal.workflows.calls.model_calls import ModelCalls
 from standfast.temporal.workflows.calls.tool_calls import Calls
 from standfast.temporal.workflows.gates.gate_keeper import CallApprovals
 from standfast.temporal.workflows.inbox.arrivals import refuse_by
-from standfast.temporal.workflows.inbox.messages import Messages
-from standfast.temporal.workflows.inbox.questions import Questions
+from standfast.temporal.workflows.inbox.messages import Messages, Questions
 from standfast.temporal.workflows.run.activity_results import fail, failed, refuse, why
 from standfast.temporal.workflows.run.agent_run_state import RunState
 from standfast.temporal.workflows.run.handlers import RunHandlers
 from standfast.temporal.workflows.run.run_lifetime import carried_in, is_long, may_continue, run_to_end, until_told
-from standfast.temporal.workflows.run.run_parts import RunParts, read_input
-from standfast.temporal.workflows.run.workers import Opening
+from standfast.temporal.workflows.run.run_parts import Opening, RunParts, read_input
 from standfast.tools import Returned
 
 STEPS = 100  # then a run continues as new: replay stays short, and 5,000 steps cost as much as 50 × 100

@@ -27,9 +27,8 @@ from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Call, Progress, Turn
 from standfast.temporal.wire.shown_gates import shown_with
 from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, read_tool_facts
-from standfast.temporal.workflows.board.board_rows import whose
 from standfast.temporal.workflows.board.visibility import Refused, pipeline_details, show_started
-from standfast.temporal.workflows.board.waiting_items import Waiting
+from standfast.temporal.workflows.board.waiting_items import Waiting, whose
 from standfast.temporal.workflows.calls.child_agents import agent_result
 from standfast.temporal.workflows.calls.tool_calls import Calls
 from standfast.temporal.workflows.gates.gate_keeper import GateKeeper
@@ -38,8 +37,7 @@ from standfast.temporal.workflows.run.activity_results import SkippedError, fail
 from standfast.temporal.workflows.run.agent_run_state import RunState
 from standfast.temporal.workflows.run.handlers import RunHandlers
 from standfast.temporal.workflows.run.run_lifetime import carried_in, is_long, may_continue, run_to_end, until_told
-from standfast.temporal.workflows.run.run_parts import RunParts, read_input
-from standfast.temporal.workflows.run.workers import Opening
+from standfast.temporal.workflows.run.run_parts import Opening, RunParts, read_input
 from standfast.tools import Outcome
 
 NOTHING = object()  # was made for the next step, since the step before it failed
