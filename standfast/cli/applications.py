@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import StackSummary, TracebackException
@@ -159,11 +160,21 @@ def _load(where: str) -> ModuleType:
         raise InputError(f"There is no file {where!r}")
     if path.suffix != ".py":
         raise InputError(f"{where!r} is not a Python file: its name must end with .py")
+    name = path.stem if not _is_installed(path.stem) else f"standfast_app_{path.stem}"
     sys.path.append(str(path.resolve().parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # as `python app.py` would find it
+    sys.modules[name] = module  # as `python app.py` would find it
     spec.loader.exec_module(module)
     return module
+
+
+def _is_installed(name: str) -> bool:
+    """Whether Python or an installed package has a module of this name, which an application must not replace."""
+    if name in sys.stdlib_module_names:
+        return True
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    roots = {*_OTHERS, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return spec is not None and spec.origin is not None and spec.origin.startswith(tuple(roots))

@@ -236,12 +236,12 @@ async def client_of(server: dict[str, Any], *, lazy: bool = False) -> "Client":
 
     files = {name: server[name] for name in ("tls_cert_path", "tls_key_path", "tls_ca_path")}
     if (files["tls_cert_path"] is None) != (files["tls_key_path"] is None):
-        raise InputError("--tls-cert-path and --tls-key-path go together")
+        raise click.UsageError("--tls-cert-path and --tls-key-path go together")
     read = {name: None if path is None else _read(path) for name, path in files.items()}
     more: dict[str, Any] = {"lazy": True} if lazy else {}
     if any(read.values()) or server["tls_server_name"]:
         if server["tls"] is False:
-            raise InputError("--no-tls does not go with other options of TLS")
+            raise click.UsageError("--no-tls does not go with other options of TLS")
         more["tls"] = TLSConfig(
             server_root_ca_cert=read["tls_ca_path"],
             domain=server["tls_server_name"],

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from standfast.cli.inputs import PORT
 from standfast.errors import StandfastError
 from standfast.extras import install
 from standfast.runtime.processes import child_process, until_stopped
@@ -33,9 +34,9 @@ HEALTHY = 10.0  # seconds; a worker that has lived this long is not in a restart
     show_default=True,
     help="File that keeps the workflows; they continue when this command is started again.",
 )
-@click.option("--port", type=int, default=7233, show_default=True, help="Port of the server; 0 for a free one.")
-@click.option("--ui-port", type=int, default=8233, show_default=True, help="Port of the Web UI; 0 for a free one.")
-@click.option("--web-port", type=int, default=8234, show_default=True, help="Port of the page; 0 for a free one.")
+@click.option("--port", type=PORT, default=7233, show_default=True, help="Port of the server; 0 for a free one.")
+@click.option("--ui-port", type=PORT, default=8233, show_default=True, help="Port of the Web UI; 0 for a free one.")
+@click.option("--web-port", type=PORT, default=8234, show_default=True, help="Port of the page; 0 for a free one.")
 @click.option("--web/--no-web", default=True, help="Also serve the page on which people decide; needs the extra web.")
 @click.option(
     "--log-file",

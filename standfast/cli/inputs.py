@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
+
 from standfast.errors import InputError
 from standfast.messages import Image
+
+PORT = click.IntRange(0, 65_535)
 
 
 def who(by: str | None) -> str:
@@ -40,22 +44,28 @@ def image_of(given: str) -> Image:
 
     kind, _ = mimetypes.guess_type(given)
     if kind is None or not kind.startswith("image/"):
-        raise InputError(f"--image {given}: neither a URL nor a file whose name ends like an image's")
+        raise click.UsageError(f"--image {given}: neither a URL nor a file whose name ends like an image's")
     if not Path(given).exists():
-        raise InputError(f"--image {given}: there is no such file")
+        raise click.UsageError(f"--image {given}: there is no such file")
     return Image(data=Path(given).read_bytes(), media_type=kind)  # type: ignore[arg-type]  # bytes are written in base64
 
 
 def read_json_option(name: str, given: str) -> Any:
-    """Read an option's JSON: the text itself, a file (@FILE), or standard input (-)."""
+    """Read an option's JSON: the text itself, a file (@FILE), or standard input (-).
+
+    Raises:
+        UsageError: it is not JSON.
+    """
     if given.startswith("@") and not Path(given[1:]).exists():  # /dev/stdin and <(…) are not regular files
-        raise InputError(f"{name}: there is no file {given[1:]!r}")
+        raise click.UsageError(f"{name}: there is no file {given[1:]!r}")
     text = Path(given[1:]).read_text() if given.startswith("@") else _raw(given)
     try:
         return json.loads(text)
     except ValueError as error:
         if given == "-" or given.startswith("@"):
-            raise InputError(
+            raise click.UsageError(
                 f"{name}: {'standard input' if given == '-' else given[1:]} is not JSON: {error}"
             ) from error
-        raise InputError(f"{name} is not JSON: {error}. Quote it for the shell, as in {name} '{{\"a\": 1}}'") from error
+        raise click.UsageError(
+            f"{name} is not JSON: {error}. Quote it for the shell, as in {name} '{{\"a\": 1}}'"
+        ) from error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from standfast.cli.inputs import PORT
 from standfast.cli.logs import log_safely
 from standfast.errors import DefinitionError, InputError, did_you_mean
 from standfast.runtime.processes import until_stopped
@@ -36,7 +37,7 @@ def listening_options(what: str, port: int) -> Callable[[Command], Command]:
             show_default=True,
             help="Address to listen on; a non-local one needs --people.",
         ),
-        click.option("--port", type=int, default=port, show_default=True, help="Port; 0 for a free one."),
+        click.option("--port", type=PORT, default=port, show_default=True, help="Port; 0 for a free one."),
         click.option("--name", "names", multiple=True, help=f"Host name of {what}; may be repeated."),
         click.option(
             "--people",

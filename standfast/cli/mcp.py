@@ -15,7 +15,7 @@ import click
 from standfast.cli.applications import load_application
 from standfast.cli.audits import BY
 from standfast.cli.commands import on_temporal, with_output
-from standfast.cli.inputs import who
+from standfast.cli.inputs import PORT, who
 from standfast.cli.listening import access_of, check_proxy, listening_options, serve_until_stopped
 from standfast.cli.outputs import Output, shown
 from standfast.cli.stores import BOARD, Named, existing_store, store_option
@@ -50,7 +50,7 @@ def mcp() -> None:
 @_STORE
 @_USER
 @_TENANT
-@click.option("--port", type=int, default=0, help="Port of this machine for the browser's redirect; 0: any.")
+@click.option("--port", type=PORT, default=0, help="Port of this machine for the browser's redirect; 0: any.")
 @click.option(
     "--issuer", metavar="URL", help="Authorization server of URL.  [default: the one that URL names, if you agree]"
 )

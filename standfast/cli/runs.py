@@ -52,6 +52,16 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
     for name in foreign:
         if options[name]:
             raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} is {whose}.{_INSTEAD.get(name, '')}")
+    if (options["restart_of"] is None) != (options["restart_from"] is None):
+        raise click.UsageError("--restart-of and --restart-from go together.")
+    from standfast.stores.protocol import check_session_id
+
+    for name in ("session", "run_key"):
+        if options[name] is not None:
+            try:
+                check_session_id(options[name], f"--{name.replace('_', '-')}")
+            except InputError as error:
+                raise click.UsageError(f"{error}.") from error
 
 
 @click.command()
@@ -190,7 +200,11 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
     """List runs, the latest first."""
     from standfast.temporal.client.runs.descriptions import listed, runs_query
 
-    runs = [listed(run) async for run in client.list_workflows(runs_query(**wanted), limit=limit)]
+    try:
+        query = runs_query(**wanted)
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    runs = [listed(run) async for run in client.list_workflows(query, limit=limit)]
     output.rows(
         runs,
         {

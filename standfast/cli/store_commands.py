@@ -164,7 +164,7 @@ def prune(output: Output, store: str, server: dict[str, Any], older_than: str, *
     if age is None and older_than.isdigit():
         age = float(older_than)
     if age is None:
-        raise InputError(f"--older-than must be like {WAYS}, got {older_than!r}")
+        raise click.UsageError(f"--older-than must be like {WAYS}, got {older_than!r}")
     found = asyncio.run(_prune(store, server, datetime.now(UTC) - timedelta(seconds=age), **wanted))
     output.item(found, lambda: _write(output, found))
 

@@ -97,7 +97,7 @@ def health(address: str | None, ready: Check) -> Iterator[str | None]:
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65_535:
-        raise InputError(f"--health must be HOST:PORT, such as 0.0.0.0:8235, got {address!r:.80}")
+        raise click.UsageError(f"--health must be HOST:PORT, such as 0.0.0.0:8235, got {address!r:.80}")
 
     async def live() -> None:
         return None

@@ -2,13 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from standfast.agent_loop import Remember, StandingApproval
 from standfast.messages import Image, Message
 from standfast.stores.protocol import LONGEST_TENANT, SESSION_ID
 from standfast.temporal.client.runs.decisions import MOST
 
+GATE = AliasChoices("gate", "name")  # waiting items call it a name
+GATE_NAME = "The `name` of the waiting item."
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 _Text = Annotated[str, Field(min_length=1, max_length=200_000)]
 _Session = Annotated[str, Field(pattern=f"^{SESSION_ID.pattern}$")]
@@ -39,7 +41,7 @@ class StartRun(Body):
 class Decide(Body):
     """A decision at a gate, with the `digest` of the contents that were reviewed."""
 
-    gate: Annotated[str, Field(min_length=1, max_length=2_000)]
+    gate: Annotated[str, Field(min_length=1, max_length=2_000, validation_alias=GATE, description=GATE_NAME)]
     decision: Literal["approve", "reject"]
     digest: Annotated[str, Field(min_length=1, max_length=200)]
     comment: _Text | None = None
@@ -51,7 +53,7 @@ class ChosenGate(Body):
     """A gate, and the digest of the contents that were reviewed."""
 
     run: Annotated[str, Field(min_length=1, max_length=2_000)]
-    gate: Annotated[str, Field(min_length=1, max_length=2_000)]
+    gate: Annotated[str, Field(min_length=1, max_length=2_000, validation_alias=GATE, description=GATE_NAME)]
     digest: Annotated[str, Field(min_length=1, max_length=200)]
 
 

@@ -19,7 +19,7 @@ from standfast.stores.protocol import SESSION_ID, session_key_of
 from standfast.temporal.client.runs.descriptions import listed, looked_at, our_run, run_of
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.api.calls import Doors, said_id
-from standfast.web.api.models import Body, StartRun, Tenant
+from standfast.web.api.models import GATE, GATE_NAME, Body, StartRun, Tenant
 from standfast.web.identity.people import Person, Role
 from standfast.web.identity.visible_runs import admit, tenant_for, waiting_for
 from standfast.web.page.gate_contents import load_whole
@@ -95,7 +95,7 @@ class Say(OfRun):
 
 
 class Decide(OfRun):
-    gate: _Name = Field(description="The `name` of the waiting item.")
+    gate: _Name = Field(description=GATE_NAME, validation_alias=GATE)
     digest: _Name = Field(description="The digest of the contents shown, from `pending`.")
     comment: _Text | None = None
 

@@ -41,7 +41,7 @@ async def test_a_start_that_no_worker_can_take_says_so(temporal: Temporal) -> No
 
 
 async def test_a_mistyped_status_is_refused_and_the_right_one_proposed(temporal: Temporal) -> None:
-    said = await refused(temporal, "ls", "--status", "complet")
+    said = await refused(temporal, "ls", "--status", "complet", code=2)
     assert "No run has the status 'complet'; the statuses are running, waiting," in said
     assert said.endswith("Did you mean 'complete'?\n")
 
@@ -131,14 +131,14 @@ WRONG_STARTS: list[tuple[list[str], str, int]] = [
     (["-m", "x", "-i", "1"], "Give --message for an agent, or --input for a pipeline", 2),
     (["-m", "x", "--run-key", "k"], "--run-key is of a pipeline. An agent has a session: use --session.", 2),
     (["-i", "1", "--session", "s"], "--session is of an agent. A pipeline has a run key: use --run-key.", 2),
-    (["-i", "{oops"], "--input is not JSON: Expecting property name", 1),
-    (["-m", "x", "--session", "a/b"], "--session must be 1 to 200 characters", 1),
-    (["--restart-of", "k"], "--restart-of and --restart-from go together", 1),
+    (["-i", "{oops"], "--input is not JSON: Expecting property name", 2),
+    (["-m", "x", "--session", "a/b"], "--session must be 1 to 200 characters", 2),
+    (["--restart-of", "k"], "--restart-of and --restart-from go together", 2),
     (["-m", "x", "--restart-of", "k"], "Give --message for an agent, or --input for a pipeline", 2),
-    (["-i", "1", "--restart-of", "k"], "--restart-of and --restart-from go together", 1),
-    (["-m", "x", "--image", "cat.txt"], "--image cat.txt: neither a URL nor a file", 1),
-    (["-i", "@nowhere.json"], "--input: there is no file 'nowhere.json'", 1),
-    (["-m", "x", "--image", "nowhere.png"], "--image nowhere.png: there is no such file", 1),
+    (["-i", "1", "--restart-of", "k"], "--restart-of and --restart-from go together", 2),
+    (["-m", "x", "--image", "cat.txt"], "--image cat.txt: neither a URL nor a file", 2),
+    (["-i", "@nowhere.json"], "--input: there is no file 'nowhere.json'", 2),
+    (["-m", "x", "--image", "nowhere.png"], "--image nowhere.png: there is no such file", 2),
 ]
 
 

@@ -46,7 +46,7 @@ async def test_a_run_is_started_in_a_context_from_the_line_or_a_file(temporal: T
 
 async def test_a_wrong_context_is_one_line(temporal: Temporal) -> None:
     at = ("start", "seller", "-m", "hi", "--task-queue", temporal.name)
-    assert "--context is not JSON" in await refused(temporal, *at, "--context", "{oops")
+    assert "--context is not JSON" in await refused(temporal, *at, "--context", "{oops", code=2)
     assert "--context is of an agent" in await refused(temporal, "start", "p", "-i", "1", "--context", "{}", code=2)
     async with temporal.worker(seller, llm=ScriptedModel([])):
         assert "name: Field required" in await refused(temporal, *at, "--context", "{}", code=3)

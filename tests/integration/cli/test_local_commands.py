@@ -219,6 +219,14 @@ def test_no_file_beside_an_application_takes_the_place_of_an_installed_module(
         "import colorsys\nfrom beside import name\nfrom standfast import Agent\nclerk = Agent(name)\n"
     )
     monkeypatch.chdir(tmp_path)
+    for where in ("json.py", "openai.py", "standfast.py"):  # which `import` must still find
+        (tmp_path / where).write_text(
+            "import json\nfrom standfast import Agent\nclerk = Agent('clerk')\njson.dumps(1)\n"
+        )
+        assert list(load_application(where, ":memory:").agents) == ["clerk"]
+        (tmp_path / where).unlink()
+    assert not [one for one in sys.modules.values() if getattr(one, "__name__", "") in ("json", "openai", "standfast")
+                and str(getattr(one, "__file__", "")).startswith(str(tmp_path))]  # fmt: skip
     for where in ("shop_app.py", "shop_app"):
         assert list(load_application(where, ":memory:").agents) == ["clerk"]
     assert "colorsys" in sys.modules

@@ -226,7 +226,7 @@ async def test_options_that_cannot_be_used_are_refused_in_a_line(temporal: Tempo
     (tmp_path / "app.py").write_text(APPLICATION)
     app = str(tmp_path / "app.py")
     assert "go together" in await refused(temporal, "worker", app, "--build-id", "v1", code=2)
-    assert "HOST:PORT" in await refused(temporal, "worker", app, "--health", "8235")
+    assert "HOST:PORT" in await refused(temporal, "worker", app, "--health", "8235", code=2)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         at = f"127.0.0.1:{taken.getsockname()[1]}"
         assert "Cannot listen" in await refused(temporal, "worker", app, "--health", at)

@@ -72,7 +72,7 @@ async def test_a_start_and_an_act_that_are_sent_again_with_their_key_are_done_on
         assert other != first["workflow_id"]
         run = first["workflow_id"]
         (item,) = await pending(temporal.client.get_workflow_handle(run))
-        asked = {"gate": "c1", "decision": "approve", "digest": item["digest"]}
+        asked = {"name": "c1", "decision": "approve", "digest": item["digest"]}
         for _ in range(2):
             # A busy worker may not say in time that it counts: it is sent again, as the answer says.
             while (told := await ada.post(api(run, "decide"), json=asked, headers=again)).status_code == 504:
